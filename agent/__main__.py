@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The agent of one host: keeps route generations in the kernel and makes one of them active within microseconds.
+"""The agent of one host: keeps route generations in the kernel and makes one of them active within
+microseconds.
 
-It runs on every host as root and needs Python 3.9 and nothing else. Staging fills a routing table that no rule selects yet;
-committing changes the one rule that selects the table, so its cost does not depend on the number of routes. The agent also watches
-carrier, reverts by itself when no confirmation comes, identifies the far end of each fibre, probes paths, counts bytes and
-supervises the jobs of this host.
+It runs on every host as root and needs Python 3.9 and nothing else. Staging fills a routing table
+that no rule selects yet; committing changes the one rule that selects the table, so its cost does
+not depend on the number of routes. The agent also watches carrier, reverts by itself when no
+confirmation comes, identifies the far end of each fibre, probes paths, counts bytes and supervises
+the jobs of this host.
 
     python3 -S -E agent/__main__.py COMMAND
 
@@ -17,7 +19,8 @@ supervises the jobs of this host.
     gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     attach                     hands stdin and stdout to the daemon: the operator's persistent channel
 
-Input may also be an argument instead of stdin: the JSON gzipped, in base64. The wire format is in docs/reference/agent.md.
+Input may also be an argument instead of stdin: the JSON gzipped, in base64. The wire format is in
+docs/reference/agent.md.
 """
 
 import sys
@@ -26,9 +29,9 @@ import sys
 def attach() -> int:
     """Give our stdin and stdout to the daemon and wait until it closes the connection.
 
-    Passing the descriptors (SCM_RIGHTS) instead of copying bytes takes this process out of the path of every message. Only
-    built-in modules are imported: an attach takes as long as an interpreter takes to start, 12 ms; with the imports of the daemon
-    it would take 40.
+    Passing the descriptors (SCM_RIGHTS) instead of copying bytes takes this process out of the path
+    of every message. Only built-in modules are imported: an attach takes as long as an interpreter
+    takes to start, 12 ms; with the imports of the daemon it would take 40.
     """
     import _socket
     import posix
@@ -54,7 +57,8 @@ if __name__ == "__main__":
         sys.exit(attach())
     import os
 
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # this package's parent, not its folder
+    # this package's parent, not its folder
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from agent.commands import main
 
     sys.exit(main(sys.argv, __doc__))

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: facts, workloads, jobs
-RUN = os.environ.get("TESTBED_RUN", "/run/testbed")  # does not: what the kernel holds would be gone as well
+# does not: what the kernel holds would be gone as well
+RUN = os.environ.get("TESTBED_RUN", "/run/testbed")
 SOCKET = RUN + "/committer.sock"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HOME = os.path.dirname(FOLDER)  # what else the archive has is there, too
-PROGRAM = FOLDER + "/__main__.py"  # run by its path: `python3 -m` would import runpy, and an attach cannot afford it
+# run by its path: `python3 -m` would import runpy, and an attach cannot afford it
+PROGRAM = FOLDER + "/__main__.py"
 
 
 class Failure(Exception):
-    """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, overtaken, failed."""
+    """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, overtaken,
+    failed.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +43,9 @@ def bad(message: str) -> Failure:
 
 
 def read(path: str) -> str:
-    """The text of a file; empty where it cannot be read. Bytes that are no UTF-8 are replaced: any process may be named so."""
+    """The text of a file; empty where it cannot be read. Bytes that are no UTF-8 are replaced: any
+    process may be named so.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -70,7 +76,9 @@ def jobs_file(path: str, size: int) -> bytes:
 
 
 def write(path: str, text: str, reach_disk: Callable[[str], object] = lambda path: None) -> None:
-    """Replace a file in one step, readable by root only: a reader sees the old content or the new, never half."""
+    """Replace a file in one step, readable by root only: a reader sees the old content or the new,
+    never half.
+    """
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(text.encode())
@@ -86,8 +94,9 @@ def write(path: str, text: str, reach_disk: Callable[[str], object] = lambda pat
 def keep(path: str, text: str) -> None:
     """As `write`, for what must outlive a power cut: when this returns, the disk has it.
 
-    A rename alone may reach the disk before the content does, which leaves an empty file. What a restart makes void (all below RUN,
-    records of processes) is written without: the daemon has one thread, and a disk may take a tenth of a second.
+    A rename alone may reach the disk before the content does, which leaves an empty file. What a
+    restart makes void (all below RUN, records of processes) is written without: the daemon has one
+    thread, and a disk may take a tenth of a second.
     """
     write(path, text, settled)
 
@@ -105,7 +114,9 @@ UNPACKED_LIMIT = 16 << 20
 
 
 def unpack(text: Any) -> Any:
-    """Read JSON that was gzipped and put into base64. Nothing grows beyond UNPACKED_LIMIT, whatever was packed."""
+    """Read JSON that was gzipped and put into base64. Nothing grows beyond UNPACKED_LIMIT, whatever
+    was packed.
+    """
     import binascii
     import zlib
 
@@ -120,7 +131,9 @@ def unpack(text: Any) -> Any:
 
 
 def directories() -> None:
-    """Make the agent's directories, all owned by root: the user of jobs may traverse some of them, and write into none."""
+    """Make the agent's directories, all owned by root: the user of jobs may traverse some of them,
+    and write into none.
+    """
     for path, mode in (
         (VAR, 0o711),
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
@@ -144,16 +157,28 @@ def host_parts() -> list[str]:
         names = sorted(os.listdir(HOME + "/extensions"))
     except OSError:
         return []
-    return [part for part in (f"extensions/{name}/host" for name in names) if os.path.isdir(f"{HOME}/{part}")]
+    return [
+        part
+        for part in (f"extensions/{name}/host" for name in names)
+        if os.path.isdir(f"{HOME}/{part}")
+    ]
 
 
 def own_sha() -> str:
-    """Return what identifies this very agent: a digest of its files and of those of the mechanisms, by name."""
+    """Return what identifies this very agent: a digest of its files and of those of the mechanisms,
+    by name.
+    """
     import hashlib
 
     digest = hashlib.sha256()
-    folders = (each for part in (os.path.basename(FOLDER), *host_parts()) for each in os.walk(f"{HOME}/{part}"))
-    files = (os.path.relpath(f"{folder}/{name}", HOME) for folder, _, names in folders for name in names)
+    folders = (
+        each
+        for part in (os.path.basename(FOLDER), *host_parts())
+        for each in os.walk(f"{HOME}/{part}")
+    )
+    files = (
+        os.path.relpath(f"{folder}/{name}", HOME) for folder, _, names in folders for name in names
+    )
     for name in sorted(each for each in files if each.endswith((".py", ".o"))):
         with open(f"{HOME}/{name}", "rb") as f:
             digest.update(name.encode() + b"\0" + f.read())
@@ -183,10 +208,16 @@ def execute(argv: list[str] | None, tolerate: bool = False) -> None:
 
     if not argv:
         return
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10
+    )
     if done.returncode and not tolerate:
         raise Failure(
-            "failed", "{}: {}".format(" ".join(argv), done.stdout.decode(errors="replace").strip() or f"exit {done.returncode}")
+            "failed",
+            "{}: {}".format(
+                " ".join(argv),
+                done.stdout.decode(errors="replace").strip() or f"exit {done.returncode}",
+            ),
         )
 
 
@@ -195,7 +226,9 @@ def text(value: object) -> bool:
 
 
 def rows(request: Json, key: str, width: int) -> list[list[str]]:
-    """Return request[key], a list of lists of `width` words; checked, because half a generation must not be staged."""
+    """Return request[key], a list of lists of `width` words; checked, because half a generation
+    must not be staged.
+    """
     value = request.get(key, [])
     if not isinstance(value, list):
         raise bad(f"{key}: a list is needed")

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 
 class Client(Lines):
-    """One peer that sends requests: an operator's channel, or a process of this host on the Unix socket."""
+    """One peer that sends requests: an operator's channel, or a process of this host on the Unix
+    socket.
+    """
 
     server: Served
 
-    def __init__(self, server: Served, rfd: int, wfd: int, hold: socket.socket | None = None) -> None:
+    def __init__(
+        self, server: Served, rfd: int, wfd: int, hold: socket.socket | None = None
+    ) -> None:
         self.hold = hold
         self.watching = self.links = False
         self.counting: Series | None = None
@@ -60,7 +64,14 @@ class Client(Lines):
         return data
 
     def overlong(self) -> None:
-        self.send({"id": None, "ok": False, "code": "bad-request", "error": f"a line is longer than {LINE_LIMIT} bytes"})
+        self.send(
+            {
+                "id": None,
+                "ok": False,
+                "code": "bad-request",
+                "error": f"a line is longer than {LINE_LIMIT} bytes",
+            }
+        )
         self.close()
 
     def close(self) -> None:

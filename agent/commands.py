@@ -1,6 +1,7 @@
 """The command line: one subcommand, JSON lines on stdout.
 
-Each subcommand imports only what it needs: on an emulated lab twelve of them start at the same moment on two cores.
+Each subcommand imports only what it needs: on an emulated lab twelve of them start at the same
+moment on two cores.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def collect(name: str) -> Json:
 
 
 def main(argv: list[str], usage: str | None) -> int:
-    """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything was refused."""
+    """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything
+    was refused.
+    """
     command = argv[1] if len(argv) > 1 else ""
     if command == "gpus":
         from agent.measure.gpus import watch

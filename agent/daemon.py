@@ -13,7 +13,18 @@ import struct
 import sys
 import time
 
-from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, own_sha, read, read_json
+from agent.basics import (
+    SOCKET,
+    VAR,
+    VERSION,
+    Failure,
+    bad,
+    directories,
+    integer,
+    own_sha,
+    read,
+    read_json,
+)
 from agent.client import Client
 from agent.fence import OWN, Fence
 from agent.host.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
@@ -46,9 +57,12 @@ if TYPE_CHECKING:
 
 
 MECHANISMS = found()
-"""Imported before the watchdog makes a daemon: one that is made again is of one version, though the files were replaced."""
+"""Imported before the watchdog makes a daemon: one that is made again is of one version, though the
+files were replaced.
+"""
 FENCED = OWN.union(*(kind.FENCED for kind in MECHANISMS))
-LONGEST_NS = 3_600_000_000_000  # between two looks at the timers: epoll_wait(2) takes 24 days at most
+# between two looks at the timers: epoll_wait(2) takes 24 days at most
+LONGEST_NS = 3_600_000_000_000
 
 
 class Server:
@@ -69,12 +83,14 @@ class Server:
         self.running = True
         self.sha = own_sha()
         self.heartbeat = heartbeat
-        self.events = Rtnl(groups=1)  # RTNLGRP_LINK; joined before the first dump so that no change is missed
+        # RTNLGRP_LINK; joined before the first dump so that no change is missed
+        self.events = Rtnl(groups=1)
         self.nl = Rtnl()
         self.interfaces = links(self.nl)
         os.set_blocking(self.events.socket.fileno(), False)
         self.register(self.events.socket.fileno(), self.link_events)
-        # Named with their types where modules know them by shapes.Daemon alone: each is made before the others are.
+        # Named with their types where modules know them by shapes.Daemon alone: each is made before
+        # the others are.
         self.generations: Generations = Generations(self, self.nl)
         self.generations.load()
         self.arming = Arming(self, self.generations)
@@ -86,8 +102,12 @@ class Server:
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
         self.handoff: Handoff = Handoff(self)
-        self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
-        self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
+        self.generations.activated = lambda generation: self.guard(
+            self.handoff.activated, generation
+        )
+        self.generations.abandoned = lambda generation: self.guard(
+            self.handoff.abandoned, generation
+        )
         self.slots: Slots = Slots(self)
         self.jobs: Jobs = Jobs(self)
         self.flows: Flows = Flows(self)
@@ -99,7 +119,9 @@ class Server:
 
     # -- loop
 
-    def register(self, fd: int, handler: Callable[[int], object], mask: int = select.EPOLLIN) -> None:
+    def register(
+        self, fd: int, handler: Callable[[int], object], mask: int = select.EPOLLIN
+    ) -> None:
         self.handlers[fd] = handler
         self.epoll.register(fd, mask)
 
@@ -151,7 +173,9 @@ class Server:
         """Serve the Unix socket; only root may open it."""
         if os.path.exists(SOCKET):
             os.unlink(SOCKET)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self.listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         mask = os.umask(0o177)
         self.listener.bind(SOCKET)
         os.umask(mask)
@@ -192,7 +216,8 @@ class Server:
 
     def link(self, kind: int, data: bytes, now: int) -> None:
         value = link_values(data)
-        if kind == 17 or (kind == NEWLINK and data[0]):  # deleted; or a bridge port's note, which carries no carrier
+        # deleted; or a bridge port's note, which carries no carrier
+        if kind == 17 or (kind == NEWLINK and data[0]):
             if kind == 17 and not data[0]:
                 self.interfaces.pop(value["name"], None)
             return
@@ -207,7 +232,13 @@ class Server:
         if self.slots.machine is not None:
             self.slots.machine.carrier()
         if port is not None:
-            event = {"event": "link", "port": port, "interface": value["name"], "carrier": value["carrier"], "t_ns": now}
+            event = {
+                "event": "link",
+                "port": port,
+                "interface": value["name"],
+                "carrier": value["carrier"],
+                "t_ns": now,
+            }
             for client in [c for c in self.clients if c.links]:
                 client.send(event)
 
@@ -228,12 +259,21 @@ class Server:
         """Carry out a request; None: it is answered later. Raises: Failure."""
         operation = request.get("op")
         if not isinstance(operation, str) or operation not in OPERATIONS:
-            raise Failure("unknown-op", "unknown op {!r}; this agent knows {}".format(operation, ", ".join(sorted(OPERATIONS))))
+            raise Failure(
+                "unknown-op",
+                "unknown op {!r}; this agent knows {}".format(
+                    operation, ", ".join(sorted(OPERATIONS))
+                ),
+            )
         self.fence.check(operation, request)
-        return OPERATIONS[operation](self, request, client, lambda r: client.send(dict(r, id=request.get("id"), ok=True)))
+        return OPERATIONS[operation](
+            self, request, client, lambda r: client.send(dict(r, id=request.get("id"), ok=True))
+        )
 
     def attempt(self, client: Client, request: Json, act: Callable[[], Json | None]) -> None:
-        """Answer a request with what `act` returns, if it returns something, or with why it failed."""
+        """Answer a request with what `act` returns, if it returns something, or with why it
+        failed.
+        """
         identity = request.get("id")
         try:
             if (reply := act()) is not None:
@@ -245,10 +285,14 @@ class Server:
 
             sys.stderr.write(traceback.format_exc())
             sys.stderr.flush()
-            client.send({"id": identity, "ok": False, "code": "failed", "error": f"{type(e).__name__}: {e}"})
+            client.send(
+                {"id": identity, "ok": False, "code": "failed", "error": f"{type(e).__name__}: {e}"}
+            )
 
     def adopt(self, client: Client) -> None:
-        """Go on with the descriptors an attaching process handed over; its own connection only shows that it lives."""
+        """Go on with the descriptors an attaching process handed over; its own connection only
+        shows that it lives.
+        """
         if len(client.files) != 2:
             raise bad("adopt: two descriptors are needed")
         (rfd, wfd), client.files = client.files, []
@@ -267,7 +311,8 @@ class Server:
         for port in self.facts.get("ports", ()):
             name, eth = port["interface"], port.get("eth")
             link = self.interfaces.get(name, absent)
-            speed = read(f"/sys/class/net/{name}/speed").strip()  # Mb/s; nothing or -1 where dark, or where the driver does not say
+            # Mb/s; nothing or -1 where dark, or where the driver does not say
+            speed = read(f"/sys/class/net/{name}/speed").strip()
             ports[str(port["number"])] = {
                 "interface": name,
                 "mac": link.get("mac"),
@@ -316,17 +361,30 @@ class Server:
             self.guard(mechanism.follow)
 
     def watch(self, request: Json, client: Client) -> Json:
-        """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
+        """Send this client what happens from now on; carriers only if it asks for `links`, for they
+        come in storms.
+        """
         client.watching, client.links = True, bool(request.get("links"))
-        return {"links": {str(n): bool(self.interfaces.get(i, {}).get("carrier")) for n, i in self.ports.items()}}
+        return {
+            "links": {
+                str(n): bool(self.interfaces.get(i, {}).get("carrier"))
+                for n, i in self.ports.items()
+            }
+        }
 
 
 def _clear(server: Server, request: Json, *_: object) -> Json:
-    """Clear everything, or the generations that the request names: what else is staged is another owner's, with what it needs."""
+    """Clear everything, or the generations that the request names: what else is staged is another
+    owner's, with what it needs.
+    """
     only = request.get("generations")
     if only is not None and (not isinstance(only, list) or not all(type(n) is int for n in only)):
         raise bad("generations: a list of whole numbers is needed")
-    if only is None or server.generations.active in only or server.generations.staged.keys() <= set(only):
+    if (
+        only is None
+        or server.generations.active in only
+        or server.generations.staged.keys() <= set(only)
+    ):
         server.slots.overtaken()
         for mechanism in server.mechanisms:
             mechanism.clear()
@@ -342,7 +400,9 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "fence": lambda server, *_: {"token": server.fence.highest},
     "stage": lambda server, request, *_: requests.stage(server.generations, request),
     "commit": lambda server, request, *_: requests.commit(server.generations, request),
-    "confirm": lambda server, request, *_: server.generations.confirm(integer(request, "generation", 1)),
+    "confirm": lambda server, request, *_: server.generations.confirm(
+        integer(request, "generation", 1)
+    ),
     "revert": lambda server, *_: server.generations.revert(),
     "clear": _clear,
     "arm": lambda server, request, *_: server.arming.arm(request),
@@ -350,14 +410,18 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "probe": lambda server, request, _, answer: server.probes.probe(request, answer),
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),
     "traffic": lambda server, request, _, answer: server.traffic.operate(request, answer),
-    "counters": lambda server, request, client, answer: server.samples.counters(request, client, answer),
+    "counters": lambda server, request, client, answer: server.samples.counters(
+        request, client, answer
+    ),
     "counters.keep": lambda server, request, *_: keeping.keep(server, request),
     "counters.kept": lambda _, request, *__: keeping.fetch(request),
     "gpus": lambda server, request, client, _: gpus(server, request, client),
     "load": lambda server, request, _, answer: load(server, request, answer),
     "job.ready": lambda server, request, *_: files.ready(server, request),
     "job.files": lambda _, request, *__: files.put(request),
-    "job.start": lambda server, request, client, _: server.jobs.start(request, lambda act: server.attempt(client, request, act)),
+    "job.start": lambda server, request, client, _: server.jobs.start(
+        request, lambda act: server.attempt(client, request, act)
+    ),
     "job.status": lambda server, request, *_: server.jobs.status(request),
     "job.stop": lambda server, request, _, answer: server.jobs.stop(request, answer),
     "job.prepare": lambda server, request, _, answer: server.handoff.prepare(request, answer),
@@ -385,7 +449,11 @@ def _of_mechanisms() -> dict[str, Callable[[Server, Json, Client, Answer], Json 
     ) -> Callable[[Server, Json, Client, Answer], Json | None]:
         return lambda server, request, _, answer: act(server.mechanisms[place], request, answer)
 
-    return {name: of(place, act) for place, kind in enumerate(MECHANISMS) for name, act in kind.OPERATIONS.items()}
+    return {
+        name: of(place, act)
+        for place, kind in enumerate(MECHANISMS)
+        for name, act in kind.OPERATIONS.items()
+    }
 
 
 OPERATIONS.update(_of_mechanisms())

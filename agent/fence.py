@@ -16,17 +16,30 @@ if TYPE_CHECKING:
 
 FILE = VAR + "/fence.json"
 OWN = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
-OWN |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop", "job.files", "job.secret"}
+OWN |= {
+    "job.start",
+    "job.stop",
+    "job.prepare",
+    "job.hold",
+    "job.go",
+    "job.drop",
+    "job.files",
+    "job.secret",
+}
 OWN |= {"slots.load", "slots.tick", "slots.turn", "slots.stop"}
-"""The daemon's own operations that change something; mechanisms name theirs. Reading is open to every run."""
+"""The daemon's own operations that change something; mechanisms name theirs. Reading is open to
+every run.
+"""
 
 
 class Fence:
-    """Every run has a token higher than all runs before it. A run with a lower one than was seen here has lost the lab.
+    """Every run has a token higher than all runs before it. A run with a lower one than was seen
+    here has lost the lab.
 
-    The highest is kept over restarts of this program and of the host, power cuts included. A request without a token comes from a
-    user of the host itself, and passes. `overtaken()` is called when a newer run comes: what an older one armed or prepared must
-    not happen then. fenced: the operations that change something.
+    The highest is kept over restarts of this program and of the host, power cuts included. A
+    request without a token comes from a user of the host itself, and passes. `overtaken()` is
+    called when a newer run comes: what an older one armed or prepared must not happen then. fenced:
+    the operations that change something.
     """
 
     def __init__(self, overtaken: Callable[[], object], fenced: frozenset[str] = OWN) -> None:
@@ -34,14 +47,18 @@ class Fence:
         self.highest = self._kept()
 
     def _kept(self) -> int | None:
-        """The highest token seen; 0 on a new host, None if there was one and the file does not say it any more."""
+        """The highest token seen; 0 on a new host, None if there was one and the file does not say
+        it any more.
+        """
         if not os.path.lexists(FILE):
             return 0
         kept = read_json(FILE)
         token = kept.get("token") if isinstance(kept, dict) else None
         if type(token) is int and token > 0:
             return token
-        sys.stderr.write(f"{FILE} cannot be read: the next run that begins here counts as the newest, older ones are refused\n")
+        sys.stderr.write(
+            f"{FILE} cannot be read: the next run that begins here counts as the newest, older ones are refused\n"
+        )
         sys.stderr.flush()
         return None
 
@@ -50,11 +67,15 @@ class Fence:
         if operation not in self.fenced or request.get("token") is None:
             return
         token = integer(request, "token", 1)
-        if self.highest is None and operation != "fence":  # a run sends that when it has got its lock; an overtaken one does not
-            raise refused(f"{operation}: this host lost the number of its newest run ({FILE} cannot be read); repeat the command")
+        # a run sends that when it has got its lock; an overtaken one does not
+        if self.highest is None and operation != "fence":
+            raise refused(
+                f"{operation}: this host lost the number of its newest run ({FILE} cannot be read); repeat the command"
+            )
         if self.highest is not None and token < self.highest:
             raise Failure(
-                "overtaken", f"{operation} of a run with token {token}: a newer run, with token {self.highest}, holds this host"
+                "overtaken",
+                f"{operation} of a run with token {token}: a newer run, with token {self.highest}, holds this host",
             )
         if self.highest is None or token > self.highest:
             keep(FILE, json.dumps({"token": token}))

@@ -16,7 +16,9 @@ BACKLOG_LIMIT = 8 << 20
 
 
 class Lines:
-    """JSON lines in and out through two descriptors. Never blocks; a peer that exceeds a limit (bytes) is cut off."""
+    """JSON lines in and out through two descriptors. Never blocks; a peer that exceeds a limit
+    (bytes) is cut off.
+    """
 
     line_limit, backlog_limit = LINE_LIMIT, BACKLOG_LIMIT
 

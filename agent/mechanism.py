@@ -1,4 +1,6 @@
-"""What one mechanism does on a host. The mechanisms are found by their folders: extensions/NAME/host/, next to this package."""
+"""What one mechanism does on a host. The mechanisms are found by their folders:
+extensions/NAME/host/, next to this package.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
 
 class Mechanism:
-    """One for each daemon, made when routes, slots and jobs are there; it takes up what an earlier daemon of this boot left.
+    """One for each daemon, made when routes, slots and jobs are there; it takes up what an earlier
+    daemon of this boot left.
 
-    OPERATIONS: its own. FENCED: those of them that change something (fence.py). TRIES: what a host may lack: its name, what works
-    without it, and what raises Failure or OSError where it is missing. controls: what routes may name as `congctl` (ip-route(8)),
-    and what the kernel calls it here.
+    OPERATIONS: its own. FENCED: those of them that change something (fence.py). TRIES: what a host
+    may lack: its name, what works without it, and what raises Failure or OSError where it is
+    missing. controls: what routes may name as `congctl` (ip-route(8)), and what the kernel calls it
+    here.
     """
 
     OPERATIONS: ClassVar[Operations] = {}
@@ -31,7 +35,9 @@ class Mechanism:
         self.controls: Mapping[str, str] = {}
 
     def wish(self, request: Json) -> Json | None:
-        """What a `job.start` wishes of it, if anything; asked twice. Raises: Failure - this host cannot have it."""
+        """What a `job.start` wishes of it, if anything; asked twice. Raises: Failure - this host
+        cannot have it.
+        """
         return None
 
     def begin(self, name: str, wanted: Json) -> object:
@@ -65,6 +71,8 @@ def tried() -> list[Json]:
                 raise Failure("refused", "not tried, this user is not root: run it as root")
             attempt()
         except (Failure, OSError) as e:
-            reply.update(ok=False, code=e.code if isinstance(e, Failure) else "failed", error=str(e))
+            reply.update(
+                ok=False, code=e.code if isinstance(e, Failure) else "failed", error=str(e)
+            )
         replies.append(reply)
     return replies

@@ -1,4 +1,6 @@
-"""Types for the type checker alone: nothing imports this module at run time, for `typing` costs a command milliseconds."""
+"""Types for the type checker alone: nothing imports this module at run time, for `typing` costs a
+command milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Answer = Callable[[Json], None]
 Attempt = Callable[[Callable[[], "Json | None"]], None]
 """Answers a request later with what a function returns, or with why it failed."""
 Operations = Mapping[str, Callable[[Any, Json, Answer], "Json | None"]]
-"""Of a mechanism, by name: what is called with the mechanism, the request, and what sends an answer that comes later."""
+"""Of a mechanism, by name: what is called with the mechanism, the request, and what sends an answer
+that comes later.
+"""
 Message = tuple[int, int, bytes]
 """A netlink request: type, flags, body."""
 Ancillary = list[tuple[int, int, bytes]]
@@ -21,7 +25,9 @@ Ancillary = list[tuple[int, int, bytes]]
 
 
 class Link(TypedDict, total=False):
-    """One interface as the kernel reports it. ups, downs: how often its carrier came and went since it was made."""
+    """One interface as the kernel reports it. ups, downs: how often its carrier came and went since
+    it was made.
+    """
 
     ifindex: int
     name: str
@@ -34,14 +40,18 @@ class Link(TypedDict, total=False):
 
 
 class Pending(TypedDict):
-    """A revert that happens unless a confirmation comes. at_ns: when, CLOCK_MONOTONIC; to: None for no routes at all."""
+    """A revert that happens unless a confirmation comes. at_ns: when, CLOCK_MONOTONIC; to: None for
+    no routes at all.
+    """
 
     to: int | None
     at_ns: int
 
 
 class Armed(TypedDict):
-    """A commit that waits for carrier. wait: interface -> carrier-ups to be exceeded; handle: of the deadline's timer."""
+    """A commit that waits for carrier. wait: interface -> carrier-ups to be exceeded; handle: of
+    the deadline's timer.
+    """
 
     generation: int
     wait: dict[str, int]
@@ -51,14 +61,18 @@ class Armed(TypedDict):
 
 
 class Move(TypedDict):
-    """One move of a job. generation: the job goes when it becomes active; decided: the last `go` or `drop` sent to the ranks."""
+    """One move of a job. generation: the job goes when it becomes active; decided: the last `go` or
+    `drop` sent to the ranks.
+    """
 
     generation: int | None
     decided: Json | None
 
 
 class Waiting(TypedDict):
-    """A TCP connection as sock_diag knows it. queued: bytes not acknowledged, sent or not; unacked: packets sent of them."""
+    """A TCP connection as sock_diag knows it. queued: bytes not acknowledged, sent or not; unacked:
+    packets sent of them.
+    """
 
     target: str
     inode: int
@@ -67,7 +81,9 @@ class Waiting(TypedDict):
 
 
 class Listening(TypedDict):
-    """The far ends of one token's flows. missing: those still receiving; answer: of the `heard` request that waits for them."""
+    """The far ends of one token's flows. missing: those still receiving; answer: of the `heard`
+    request that waits for them.
+    """
 
     heard: Json
     missing: int
@@ -75,8 +91,8 @@ class Listening(TypedDict):
 
 
 Counts = dict[tuple[str, int, int], tuple[int, int, int, int]]
-"""(far address, own port, far port) -> bytes acknowledged, us with something to send and a peer that takes it, data segments, and
-how many of them were sent again and had not arrived."""
+"""(far address, own port, far port) -> bytes acknowledged, us with something to send and a peer
+that takes it, data segments, and how many of them were sent again and had not arrived."""
 
 
 class Ports(Protocol):
@@ -87,7 +103,9 @@ class Ports(Protocol):
 
 
 class Routes(Protocol):
-    """The route generations. staged: by number, as requested; armed: the commit that waits for carrier."""
+    """The route generations. staged: by number, as requested; armed: the commit that waits for
+    carrier.
+    """
 
     active: int | None
     staged: dict[int, Json]
@@ -104,7 +122,9 @@ class Flows(Protocol):
 
 
 class Jobs(Protocol):
-    """The jobs of this host. Raises: Failure - of a request, if it names none, or a user that jobs may not have."""
+    """The jobs of this host. Raises: Failure - of a request, if it names none, or a user that jobs
+    may not have.
+    """
 
     def directory(self, request: Json) -> str: ...
     def state(self, where: str) -> Json: ...
@@ -113,7 +133,9 @@ class Jobs(Protocol):
 
 
 class Mechanism(Protocol):
-    """What a mechanism has to do with jobs (mechanism.py). Raises: Failure - this host cannot have what is wished."""
+    """What a mechanism has to do with jobs (mechanism.py). Raises: Failure - this host cannot have
+    what is wished.
+    """
 
     def wish(self, request: Json) -> Json | None: ...
     def begin(self, name: str, wanted: Json) -> object: ...
@@ -149,9 +171,11 @@ class Fence(Protocol):
 
 
 class Daemon(Ports, Protocol):
-    """What the modules of the operations ask of the daemon, which imports them: its loop, what it knows of its host, each other.
+    """What the modules of the operations ask of the daemon, which imports them: its loop, what it
+    knows of its host, each other.
 
-    cancelled: of the timers, by the number that `timer` returned; numbers: the port of each interface; facts: as provisioned.
+    cancelled: of the timers, by the number that `timer` returned; numbers: the port of each
+    interface; facts: as provisioned.
     """
 
     host: str

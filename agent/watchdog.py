@@ -11,7 +11,19 @@ import signal
 import sys
 import time
 
-from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, keep, own_sha, read, write
+from agent.basics import (
+    PROGRAM,
+    RUN,
+    SOCKET,
+    VAR,
+    Failure,
+    directories,
+    execute,
+    keep,
+    own_sha,
+    read,
+    write,
+)
 from agent.calls import alive, call
 from agent.daemon import Server
 from agent.host.partitions import top_of
@@ -24,14 +36,17 @@ if TYPE_CHECKING:
 
 LOG = RUN + "/committer.log"
 ENDED = "agent: the daemon ended"
-STARTS_S, TRIES = 120.0, 3  # a daemon that starts is waited for, on a busy machine for long; not one that ends again and again
+# a daemon that starts is waited for, on a busy machine for long; not one that ends again and again
+STARTS_S, TRIES = 120.0, 3
 
 
 def child(heartbeat: int) -> None:
     """Serve until SIGTERM."""
     import gc
 
-    try:  # a commit must not wait for a job's computing, nor for sshd; jobs do not inherit it. 2: an emulated lab's ranks have 1
+    # a commit must not wait for a job's computing, nor for sshd; jobs do not inherit it. 2: an
+    # emulated lab's ranks have 1
+    try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
     except OSError:
         with contextlib.suppress(OSError):
@@ -44,7 +59,9 @@ def child(heartbeat: int) -> None:
 
 
 def serve() -> int:
-    """Be the watchdog: run the daemon in a child and start another when it dies or gives no sign of life for 15 s."""
+    """Be the watchdog: run the daemon in a child and start another when it dies or gives no sign of
+    life for 15 s.
+    """
     directories()
     lock = os.open(RUN + "/committer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -55,7 +72,8 @@ def serve() -> int:
     write(RUN + "/committer.pid", f"{os.getpid()}\n")
     stopping: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignoring it is inherited, and would hide the exit status of every child
+    # ignoring it is inherited, and would hide the exit status of every child
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pause = 0.02
     while not stopping:
         r, w = os.pipe()
@@ -122,7 +140,9 @@ WantedBy=multi-user.target
 
 
 def start() -> Json:
-    """Make sure that the daemon of this very file runs; an older one is replaced, and the new one takes up its state."""
+    """Make sure that the daemon of this very file runs; an older one is replaced, and the new one
+    takes up its state.
+    """
     directories()
     gate = os.open(RUN + "/start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)
@@ -132,11 +152,23 @@ def start() -> Json:
         return {"pid": existing["pid"], "started": False}
     stop()
     reported = len(read(LOG))
-    if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and top_of(VAR) == "/var/lib/testbed":
-        name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
+    if (
+        read("/proc/1/comm").strip() == "systemd"
+        and shutil.which("systemctl")
+        and top_of(VAR) == "/var/lib/testbed"
+    ):
+        name, own = (
+            "testbed-committer.service",
+            f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n",
+        )
         if top_of(VAR) != VAR:  # of a partition: its host's agent makes links and addresses ready
-            name, own = f"testbed-committer-{os.path.basename(VAR)}.service", f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n"
-        keep("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
+            name, own = (
+                f"testbed-committer-{os.path.basename(VAR)}.service",
+                f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n",
+            )
+        keep(
+            "/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own)
+        )
         execute(["systemctl", "daemon-reload"])
         execute(["systemctl", "enable", "--now", name])
     else:
@@ -153,7 +185,11 @@ def start() -> Json:
         seen = now
         time.sleep(0.005)
     stop()
-    text = "ended as it started" if time.monotonic() < give_up else f"does not answer after {STARTS_S:.0f} s"
+    text = (
+        "ended as it started"
+        if time.monotonic() < give_up
+        else f"does not answer after {STARTS_S:.0f} s"
+    )
     raise Failure("failed", f"the daemon {text} ({SOCKET}): {read(LOG)[-500:].strip()}")
 
 
@@ -173,7 +209,10 @@ def daemonise() -> None:
     log = LOG
     if os.path.exists(log) and os.path.getsize(log) > 1 << 20:
         os.rename(log, log + ".1")
-    null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null, out = (
+        os.open(os.devnull, os.O_RDONLY),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+    )
     for fd, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(fd, target)
     os.closerange(3, 1024)

@@ -1,7 +1,8 @@
-"""Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with one JSON line.
+"""Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with
+one JSON line.
 
-Some measure another checkout in turn with this one: `python -m benchmarks NAME --against PATH`. `--record` keeps the figures in
-`benchmarks/records/` and on the page docs/reference/benchmarks.md.
+Some measure another checkout in turn with this one: `python -m benchmarks NAME --against PATH`.
+`--record` keeps the figures in `benchmarks/records/` and on the page docs/reference/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -67,11 +68,16 @@ AGAINST = ("cli_start", "up_total", "dark_window")
 
 
 def main() -> int:
-    """Run what was asked, one after the other, and close with a table of value, limit and verdict."""
+    """Run what was asked, one after the other, and close with a table of value, limit and
+    verdict.
+    """
     argv = [word for word in sys.argv[1:] if word != "--record"]
     kept = len(argv) < len(sys.argv) - 1
     at = argv.index("--against") if "--against" in argv else len(argv)
-    wanted, other = argv[:at] or ["all"], [str(Path(word).resolve()) if number else word for number, word in enumerate(argv[at:])]
+    wanted, other = (
+        argv[:at] or ["all"],
+        [str(Path(word).resolve()) if number else word for number, word in enumerate(argv[at:])],
+    )
     names = list(NAMES) if wanted == ["all"] else wanted
     if unknown := [n for n in names if n not in NAMES]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
@@ -84,13 +90,24 @@ def main() -> int:
         print(f"== {name}", flush=True)
         command = [sys.executable, str(HERE / f"{name}.py"), *other]
         about, last = figures.here(), ""
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as running:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+        ) as running:
             for last in running.stdout or ():
                 print(last, end="", flush=True)
         try:
             results.append(json.loads(last))
         except ValueError:
-            results.append({"name": name, "value": None, "unit": "", "limit": None, "ratio": None, "pass": False})
+            results.append(
+                {
+                    "name": name,
+                    "value": None,
+                    "unit": "",
+                    "limit": None,
+                    "ratio": None,
+                    "pass": False,
+                }
+            )
             continue
         if kept:
             figures.record(name, results[-1], about)

@@ -1,11 +1,14 @@
-"""All-to-all time of a mixture of experts: over circuits that follow it, over the best fixed ones, and over an oracle's.
+"""All-to-all time of a mixture of experts: over circuits that follow it, over the best fixed ones,
+and over an oracle's.
 
-The scenario mixnet-moe, measured whole: skewed traffic, and uniform as a control, the arms in turn, over one whole cycle of drift
-each. Its own ratios are of medians; here they are of means, which the iterations right after a shift are part of. The glass of the
-emulated switches says when it was dark, the job's records in which iteration: attention lasts at least `compute_ms`, what is dark
+The scenario mixnet-moe, measured whole: skewed traffic, and uniform as a control, the arms in turn,
+over one whole cycle of drift each. Its own ratios are of medians; here they are of means, which the
+iterations right after a shift are part of. The glass of the emulated switches says when it was
+dark, the job's records in which iteration: attention lasts at least `compute_ms`, what is dark
 later counts as exposed. The intervals are over the times between two shifts of all measurements.
 
-`python benchmarks/adapt.py turns` instead: traffic that shifts in every iteration, until circuits have turned 200 times.
+`python benchmarks/adapt.py turns` instead: traffic that shifts in every iteration, until circuits
+have turned 200 times.
 """
 
 from __future__ import annotations
@@ -48,8 +51,9 @@ Record = dict[str, Any]
 
 @dataclass
 class Arm:
-    """What the measurements of one arm gave. comm_ms: a list for each time between two shifts. exposed, reported: shares of an
-    iteration, one a turn, by the glass and the records, and by the adapter. lost: iterations missing between first and last."""
+    """What the measurements of one arm gave. comm_ms: a list for each time between two shifts.
+    exposed, reported: shares of an iteration, one a turn, by the glass and the records, and by the
+    adapter. lost: iterations missing between first and last."""
 
     comm_ms: list[list[float]] = field(default_factory=list)
     iteration_ms: list[float] = field(default_factory=list)
@@ -67,7 +71,9 @@ class Arm:
 
 @dataclass
 class FibrePlant:
-    """The changes of all switches of a lab that runs meanwhile, read again and again until it stops."""
+    """The changes of all switches of a lab that runs meanwhile, read again and again until it
+    stops.
+    """
 
     socket: Path
     seen: dict[str, list[list[Any]]] = field(default_factory=dict)
@@ -84,7 +90,9 @@ class FibrePlant:
     def dark(self) -> list[tuple[float, float]]:
         """From the first circuit that went to the last that came, of each turn (wall s)."""
         offset = time.time() - time.monotonic()
-        events = sorted((event[0] + offset, event[1]) for events in self.seen.values() for event in events)
+        events = sorted(
+            (event[0] + offset, event[1]) for events in self.seen.values() for event in events
+        )
         changes: list[tuple[float, float]] = []
         for at, what in events:
             if what == "broken" and (not changes or at > changes[-1][1] + APART_S):
@@ -113,7 +121,10 @@ def work(command: list[str], env: dict[str, str], within_s: float) -> None:
     try:
         running.wait(within_s)
     except subprocess.TimeoutExpired:
-        print(f"  {command[0]}: stopped, its time is over; what was measured until then counts", flush=True)
+        print(
+            f"  {command[0]}: stopped, its time is over; what was measured until then counts",
+            flush=True,
+        )
     finally:
         if running.poll() is None:
             running.send_signal(signal.SIGINT)
@@ -121,7 +132,9 @@ def work(command: list[str], env: dict[str, str], within_s: float) -> None:
 
 
 def measured(folder: Path) -> dict[str, Arm]:
-    """Measure the arms of the scenario, and add up what the finished measurements gave. Raises: RuntimeError - an arm has none."""
+    """Measure the arms of the scenario, and add up what the finished measurements gave. Raises:
+    RuntimeError - an arm has none.
+    """
     state = folder / "state"
     env = os.environ | {
         "TESTBED_STATE_DIR": str(state),
@@ -130,21 +143,39 @@ def measured(folder: Path) -> dict[str, Arm]:
     }
     with watched(state / "scenarios" / SCENARIO.name / "state" / "control.sock") as light:
         work(["experiment", "reproduce", SCENARIO.name], env, BUDGET_S["scenario"])
-    (kept,) = (json.loads(file.read_text()) for file in (state / "campaigns").glob("*/campaign.json"))
+    (kept,) = (
+        json.loads(file.read_text()) for file in (state / "campaigns").glob("*/campaign.json")
+    )
     warm_up, iterations = kept["warm_up"], kept["iterations"]
     arms = {name: Arm() for name in kept["arms"]}
     for slot in kept["slots"]:
         if slot["state"] == "done":
-            take(arms[slot["arm"]], slot["jobs"]["trainer"][0]["run"], state / "runs", light.dark(), warm_up, iterations)
+            take(
+                arms[slot["arm"]],
+                slot["jobs"]["trainer"][0]["run"],
+                state / "runs",
+                light.dark(),
+                warm_up,
+                iterations,
+            )
     for name, arm in arms.items():
         if not arm.comm_ms:
-            why = next((slot["error"] for slot in kept["slots"] if slot["arm"] == name and slot.get("error")), "too slow")
+            why = next(
+                (
+                    slot["error"]
+                    for slot in kept["slots"]
+                    if slot["arm"] == name and slot.get("error")
+                ),
+                "too slow",
+            )
             raise RuntimeError(f"{name}: not measured: {why}")
     return arms
 
 
 def fast() -> Arm:
-    """Turns in a job whose traffic shifts in every iteration: `CHANGES`, or as many as there is time for."""
+    """Turns in a job whose traffic shifts in every iteration: `CHANGES`, or as many as there is
+    time for.
+    """
     arm = Arm()
     with bench_lab(8, "--electrical", "ideal@20", "--rate-mbps", "50", "--settle-s", "0.05") as lab:
         plan = json.loads((SCENARIO / "plans" / "adapted.json").read_text())
@@ -158,13 +189,23 @@ def fast() -> Arm:
     return arm
 
 
-def take(arm: Arm, run: str, runs: Path, dark: list[tuple[float, float]], warm_up: int = 0, iterations: int = 1 << 30) -> None:
+def take(
+    arm: Arm,
+    run: str,
+    runs: Path,
+    dark: list[tuple[float, float]],
+    warm_up: int = 0,
+    iterations: int = 1 << 30,
+) -> None:
     """Add one measurement, the job launched by `run`, to its arm."""
     (file,) = (runs / run).glob("*.iterations.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
     arm.lost += records[-1]["iter"] - records[0]["iter"] + 1 - len({r["iter"] for r in records})
     counted = [r for r in records if warm_up < r["iter"] <= warm_up + iterations]
-    arm.comm_ms += [[r["comm_ms"] for r in found] for _, found in groupby(counted, lambda r: (r["iter"] - 1) // DRIFT)]
+    arm.comm_ms += [
+        [r["comm_ms"] for r in found]
+        for _, found in groupby(counted, lambda r: (r["iter"] - 1) // DRIFT)
+    ]
     arm.iteration_ms += [r["iter_ms"] for r in counted]
     begins = [r["t_wall_ns"] / 1e9 for r in records]
     for begin, end in dark:
@@ -199,15 +240,24 @@ def ratio(of: Arm, over: Arm, text: str) -> interval.Interval:
 
 
 def exposed(arm: Arm, more: Record) -> bool:
-    """Whether all darkness fell into the job's computing but for a small share of an iteration; printed, and added to `more`."""
+    """Whether all darkness fell into the job's computing but for a small share of an iteration;
+    printed, and added to `more`.
+    """
     most = max([*arm.exposed, *arm.reported], default=1.0)
-    within = sum(share < EXPOSED for share in arm.exposed), sum(share < EXPOSED for share in arm.reported)
+    within = (
+        sum(share < EXPOSED for share in arm.exposed),
+        sum(share < EXPOSED for share in arm.reported),
+    )
     print(
         f"  dark {median(arm.dark_ms or [0.0]):.0f} ms a turn; exposed, of an iteration: below {EXPOSED:.0%} in"
         f" {within[0]} of {len(arm.exposed)} by the glass, {within[1]} of {len(arm.reported)} by the adapter; most {most:.1%}",
         flush=True,
     )
-    more["exposed"] = {"most": round(most, 4), "within": within, "of": (len(arm.exposed), len(arm.reported))}
+    more["exposed"] = {
+        "most": round(most, 4),
+        "within": within,
+        "of": (len(arm.exposed), len(arm.reported)),
+    }
     return most < EXPOSED
 
 
@@ -229,11 +279,17 @@ def main() -> int:
     more = {"label": "native", "lost": sum(a.lost for a in arms.values())}
     if part == "changes":
         good &= exposed(arms[part], more)
-        return verdict("adapt_changes", arms[part].changes, "changes", CHANGES, "at least", also=good, **more)
+        return verdict(
+            "adapt_changes", arms[part].changes, "changes", CHANGES, "at least", also=good, **more
+        )
     control = ratio(arms["uniform-adapt"], arms["uniform-fixed"], "uniform: adapted over fixed")
     over = ratio(arms["adapt"], arms["fixed"], "adapted over best fixed circuits")
     oracle = ratio(arms["adapt"], arms["oracle"], "adapted over circuits known in advance")
-    good &= exposed(arms["adapt"], more) and oracle.value <= OVER_ORACLE and abs(control.value - 1) <= CONTROL
+    good &= (
+        exposed(arms["adapt"], more)
+        and oracle.value <= OVER_ORACLE
+        and abs(control.value - 1) <= CONTROL
+    )
     for name, each in (("interval", over), ("over_oracle", oracle), ("uniform", control)):
         more[name] = [each.value, each.low, each.high]
     return verdict("adapt", over.value, "x fixed", OVER_FIXED, "at most", also=good, **more)

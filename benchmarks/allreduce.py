@@ -1,8 +1,10 @@
-"""All-reduce of 64 MB over 12 ranks: one ring against one link's rate, and four ring groups against one ring.
+"""All-reduce of 64 MB over 12 ranks: one ring against one link's rate, and four ring groups against
+one ring.
 
-Both jobs run on the TopoOpt plan (examples/topoopt-12.json) on a private emulated lab, by `testbed up`, as a user's job runs;
-they differ in the plan's `job.rings` alone. The two are measured in turn, several times. One link's rate is what the lab shapes
-to, less the headers of its frames: 250 Mb/s x 8948 / 9014 payload bytes for an MTU of 9000 (TCP with timestamps over Ethernet).
+Both jobs run on the TopoOpt plan (examples/topoopt-12.json) on a private emulated lab, by
+`testbed up`, as a user's job runs; they differ in the plan's `job.rings` alone. The two are
+measured in turn, several times. One link's rate is what the lab shapes to, less the headers of its
+frames: 250 Mb/s x 8948 / 9014 payload bytes for an MTU of 9000 (TCP with timestamps over Ethernet).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ JOB_WITHIN_S = 120.0
 
 
 def plan(lab: BenchLab, rings: int) -> Path:
-    """Write the TopoOpt plan with an all-reduce job over its first `rings` rings; return its path."""
+    """Write the TopoOpt plan with an all-reduce job over its first `rings` rings; return its
+    path.
+    """
     body: dict[str, Any] = json.loads((ROOT / "examples" / "topoopt-12.json").read_text())
     body.pop("$schema", None)
     body["name"] = f"allreduce-{rings}-rings"
@@ -45,8 +49,14 @@ def plan(lab: BenchLab, rings: int) -> Path:
 
 
 def busbw_mbps(lab: BenchLab, path: Path) -> float:
-    """Bring `path` up, wait for its job and return the bus bandwidth it printed (Mb/s). Raises RuntimeError when it failed."""
-    rows = [line.split() for line in lab.job_output(path, JOB_WITHIN_S) if line and not line.startswith("#")]
+    """Bring `path` up, wait for its job and return the bus bandwidth it printed (Mb/s). Raises
+    RuntimeError when it failed.
+    """
+    rows = [
+        line.split()
+        for line in lab.job_output(path, JOB_WITHIN_S)
+        if line and not line.startswith("#")
+    ]
     [row] = [row for row in rows if len(row) == 8 and row[0] == str(64 << 20)]
     if row[7] != "0":
         raise RuntimeError(f"{path.name}: {row[7]} wrong elements")
@@ -63,7 +73,8 @@ def main() -> int:
                 seen[rings].append(busbw_mbps(lab, path))
                 share = seen[rings][-1] / (LINK_MBPS * GOODPUT)
                 print(
-                    f"  round {step + 1}, {rings} ring(s): busbw {seen[rings][-1]:7.1f} Mb/s, {share:.3f} of one link", flush=True
+                    f"  round {step + 1}, {rings} ring(s): busbw {seen[rings][-1]:7.1f} Mb/s, {share:.3f} of one link",
+                    flush=True,
                 )
     one, four = (statistics.median(values) for values in seen.values())
     of_link = one / (LINK_MBPS * GOODPUT)

@@ -1,11 +1,14 @@
-"""The back-end `testbed` of torch.distributed against gloo, both over the fabric: bus bandwidth, and an unmodified GPT.
+"""The back-end `testbed` of torch.distributed against gloo, both over the fabric: bus bandwidth,
+and an unmodified GPT.
 
-Twelve hosts on the TopoOpt plan (examples/topoopt-12.json), a private emulated lab, jobs launched by `testbed up` as a user's own
-programs are. Two programs, each over both back-ends in turn: an all-reduce of 32 MB written here with torch.distributed alone, and
-examples/programs/gpt as it is. `testbed` has the plan's four rings, one over each lane; gloo makes one ring over one lane, which
-is all it can. Bus bandwidth counts as in nccl-tests: 2 (n-1)/n of the bytes, over the time, the slowest rank's. The losses of
-the GPT after 20 iterations must agree to six decimals; an iteration's time is the median of all but the first three. Where the
-processors are the limit, as on a machine with few cores, the times of an iteration say little about the network.
+Twelve hosts on the TopoOpt plan (examples/topoopt-12.json), a private emulated lab, jobs launched
+by `testbed up` as a user's own programs are. Two programs, each over both back-ends in turn: an
+all-reduce of 32 MB written here with torch.distributed alone, and examples/programs/gpt as it is.
+`testbed` has the plan's four rings, one over each lane; gloo makes one ring over one lane, which is
+all it can. Bus bandwidth counts as in nccl-tests: 2 (n-1)/n of the bytes, over the time, the
+slowest rank's. The losses of the GPT after 20 iterations must agree to six decimals; an iteration's
+time is the median of all but the first three. Where the processors are the limit, as on a machine
+with few cores, the times of an iteration say little about the network.
 """
 
 from __future__ import annotations
@@ -55,8 +58,15 @@ def declare(lab: BenchLab) -> None:
     folder = lab.inventory / "programs"
     (folder / "sum").mkdir(parents=True)
     (folder / "sum" / "sum.py").write_text(SUM)
-    shutil.copytree(ROOT / "examples" / "programs" / "gpt", folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
-    args = {"iterations": {"kind": "int", "default": ITERATIONS}, "preset": {"kind": "choice", "of": ["tiny", "small", "medium"]}}
+    shutil.copytree(
+        ROOT / "examples" / "programs" / "gpt",
+        folder / "gpt",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    args = {
+        "iterations": {"kind": "int", "default": ITERATIONS},
+        "preset": {"kind": "choice", "of": ["tiny", "small", "medium"]},
+    }
     common = {"env": {"OMP_NUM_THREADS": "1"}, "iterations": {"pattern": PATTERN}}
     programs = {
         f"{name}-{backend}": {
@@ -85,7 +95,9 @@ def plan(lab: BenchLab, program: str, **args: object) -> Path:
 
 
 def output(lab: BenchLab, path: Path) -> list[str]:
-    """Bring `path` up, wait for its job and return what rank 0 printed. Raises: RuntimeError - the job failed."""
+    """Bring `path` up, wait for its job and return what rank 0 printed. Raises: RuntimeError - the
+    job failed.
+    """
     return [line for line in lab.job_output(path, JOB_WITHIN_S) if line.startswith("iter ")]
 
 
@@ -99,7 +111,9 @@ def iteration_ms(lab: BenchLab) -> float:
     """The median time (ms) of an iteration of the last job, but for the first three."""
     run = lab.call("job", "status", check=False)["run"]
     (file,) = (lab.folder / "runs" / "runs" / str(run)).glob("*.iterations.jsonl")
-    return statistics.median(float(json.loads(line)["iter_ms"]) for line in file.read_text().splitlines()[3:])
+    return statistics.median(
+        float(json.loads(line)["iter_ms"]) for line in file.read_text().splitlines()[3:]
+    )
 
 
 def main() -> int:
@@ -113,12 +127,15 @@ def main() -> int:
             lines = output(lab, plan(lab, f"gpt-{name}", iterations=ITERATIONS, preset="small"))
             losses[name], took_ms[name] = float(lines[-1].split()[3]), iteration_ms(lab)
             print(
-                f"  gpt over {name:<8} loss {losses[name]:.6f} after {len(lines)}, {took_ms[name]:.0f} ms an iteration", flush=True
+                f"  gpt over {name:<8} loss {losses[name]:.6f} after {len(lines)}, {took_ms[name]:.0f} ms an iteration",
+                flush=True,
             )
         for step in range(ROUNDS):
             for name in BACKENDS:
                 rates[name].append(busbw_mbps(output(lab, plan(lab, f"sum-{name}"))))
-                print(f"  round {step + 1}, {name:<8} busbw {rates[name][-1]:7.1f} Mb/s", flush=True)
+                print(
+                    f"  round {step + 1}, {name:<8} busbw {rates[name][-1]:7.1f} Mb/s", flush=True
+                )
     ours, gloos = (statistics.median(rates[name]) for name in BACKENDS)
     apart = abs(losses["testbed"] - losses["gloo"])
     return verdict(

@@ -1,7 +1,7 @@
 """Who sends when: bursts of packets that were seen from outside, and what follows from them. Pure.
 
-A job computes, then sends; what it sends in one iteration is a burst, and its iteration lasts from the beginning of one burst
-to that of the next. Nothing here asks the job or the program.
+A job computes, then sends; what it sends in one iteration is a burst, and its iteration lasts from
+the beginning of one burst to that of the next. Nothing here asks the job or the program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Burst:
 
 
 def bursts(packets: Iterable[Packet], pause_s: float, share: float = 0.5) -> list[Burst]:
-    """The bursts between pauses of `pause_s` or more; those of less than this share of the median's bytes are none of them."""
+    """The bursts between pauses of `pause_s` or more; those of less than this share of the median's
+    bytes are none of them.
+    """
     found: list[Burst] = []
     for at_s, length in packets:
         if length < LEAST_BYTES:
@@ -47,8 +49,8 @@ def took(found: Sequence[Burst]) -> list[float]:
 
 
 def gaps(one: Sequence[Burst], other: Sequence[Burst]) -> list[float]:
-    """By how much (s) each burst of `other` begins after one of `one`: after the latest, or before the next (below 0) if that is
-    nearer; what is before the first or after the last is left out."""
+    """By how much (s) each burst of `other` begins after one of `one`: after the latest, or before
+    the next (below 0) if that is nearer; what is before the first or after the last is left out."""
     found = []
     for burst in other:
         before = max((b.begin_s for b in one if b.begin_s <= burst.begin_s), default=None)
@@ -60,10 +62,11 @@ def gaps(one: Sequence[Burst], other: Sequence[Burst]) -> list[float]:
 
 
 def drifting(gap_s: float, burst_s: float, slope: float, intercept: float) -> Iterator[float]:
-    """The gaps (s) after this one, iteration by iteration, of two equal jobs whose windows grow by F(x) = slope x + intercept.
+    """The gaps (s) after this one, iteration by iteration, of two equal jobs whose windows grow by
+    F(x) = slope x + intercept.
 
-    burst_s: how long one sends alone. A gap D grows by slope D (burst - D) / (burst intercept + slope D) in an iteration
-    (MLTCP, HotNets'24, with a gradient descent's step written out).
+    burst_s: how long one sends alone. A gap D grows by slope D (burst - D) / (burst intercept +
+    slope D) in an iteration (MLTCP, HotNets'24, with a gradient descent's step written out).
     """
     while True:
         gap_s += slope * gap_s * max(0.0, burst_s - gap_s) / (burst_s * intercept + slope * gap_s)
@@ -72,6 +75,8 @@ def drifting(gap_s: float, burst_s: float, slope: float, intercept: float) -> It
 
 def together(one: Sequence[Burst], other: Sequence[Burst]) -> float:
     """The share of the sending of `one` during which `other` sends, too."""
-    both = sum(max(0.0, min(a.end_s, b.end_s) - max(a.begin_s, b.begin_s)) for a in one for b in other)
+    both = sum(
+        max(0.0, min(a.end_s, b.end_s) - max(a.begin_s, b.begin_s)) for a in one for b in other
+    )
     sending = sum(a.end_s - a.begin_s for a in one)
     return both / sending if sending else 0.0

@@ -1,6 +1,8 @@
-"""How long `testbed --help` takes from start to end of the process, median of 21, compared with a bare `import typer`.
+"""How long `testbed --help` takes from start to end of the process, median of 21, compared with a
+bare `import typer`.
 
-Side figures: the interpreter alone, `ansible --version`, and a second verb (`testbed run list` on an empty store).
+Side figures: the interpreter alone, `ansible --version`, and a second verb (`testbed run list` on
+an empty store).
 
     python benchmarks/cli_start.py [--against PATH]
 PATH: another checkout, whose command takes its turns with this one's.
@@ -26,14 +28,20 @@ HEAVY = ("paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "
 
 
 def times_ms(*commands: list[str], env: dict[str, str], rounds: int) -> list[list[float]]:
-    """Milliseconds per run of each command; the commands take turns, so that a busy moment hits all of them."""
+    """Milliseconds per run of each command; the commands take turns, so that a busy moment hits all
+    of them.
+    """
     found: list[list[float]] = [[] for _ in commands]
     for command in commands:  # once unmeasured: byte code, page cache
-        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+        )
     for _ in range(rounds):
         for command, times in zip(commands, found, strict=True):
             began = time.perf_counter()
-            subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+            )
             times.append((time.perf_counter() - began) * 1e3)
     return found
 
@@ -41,7 +49,9 @@ def times_ms(*commands: list[str], env: dict[str, str], rounds: int) -> list[lis
 def imported(python: str) -> list[str]:
     """Which heavy packages building the whole command line imports."""
     program = f"import sys, orchestrator.cli.main as m; m.app(); print(*[p for p in {HEAVY!r} if p in sys.modules])"
-    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def main() -> int:
@@ -57,9 +67,14 @@ def main() -> int:
             env=env,
             rounds=ROUNDS,
         )
-        (ansible_ms,) = times_ms([str(Path(python).parent / "ansible"), "--version"], env=env, rounds=3)
+        (ansible_ms,) = times_ms(
+            [str(Path(python).parent / "ansible"), "--version"], env=env, rounds=3
+        )
     heavy = imported(python)
-    values = {tree.name: round(statistics.median(times), 1) for tree, times in zip(trees, helps_ms, strict=True)}
+    values = {
+        tree.name: round(statistics.median(times), 1)
+        for tree, times in zip(trees, helps_ms, strict=True)
+    }
     for tree, times in zip(trees, helps_ms, strict=True):
         spread = f"fastest {min(times):6.1f}   slowest {max(times):6.1f}"
         print(f"testbed --help    median {values[tree.name]:6.1f} ms   {spread}   {tree.name}")

@@ -1,9 +1,11 @@
-"""Inference in an emulated network card, begun by counts or by software: cycles of both, and of their latency model.
+"""Inference in an emulated network card, begun by counts or by software: cycles of both, and of
+their latency model.
 
-Analytic: cycles counted by a state machine (begun_by_counts.py), with the published multiplier's 16 lanes and 10 cycles, no light
-and no time. A network of 784, 300, 100 and 10 values with weights drawn at random; a word of the query comes after 1 to 7 cycles,
-drawn too. The figure is how far the ratio of cycles, counts over software, is off that of the model, at worst of software
-that takes 0, 100 and 1000 cycles a row (assumed); every sum is compared with numpy's.
+Analytic: cycles counted by a state machine (begun_by_counts.py), with the published multiplier's 16
+lanes and 10 cycles, no light and no time. A network of 784, 300, 100 and 10 values with weights
+drawn at random; a word of the query comes after 1 to 7 cycles, drawn too. The figure is how far the
+ratio of cycles, counts over software, is off that of the model, at worst of software that takes 0,
+100 and 1000 cycles a row (assumed); every sum is compared with numpy's.
 """
 
 from __future__ import annotations
@@ -37,11 +39,16 @@ def main() -> int:
         for _ in range(QUERIES):
             query = chance.integers(0, 256, SHAPE[0])
             arrivals = list(accumulate(chance.integers(1, 8, core.words(SHAPE[0])).tolist()))
-            both = [infer(core, layers, query.tolist(), arrivals, stop_and_go=stop) for stop in (False, True)]
+            both = [
+                infer(core, layers, query.tolist(), arrivals, stop_and_go=stop)
+                for stop in (False, True)
+            ]
             equal += sum(list(answer.sums) == inference(matrices, SHIFTS, query) for answer in both)
             total += len(both)
             ratio = both[0].cycles / both[1].cycles
-            model = expected_cycles(core, SHAPE, 4) / expected_cycles(core, SHAPE, 4, stop_and_go=True)
+            model = expected_cycles(core, SHAPE, 4) / expected_cycles(
+                core, SHAPE, 4, stop_and_go=True
+            )
             off = max(off, abs(ratio / model - 1))
             ratios[control] = round(ratio, 4)
         print(

@@ -1,8 +1,10 @@
-"""Whose the milliseconds of one dark window are: the lab's own record, the journal, and the kernel's scheduler trace.
+"""Whose the milliseconds of one dark window are: the lab's own record, the journal, and the
+kernel's scheduler trace.
 
-All three are on the monotonic clock. The window is cut where the lab says that light was broken, made and due, and where the agents
-say that they saw carrier and committed; in the parts that are not the devices' own time, the trace tells who ran and who waited for
-a core. Needs root and tracefs (`mount -t tracefs nodev /sys/kernel/tracing`); without them only the cuts are told.
+All three are on the monotonic clock. The window is cut where the lab says that light was broken,
+made and due, and where the agents say that they saw carrier and committed; in the parts that are
+not the devices' own time, the trace tells who ran and who waited for a core. Needs root and tracefs
+(`mount -t tracefs nodev /sys/kernel/tracing`); without them only the cuts are told.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ Span = tuple[float, float]
 
 @dataclass
 class Trace:
-    """Lines of the trace of the scheduler, and who was who when it ended: class by number of the thread."""
+    """Lines of the trace of the scheduler, and who was who when it ended: class by number of the
+    thread.
+    """
 
     lines: list[str] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
 
     def shares(self, spans: Sequence[Span]) -> dict[str, tuple[float, float]]:
-        """By class: time on a core (ms) within the spans (s), and the longest wait (ms) of one thread for a core there."""
+        """By class: time on a core (ms) within the spans (s), and the longest wait (ms) of one
+        thread for a core there.
+        """
         runs: dict[str, float] = defaultdict(float)
         waits: dict[str, float] = defaultdict(float)
         since: dict[int, float] = {}
@@ -72,7 +78,9 @@ class Trace:
 
 
 def _value(text: str, name: str) -> str:
-    """The value after `name=`; a process's name may have spaces, so it ends where the next `word=` begins."""
+    """The value after `name=`; a process's name may have spaces, so it ends where the next `word=`
+    begins.
+    """
     _, _, rest = text.partition(f"{name}=")
     before, equals, _ = rest.partition("=")
     return (before.rpartition(" ")[0] if equals else before).strip()
@@ -84,7 +92,12 @@ def _within(begin: float, end: float, spans: Iterable[Span]) -> float:
 
 def _kind(command: str, name: str) -> str:
     """Who a process is, by its command line or else its name."""
-    for word, kind in (("agent/__main__", "agents"), ("prober.py", "prober"), ("emulators", "emulator"), ("testbed", "program")):
+    for word, kind in (
+        ("agent/__main__", "agents"),
+        ("prober.py", "prober"),
+        ("emulators", "emulator"),
+        ("testbed", "program"),
+    ):
         if word in command:
             return kind
     if name.startswith(KERNEL):
@@ -97,7 +110,9 @@ def _kinds() -> dict[int, str]:
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with suppress(OSError):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 kind = _kind(command, (process / "comm").read_text().strip())
                 found |= {int(thread.name): kind for thread in (process / "task").iterdir()}
     return found
@@ -105,7 +120,9 @@ def _kinds() -> dict[int, str]:
 
 @contextmanager
 def traced() -> Iterator[Trace]:
-    """Record the scheduler while the body runs. Nothing is recorded where this user may not, or the kernel has no tracefs."""
+    """Record the scheduler while the body runs. Nothing is recorded where this user may not, or the
+    kernel has no tracefs.
+    """
     trace, own = Trace(), TRACEFS / "instances" / "testbed-bench"
     try:
         own.mkdir()
@@ -128,10 +145,12 @@ def traced() -> Iterator[Trace]:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where a dark window was cut, in seconds of the monotonic clock, and the median direction's outage in it.
+    """Where a dark window was cut, in seconds of the monotonic clock, and the median direction's
+    outage in it.
 
-    first, last: the outage. sent: commands of the program, first and last. broken: the first light that went. made: the last
-    connection that began to settle. due: the last light that was due. carrier, committed: the last of the agents'.
+    first, last: the outage. sent: commands of the program, first and last. broken: the first light
+    that went. made: the last connection that began to settle. due: the last light that was due.
+    carrier, committed: the last of the agents'.
     """
 
     first: float
@@ -145,7 +164,9 @@ class Cuts:
 
     @property
     def shares_ms(self) -> dict[str, float]:
-        """The outage without the devices' own time, in ms. What probes add is up to a period at either end."""
+        """The outage without the devices' own time, in ms. What probes add is up to a period at
+        either end.
+        """
         commands = self.made - self.broken
         program = min(max(0.0, self.sent[1] - self.sent[0]), max(0.0, commands))
         parts = {
@@ -160,14 +181,21 @@ class Cuts:
     @property
     def spans(self) -> tuple[Span, Span]:
         """The parts of the window that are not the devices' own time."""
-        return (min(self.sent[0], self.broken), self.made), (self.due, max(self.last, self.committed))
+        return (min(self.sent[0], self.broken), self.made), (
+            self.due,
+            max(self.last, self.committed),
+        )
 
 
 def cuts(lab: BenchLab, report: Mapping[str, Any], gap: tuple[int, int]) -> Cuts:
-    """The cuts of the change that `up` reports. gap: the median direction's outage (monotonic ns)."""
+    """The cuts of the change that `up` reports. gap: the median direction's outage (monotonic
+    ns).
+    """
     anchor_ns = time.time_ns() - time.monotonic_ns()
     sent, carrier, committed = [], [], []
-    for point in read_points(lab.folder / "runs" / "runs" / report["run"], only=("reconfig_device",)):
+    for point in read_points(
+        lab.folder / "runs" / "runs" / report["run"], only=("reconfig_device",)
+    ):
         at = point.time_ns - anchor_ns
         sent.append(at / 1e9)
         carrier.append((at + int(point.fields["t_link_up_ns"])) / 1e9)
@@ -179,10 +207,22 @@ def cuts(lab: BenchLab, report: Mapping[str, Any], gap: tuple[int, int]) -> Cuts
                 events[what].append(at)
     first, last = gap[0] / 1e9, gap[1] / 1e9
     made, due = max(events["making"]), max(events["lit"])
-    return Cuts(first, last, (min(sent), max(sent)), min(events["broken"]), made, due, max(carrier), max(committed))
+    return Cuts(
+        first,
+        last,
+        (min(sent), max(sent)),
+        min(events["broken"]),
+        made,
+        due,
+        max(carrier),
+        max(committed),
+    )
 
 
 def medians(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The median of each row over the moves; a row that a move lacks is 0 there."""
     names = dict.fromkeys(name for table in tables for name in table)
-    return {name: round(statistics.median(table.get(name, 0.0) for table in tables), 2) for name in names}
+    return {
+        name: round(statistics.median(table.get(name, 0.0) for table in tables), 2)
+        for name in names
+    }

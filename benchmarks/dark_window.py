@@ -1,13 +1,15 @@
-"""Outage seen by host pairs while all 24 circuits move, divided by the switches' own switching time, at 50 and at 25 ms.
+"""Outage seen by host pairs while all 24 circuits move, divided by the switches' own switching
+time, at 50 and at 25 ms.
 
-Six disjoint pairs, so every host, probe each other in both directions every millisecond over real sockets in the hosts'
-namespaces; `testbed up` moves the lab back and forth between two plans that share no circuit. The outage of a direction is the time
-from its last packet before to its first packet after. The figure is the median over the moves of the median direction; the worst
-direction of each move is printed and reported with it.
+Six disjoint pairs, so every host, probe each other in both directions every millisecond over real
+sockets in the hosts' namespaces; `testbed up` moves the lab back and forth between two plans that
+share no circuit. The outage of a direction is the time from its last packet before to its first
+packet after. The figure is the median over the moves of the median direction; the worst direction
+of each move is printed and reported with it.
 
-    python benchmarks/dark_window.py [--against PATH]
-PATH: another checkout, which is measured in turn with this one, on a lab of its own. What is above the devices' own time is cut
-where `dark_trace.py` says, so that the emulator's share and the program's are told apart.
+    python benchmarks/dark_window.py [--against PATH] PATH: another checkout, which is measured in
+turn with this one, on a lab of its own. What is above the devices' own time is cut where
+`dark_trace.py` says, so that the emulator's share and the program's are told apart.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LIMITS = {0.025: 1.25, 0.05: 1.15}
 
 
 class Moves:
-    """The moves of one tree's lab at one switching time: outages in s, and whose the milliseconds were."""
+    """The moves of one tree's lab at one switching time: outages in s, and whose the milliseconds
+    were.
+    """
 
     def __init__(self, lab: BenchLab, settle_s: float) -> None:
         self.lab, self.settle_s = lab, settle_s
@@ -50,7 +54,10 @@ class Moves:
         lab.settle(self.settle_s)
         status = lab.ask("status")["hosts"]
         names = sorted(status)
-        hosts = {name: {"pid": status[name]["pid"], "address": f"10.255.0.{i + 1}"} for i, name in enumerate(names)}
+        hosts = {
+            name: {"pid": status[name]["pid"], "address": f"10.255.0.{i + 1}"}
+            for i, name in enumerate(names)
+        }
         pairs = [(names[i], names[i + 1]) for i in range(0, len(names), 2)]
         prober = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("prober.py"), "60", "1"],
@@ -70,8 +77,13 @@ class Moves:
         directions = [json.loads(line) for line in prober.stdout]
         prober.wait()
         if any(not d["gaps"] for d in directions):
-            raise RuntimeError("a direction saw no outage: the move did not touch it, so the figure would mean nothing")
-        gaps = sorted((max(d["gaps"], key=lambda gap: gap[1] - gap[0]) for d in directions), key=lambda gap: gap[1] - gap[0])
+            raise RuntimeError(
+                "a direction saw no outage: the move did not touch it, so the figure would mean nothing"
+            )
+        gaps = sorted(
+            (max(d["gaps"], key=lambda gap: gap[1] - gap[0]) for d in directions),
+            key=lambda gap: gap[1] - gap[0],
+        )
         outages = [(b - a) / 1e9 for a, b in gaps]
         self.worst.append(max(outages))
         self.middle.append(statistics.median(outages))
@@ -95,17 +107,27 @@ class Moves:
     def notify(self) -> dict[str, object]:
         """Print the figures; return them for the last line."""
         worst = statistics.median(self.worst) / self.settle_s
-        print(f"  {self.lab.tree.name} at {self.settle_s * 1e3:.0f} ms: worst {worst:.2f} x, median direction {self.ratio:.3f} x")
+        print(
+            f"  {self.lab.tree.name} at {self.settle_s * 1e3:.0f} ms: worst {worst:.2f} x, median direction {self.ratio:.3f} x"
+        )
         shares = medians(self.shares)
         for name, ms in shares.items():
             print(f"    {ms:6.2f} ms  {name}")
         ran, waited = medians(self.ran), medians(self.waited)
         if not ran:
-            print("    no trace of the scheduler: it needs root, and tracefs mounted at /sys/kernel/tracing")
+            print(
+                "    no trace of the scheduler: it needs root, and tracefs mounted at /sys/kernel/tracing"
+            )
         for kind in sorted(ran, key=lambda kind: -ran[kind]):
             longest = waited.get(kind, 0.0)
-            print(f"    in these parts {kind:9} ran {ran[kind]:6.2f} ms, one waited at most {longest:5.2f} ms for a core")
-        return {"ratio": round(self.ratio, 3), "worst_direction": round(worst, 3), "shares_ms": shares}
+            print(
+                f"    in these parts {kind:9} ran {ran[kind]:6.2f} ms, one waited at most {longest:5.2f} ms for a core"
+            )
+        return {
+            "ratio": round(self.ratio, 3),
+            "worst_direction": round(worst, 3),
+            "shares_ms": shares,
+        }
 
 
 def main() -> int:

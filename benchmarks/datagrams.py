@@ -1,17 +1,20 @@
-"""Gradients by datagrams, of which a bounded share may be lost, against connections that repeat everything: tails, accuracy.
+"""Gradients by datagrams, of which a bounded share may be lost, against connections that repeat
+everything: tails, accuracy.
 
-    python benchmarks/datagrams.py [ROUNDS]
-Four ranks train a perceptron of 399 370 parameters over one ring of 50 Mb/s, each line with 15 ms of delay and a queue of 60
-packets, as in examples/scenarios/mlt-loss. Arms by turns in one run: connections and `exchange: datagrams` with `loss_bound: 0.02`
-over links that lose 1 % of all packets, half of it at either end (fault `loss`), and both over links that lose none. An iteration
-is from the end of the one before to its own. Accuracy: that of the last checkpoint, here, on samples that no rank trained with.
-All hosts' checkpoints must hold the same bits, and no sum may lack more than the bound (`lost_share`, which the program says
-itself). Bytes are those of the hosts' ports. The figure is the ratio of p99 with losses; also limits: the ratio of medians without,
-and accuracy.
+    python benchmarks/datagrams.py [ROUNDS] Four ranks train a perceptron of 399 370 parameters over
+one ring of 50 Mb/s, each line with 15 ms of delay and a queue of 60 packets, as in
+examples/scenarios/mlt-loss. Arms by turns in one run: connections and `exchange: datagrams` with
+`loss_bound: 0.02` over links that lose 1 % of all packets, half of it at either end (fault `loss`),
+and both over links that lose none. An iteration is from the end of the one before to its own.
+Accuracy: that of the last checkpoint, here, on samples that no rank trained with. All hosts'
+checkpoints must hold the same bits, and no sum may lack more than the bound (`lost_share`, which
+the program says itself). Bytes are those of the hosts' ports. The figure is the ratio of p99 with
+losses; also limits: the ratio of medians without, and accuracy.
 
-Buffers of connections begin with 1 MB here. With the hosts' usual 128 kB the kernel lets them grow only where a connection brings
-more than 57 kB in a round trip, which windows of that size hardly allow: at 30 ms connections stay at 14 of 50 Mb/s, and a
-comparison with them would say nothing of losses. `tcp, usual buffers` is that, without losses, once; it is only reported.
+Buffers of connections begin with 1 MB here. With the hosts' usual 128 kB the kernel lets them grow
+only where a connection brings more than 57 kB in a round trip, which windows of that size hardly
+allow: at 30 ms connections stay at 14 of 50 Mb/s, and a comparison with them would say nothing of
+losses. `tcp, usual buffers` is that, without losses, once; it is only reported.
 """
 
 from __future__ import annotations
@@ -27,7 +30,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from benchmarks.job_rig import CHECKPOINTS, TCP_BYTES, UDP_BYTES, Trained, losing, percentile, ratio, root, state_hash, trained
+from benchmarks.job_rig import (
+    CHECKPOINTS,
+    TCP_BYTES,
+    UDP_BYTES,
+    Trained,
+    losing,
+    percentile,
+    ratio,
+    root,
+    state_hash,
+    trained,
+)
 from benchmarks.slot_rig import pids
 from orchestrator.experiments.scenario.record import order
 from workloads.training.eager import import_torch
@@ -53,8 +67,15 @@ TAIL, ALIKE, POINTS = 0.7, 0.05, 1.0
 
 def plan(lab: BenchLab, arm: str) -> Path:
     exchange = ARMS[arm][1]
-    args: dict[str, Any] = {"hidden": HIDDEN, "batch": BATCH, "seed": SEED, "iterations": ITERATIONS}
-    args |= {"checkpoint_every": ITERATIONS, "exchange": exchange} | ({"loss_bound": BOUND} if exchange == "datagrams" else {})
+    args: dict[str, Any] = {
+        "hidden": HIDDEN,
+        "batch": BATCH,
+        "seed": SEED,
+        "iterations": ITERATIONS,
+    }
+    args |= {"checkpoint_every": ITERATIONS, "exchange": exchange} | (
+        {"loss_bound": BOUND} if exchange == "datagrams" else {}
+    )
     job = {"name": "ddp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": args}
     return lab.plan(exchange, ring_links(1, (1, 2), len(HOSTS)), job=job)
 
@@ -71,11 +92,21 @@ def accuracy(torch: Any, checkpoint: Path) -> float:
 
 
 def measured(lab: BenchLab, arm: str) -> Trained:
-    """Train once. Losses begin when the plan is up, so that they are none of its checks' business."""
+    """Train once. Losses begin when the plan is up, so that they are none of its checks'
+    business.
+    """
     path, share = plan(lab, arm), ARMS[arm][0]
     lab.call("up", "--topology", path, "--no-job")
     for pid in pids(lab).values():
-        command = ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.tcp_rmem={BUFFERS[arm != USUAL]}"]
+        command = [
+            "nsenter",
+            "-t",
+            str(pid),
+            "-n",
+            "sysctl",
+            "-qw",
+            f"net.ipv4.tcp_rmem={BUFFERS[arm != USUAL]}",
+        ]
         subprocess.run(command, check=True)
     with losing(lab, HOSTS, (1, 2), 100 * (1 - (1 - share) ** 0.5)) if share else nullcontext():
         return trained(lab, path, "ddp", HOSTS, 400)
@@ -89,11 +120,19 @@ def main() -> int:
     right: dict[str, list[float]] = {arm: [] for arm in ARMS}
     alike = True
     size = ["--ports", "2", "--rate-mbps", "50", "--settle-s", "0.02"]
-    with bench_lab(len(HOSTS), *size, *(word for line in LINES for word in ("--line", line))) as lab:
+    with bench_lab(
+        len(HOSTS), *size, *(word for line in LINES for word in ("--line", line))
+    ) as lab:
         for arm in [*order(list(ARMS)[:4], rounds), USUAL]:
             found[arm].append(one := measured(lab, arm))
             last = f"checkpoint-*-{ITERATIONS}.pt"
-            kept = [max((root(pids(lab)[h]) / CHECKPOINTS).rglob(last), key=lambda p: p.stat().st_mtime_ns) for h in HOSTS]
+            kept = [
+                max(
+                    (root(pids(lab)[h]) / CHECKPOINTS).rglob(last),
+                    key=lambda p: p.stat().st_mtime_ns,
+                )
+                for h in HOSTS
+            ]
             alike &= len({state_hash(torch, path, ("parameters",)) for path in kept}) == 1
             right[arm].append(accuracy(torch, kept[0]))
             spent = one.took_ms(WARM)
@@ -111,8 +150,16 @@ def main() -> int:
     same = ratio(took[clean[0]], took[clean[1]])
     points = {arm: statistics.fmean(values) for arm, values in right.items()}
     apart = max(abs(points[arm] - points[lossy[0]]) for arm in (lossy[1], clean[1]))
-    lost = max(value for arm in (lossy[1], clean[1]) for one in found[arm] for value in one.values("lost_share", 0))
-    worst = {arm: round(percentile([v for values in runs for v in values], 0.99)) for arm, runs in took.items()}
+    lost = max(
+        value
+        for arm in (lossy[1], clean[1])
+        for one in found[arm]
+        for value in one.values("lost_share", 0)
+    )
+    worst = {
+        arm: round(percentile([v for values in runs for v in values], 0.99))
+        for arm, runs in took.items()
+    }
     print(
         f"  p99 with losses {tails}, medians without {same}; accuracy {apart:.2f} points apart; a sum lacks {lost:.4f}"
         f" at most; weights of all hosts alike: {alike}; load {os.getloadavg()[0]:.1f}"

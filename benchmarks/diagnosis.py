@@ -1,21 +1,27 @@
-"""How often and how soon `testbed job diagnose` names the right component, for faults of devices, fibres, hosts and links.
+"""How often and how soon `testbed job diagnose` names the right component, for faults of devices,
+fibres, hosts and links.
 
-Twelve hosts train over a ring with six chords; four of them are also joined by a packet switch. Each trial brings one fault about
-by `testbed lab fault` or `lab fibre`, on another host and port each time, and asks for a diagnosis again and again until a fault is
-named: that first name counts, right or wrong. No name within GIVE_UP_S is a miss. What is true is read from the lab's own log (`lab
-fault list`), which no other command asks.
+Twelve hosts train over a ring with six chords; four of them are also joined by a packet switch.
+Each trial brings one fault about by `testbed lab fault` or `lab fibre`, on another host and port
+each time, and asks for a diagnosis again and again until a fault is named: that first name counts,
+right or wrong. No name within GIVE_UP_S is a miss. What is true is read from the lab's own log
+(`lab fault list`), which no other command asks.
 
-The time counts from the effect to the end of the command that names the right component, in beats of HEARTBEAT_S. The effect is the
-fault itself where something goes dark or ends; where iterations only grow longer, it is when one had first lasted SLOW times the
-median before, by rank 0's records, and the fault itself if none had.
+The time counts from the effect to the end of the command that names the right component, in beats
+of HEARTBEAT_S. The effect is the fault itself where something goes dark or ends; where iterations
+only grow longer, it is when one had first lasted SLOW times the median before, by rank 0's records,
+and the fault itself if none had.
 
-A fault of light counts only if the lab's own carriers show that a port went dark, and a missed one that slows down only if an
-iteration was longer; trials without effect are reported apart, and are neither right nor wrong. A wrong clock is no kind of these:
-the wall clock of one emulated host cannot be set, and running programs keep theirs (docs/how-to/inject-faults.md).
+A fault of light counts only if the lab's own carriers show that a port went dark, and a missed one
+that slows down only if an iteration was longer; trials without effect are reported apart, and are
+neither right nor wrong. A wrong clock is no kind of these: the wall clock of one emulated host
+cannot be set, and running programs keep theirs (docs/how-to/inject-faults.md).
 
-The control arm has no fault: heavy verification runs beside the job, and every fault that is named is false.
+The control arm has no fault: heavy verification runs beside the job, and every fault that is named
+is false.
 
-`--trials`, `--control` (s) and `--budget` (s; begin no trial that would not end within it) shorten a run; `--kinds` chooses.
+`--trials`, `--control` (s) and `--budget` (s; begin no trial that would not end within it) shorten
+a run; `--kinds` chooses.
 """
 
 from __future__ import annotations
@@ -46,22 +52,30 @@ from orchestrator.verify.pace import BEFORE, RECENT, SLOW
 HOSTS, LIMIT, BEATS, HEARTBEAT_S = 12, 0.9, 3.0, 1.0
 """A host's beats are read once a second (`agent`)."""
 GIVE_UP_S, TRIAL_S, LAST_S = 60.0, 30.0, 50.0
-"""Longest search for a name; what a trial may take for `--budget`, and one of LAST, which needs a new lab or job."""
+"""Longest search for a name; what a trial may take for `--budget`, and one of LAST, which needs a
+new lab or job.
+"""
 NAMES = [f"gpu{n:02d}" for n in range(1, HOSTS + 1)]
 PLUGGED, CABLE = ("gpu01", "gpu04", "gpu07", "gpu10"), 5
-"""Hosts whose links over the packet switch are planned, no neighbours in the ring, and their port there."""
-LINKS = ring_links(1, (1, 2), HOSTS) + [(f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)]
+"""Hosts whose links over the packet switch are planned, no neighbours in the ring, and their port
+there.
+"""
+LINKS = ring_links(1, (1, 2), HOSTS) + [
+    (f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)
+]
 DARK_DB = LASER_DBM - LOS_DBM + 5.0
 """Loss (dB) that leaves no path of the lab enough light, whatever else it loses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. message: of `testbed lab`; place: what the verdict must name; verdicts: of which kind it should be.
+    """A kind of fault. message: of `testbed lab`; place: what the verdict must name; verdicts: of
+    which kind it should be.
 
-    In words `{host}`, `{port}`, `{device}`, `{enters}`, `{leaves}` and `{fibre}` stand for one place, `{other}` for a fibre of the
-    same device that is no neighbour's, `{plugged}` for a host at the packet switch. slows: its effect is that iterations grow
-    longer; dark: that ports have no carrier.
+    In words `{host}`, `{port}`, `{device}`, `{enters}`, `{leaves}` and `{fibre}` stand for one
+    place, `{other}` for a fibre of the same device that is no neighbour's, `{plugged}` for a host
+    at the packet switch. slows: its effect is that iterations grow longer; dark: that ports have no
+    carrier.
     """
 
     message: str
@@ -72,17 +86,37 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "slow-link": Kind("fault add {host} slow-link --port {port} --mbps 50", "link", ("slow-link",), slows=True),
-    "loss": Kind("fault add {host} loss --port {port} --percent 1", "link", ("lossy-link", "slow-link"), slows=True),
-    "link-down": Kind("fault add {host} link-down --port {port}", "circuit", ("dark-circuit",), dark=True),
+    "slow-link": Kind(
+        "fault add {host} slow-link --port {port} --mbps 50", "link", ("slow-link",), slows=True
+    ),
+    "loss": Kind(
+        "fault add {host} loss --port {port} --percent 1",
+        "link",
+        ("lossy-link", "slow-link"),
+        slows=True,
+    ),
+    "link-down": Kind(
+        "fault add {host} link-down --port {port}", "circuit", ("dark-circuit",), dark=True
+    ),
     "hang-rank": Kind("fault add {host} hang-rank", "rank", ("hung-rank",)),
     "fibre-cut": Kind("fibre cut {fibre}", "circuit", ("dark-circuit",), dark=True),
-    "dark-port": Kind("fault add {device} dark-port --port {enters}", "circuit", ("dark-circuit",), dark=True),
-    "extra-loss": Kind("fault add {device} extra-loss --port {enters} --db {dark_db}", "circuit", ("dark-circuit",), dark=True),
-    "failed-port": Kind("fault add {device} failed-port --port {leaves}", "circuit", ("dark-circuit",), dark=True),
+    "dark-port": Kind(
+        "fault add {device} dark-port --port {enters}", "circuit", ("dark-circuit",), dark=True
+    ),
+    "extra-loss": Kind(
+        "fault add {device} extra-loss --port {enters} --db {dark_db}",
+        "circuit",
+        ("dark-circuit",),
+        dark=True,
+    ),
+    "failed-port": Kind(
+        "fault add {device} failed-port --port {leaves}", "circuit", ("dark-circuit",), dark=True
+    ),
     "reboot-lose": Kind("fault add {device} reboot-lose", "device", ("dark-circuit",), dark=True),
     "tor": Kind("fault add {plugged} tor", "segment", ("dead-segment",), dark=True),
-    "cable": Kind(f"fault add {{plugged}} link-down --port {CABLE}", "cable", ("dark-circuit",), dark=True),
+    "cable": Kind(
+        f"fault add {{plugged}} link-down --port {CABLE}", "cable", ("dark-circuit",), dark=True
+    ),
     "swap": Kind("fibre swap {fibre} {other}", "fibres", ("crossed-fibres",)),
     "kill-rank": Kind("fault add {host} kill-rank", "rank", ("dead-rank",)),
     "cpu-hog": Kind("fault add {host} cpu-hog --threads 4", "host", ("busy-host",), slows=True),
@@ -94,7 +128,9 @@ LAST = ("cpu-hog", "host-down")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one fault led to. component, reported: the first fault named, empty if none. seconds: from the effect to that answer."""
+    """What one fault led to. component, reported: the first fault named, empty if none. seconds:
+    from the effect to that answer.
+    """
 
     kind: str
     right: bool
@@ -106,8 +142,11 @@ class Trial:
     effect: bool = True
 
 
-def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[str, Any], ranks: int = 1) -> bool:
-    """Whether a verdict names the place of a fault that the lab logged as `entry`. fibre: that of its host's port.
+def fits(
+    component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[str, Any], ranks: int = 1
+) -> bool:
+    """Whether a verdict names the place of a fault that the lab logged as `entry`. fibre: that of
+    its host's port.
 
     >>> plug = {"host": "gpu05", "port": 1, "device": "ocs1", "enters": "5", "leaves": "21"}
     >>> fits("circuit ocs1:6->21", "circuit", {}, plug), fits("circuit ocs1:6->22", "circuit", {}, plug)
@@ -124,7 +163,9 @@ def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[st
         device, _, pair = name.partition(":")
         crossed = pair.split("->")
         through = what == "circuit" and device == fibre["device"]
-        return (through and (crossed[0] == fibre["enters"] or crossed[-1] == fibre["leaves"])) or port in ends
+        return (
+            through and (crossed[0] == fibre["enters"] or crossed[-1] == fibre["leaves"])
+        ) or port in ends
     if place == "device":
         return what == "circuit" and name.startswith(f"{entry['device']}:")
     if place == "segment":
@@ -132,7 +173,10 @@ def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[st
     if place == "cable":
         return what == "cable" and name.startswith(f"{entry['host']}:p{entry['port']} ")
     if place == "fibres":
-        both = {f"{cable.removeprefix('f-').rpartition('-')[0]}:{cable.rpartition('-')[2]}" for cable in (entry["a"], entry["b"])}
+        both = {
+            f"{cable.removeprefix('f-').rpartition('-')[0]}:{cable.rpartition('-')[2]}"
+            for cable in (entry["a"], entry["b"])
+        }
         return what == "links" and both <= set(re.findall(r"\S+:p\d+", name))
     if place == "rank":
         return what == "rank" and name in (entry["host"], f"{entry['host']}/{entry.get('rank', 0)}")
@@ -161,13 +205,23 @@ class Arm:
 
     def train(self, name: str, **args: object) -> None:
         """Bring the plan up with this job, and wait until its usual pace is known."""
-        job = {"name": name, "workload": "train", "ranks": NAMES, "rings": [NAMES], "args": {"iterations": 0, **args}}
-        self.plan = self.lab.plan(name, LINKS, segments=[{"name": "ideal", "hosts": PLUGGED}], job=job)
+        job = {
+            "name": name,
+            "workload": "train",
+            "ranks": NAMES,
+            "rings": [NAMES],
+            "args": {"iterations": 0, **args},
+        }
+        self.plan = self.lab.plan(
+            name, LINKS, segments=[{"name": "ideal", "hosts": PLUGGED}], job=job
+        )
         self.lab.call("up", "--topology", self.plan)
         self.settle(BEFORE + 2 * RECENT)
 
     def settle(self, count: int = 2 * RECENT) -> None:
-        """Wait for `count` further iterations; a job that died is launched again. Raises: RuntimeError - they do not come."""
+        """Wait for `count` further iterations; a job that died is launched again. Raises:
+        RuntimeError - they do not come.
+        """
         give_up, first = time.monotonic() + 150.0, -1
         while time.monotonic() < give_up:
             now = self.lab.call("job", "status", check=False)
@@ -200,9 +254,22 @@ class Arm:
         effect = self.effect(entry["t_wall_ns"] / 1e9, ended, kind.slows)
         named = seen["kind"] not in ("none", "unknown")
         right = named and fits(seen["component"], kind.place, entry, fibre)
-        mattered = self.dark() if kind.dark else right or not kind.slows or name == "loss" or effect > entry["t_wall_ns"] / 1e9
+        mattered = (
+            self.dark()
+            if kind.dark
+            else right or not kind.slows or name == "loss" or effect > entry["t_wall_ns"] / 1e9
+        )
         right_kind = right and seen["kind"] in kind.verdicts
-        done = Trial(name, right, right_kind, seen["component"], seen["kind"], ended - effect, looks, mattered)
+        done = Trial(
+            name,
+            right,
+            right_kind,
+            seen["component"],
+            seen["kind"],
+            ended - effect,
+            looks,
+            mattered,
+        )
         output = "no effect" if not mattered else "right" if right else "MISS "
         where = " ".join(word for word in argv if not word.startswith("--"))
         print(
@@ -217,21 +284,40 @@ class Arm:
         """What the lab's log says of the fault just made by these words of `testbed lab`."""
         log: list[dict[str, Any]] = self.lab.call("lab", "fault", "list")["log"]
         begun = log[-2:][0]  # of hosts: when it began, and what more is known
-        return begun if begun["event"] == "begin" and begun.get("number") == log[-1].get("number") else log[-1]
+        return (
+            begun
+            if begun["event"] == "begin" and begun.get("number") == log[-1].get("number")
+            else log[-1]
+        )
 
     def dark(self) -> bool:
         """Whether a planned port has no carrier, by the lab itself."""
         hosts = self.lab.ask("status")["hosts"]
-        ports = {tuple(end.split(":p")) for link in LINKS for end in link} | {(host, str(CABLE)) for host in PLUGGED}
-        return any(not at["carrier"] for name, facts in hosts.items() for n, at in facts["ports"].items() if (name, n) in ports)
+        ports = {tuple(end.split(":p")) for link in LINKS for end in link} | {
+            (host, str(CABLE)) for host in PLUGGED
+        }
+        return any(
+            not at["carrier"]
+            for name, facts in hosts.items()
+            for n, at in facts["ports"].items()
+            if (name, n) in ports
+        )
 
     def tried(self, name: str, step: int) -> list[Trial]:
         """A trial, from healthy to healthy; nothing if the lab refuses the fault."""
         fibre = self.fibres[(7 * step + 5 * list(KINDS).index(name) + 2) % len(self.fibres)]
         far = f"gpu{(int(fibre['host'][3:]) + 4) % HOSTS + 1:02d}"
-        other = next(f["name"] for f in self.fibres if (f["host"], f["port"]) == (far, fibre["port"]))
+        other = next(
+            f["name"] for f in self.fibres if (f["host"], f["port"]) == (far, fibre["port"])
+        )
         plugged, done = PLUGGED[step % len(PLUGGED)], list[Trial]()
-        tokens = KINDS[name].message.format(**fibre, fibre=fibre["name"], other=other, plugged=plugged, dark_db=DARK_DB).split()
+        tokens = (
+            KINDS[name]
+            .message.format(
+                **fibre, fibre=fibre["name"], other=other, plugged=plugged, dark_db=DARK_DB
+            )
+            .split()
+        )
         try:
             done.append(self.trial(name, tokens, fibre))
             self.undo(name, tokens)
@@ -248,7 +334,11 @@ class Arm:
         spans = [(at, at - before) for before, at in pairwise(ends)]
         long_s = SLOW * statistics.median([span for at, span in spans if at < fault][-20:])
         # an iteration that had begun counts once it is too long, ended or not
-        due = [at + long_s for at, after in pairwise([*ends, math.inf]) if at + long_s < min(after, until)]
+        due = [
+            at + long_s
+            for at, after in pairwise([*ends, math.inf])
+            if at + long_s < min(after, until)
+        ]
         return next((at for at in due if at > fault), fault)
 
     def undo(self, name: str, argv: Sequence[str]) -> None:
@@ -261,14 +351,18 @@ class Arm:
             self.lab.call("lab", "fibre", "splice", argv[2])
         elif name == "reboot-lose":
             give_up = time.monotonic() + 60
-            while self.lab.call("restore", "--yes", check=False) == {} and time.monotonic() < give_up:
+            while (
+                self.lab.call("restore", "--yes", check=False) == {} and time.monotonic() < give_up
+            ):
                 time.sleep(1.0)
         elif name != "kill-rank":
             self.lab.call("lab", "fault", "remove", argv[2], str(self.entry["number"]))
         self.settle()
 
     def control(self, seconds: float) -> tuple[int, int, int]:
-        """Diagnoses of a healthy job beside heavy verification: how many named a fault, of how many, and how often was verified."""
+        """Diagnoses of a healthy job beside heavy verification: how many named a fault, of how
+        many, and how often was verified.
+        """
         false, looks, rounds, over = 0, 0, 0, threading.Event()
 
         def verify() -> None:
@@ -285,7 +379,10 @@ class Arm:
                 seen, looks = self.look(), looks + 1
                 if seen["kind"] not in ("none", "unknown"):
                     false += 1
-                    print(f"  control: FALSE {seen['component']} ({seen['kind']}): {'; '.join(seen['evidence'])}", flush=True)
+                    print(
+                        f"  control: FALSE {seen['component']} ({seen['kind']}): {'; '.join(seen['evidence'])}",
+                        flush=True,
+                    )
         finally:
             over.set()
             neighbour.join()
@@ -309,9 +406,15 @@ def table(trials: Sequence[Trial]) -> None:
                 print(f"  {name:<12} {len(tried)} without effect")
             continue
         good = [trial for trial in mine if trial.right]
-        heartbeats = f"{statistics.median(t.seconds for t in good) / HEARTBEAT_S:.1f}" if good else "-"
+        heartbeats = (
+            f"{statistics.median(t.seconds for t in good) / HEARTBEAT_S:.1f}" if good else "-"
+        )
         looks = statistics.median(t.looks for t in mine)
-        late = f"  over {BEATS:g} beats" if good and statistics.median(t.seconds for t in good) > BEATS * HEARTBEAT_S else ""
+        late = (
+            f"  over {BEATS:g} beats"
+            if good and statistics.median(t.seconds for t in good) > BEATS * HEARTBEAT_S
+            else ""
+        )
         lost = f"  {len(tried) - len(mine)} without effect" if len(tried) > len(mine) else ""
         print(
             f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {heartbeats:>16} {looks:7g}{late}{lost}"
@@ -336,7 +439,10 @@ def main() -> int:
             arm.train("talks")
             if options.control:
                 false, looks, rounds = arm.control(options.control)
-                print(f"  control: {false} of {looks} diagnoses named a fault, {rounds} verifications beside", flush=True)
+                print(
+                    f"  control: {false} of {looks} diagnoses named a fault, {rounds} verifications beside",
+                    flush=True,
+                )
                 arm.settle()
         for step in range(options.trials):
             for name in first:
@@ -352,17 +458,26 @@ def main() -> int:
                     again(arm)
                 trials += arm.tried(name, step)
     table(trials)
-    idle, trials = [trial for trial in trials if not trial.effect], [trial for trial in trials if trial.effect]
+    idle, trials = (
+        [trial for trial in trials if not trial.effect],
+        [trial for trial in trials if trial.effect],
+    )
     slow = sorted(
         name
         for name in KINDS
-        if (took := [t.seconds for t in trials if t.kind == name and t.right]) and statistics.median(took) > BEATS * HEARTBEAT_S
+        if (took := [t.seconds for t in trials if t.kind == name and t.right])
+        and statistics.median(took) > BEATS * HEARTBEAT_S
     )
     right = sum(trial.right for trial in trials)
     low, high = wilson(right, len(trials))
-    heartbeats = statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf]) / HEARTBEAT_S
+    heartbeats = (
+        statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf])
+        / HEARTBEAT_S
+    )
     where = f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
-    print(f"  All of it emulated on one machine ({where}): these shares and times are not those of hardware.")
+    print(
+        f"  All of it emulated on one machine ({where}): these shares and times are not those of hardware."
+    )
     return verdict(
         "diagnosis",
         right / len(trials),

@@ -1,21 +1,27 @@
-"""What a driver adds to its device's own switching time: `apply` of 1, 24 and 320 cross-connects, and reading 320 back, per family.
+"""What a driver adds to its device's own switching time: `apply` of 1, 24 and 320 cross-connects,
+and reading 320 back, per family.
 
-    python benchmarks/driver_overhead.py [FAMILY...]
-The devices are the emulated ones, in a process of their own, 320x320 where the family has such a size, all with the same
-switching time for one circuit and for many. What is added is the time of `apply` less that switching time. Limits are counted in
-round trips measured in the same run, so that a slow machine or a slow hour is not taken for a slow driver. Added may be
+    python benchmarks/driver_overhead.py [FAMILY...] The devices are the emulated ones, in a process
+of their own, 320x320 where the family has such a size, all with the same switching time for one
+circuit and for many. What is added is the time of `apply` less that switching time. Limits are
+counted in round trips measured in the same run, so that a slow machine or a slow hour is not taken
+for a slow driver. Added may be
 
-- 400 bare round trips (a line to a program that answers it, over the same loopback) where the device takes a set in one command
-  (some, a few: its longest line), whatever the number;
-- the same, and per command one round trip of the device's own and two bare ones, where a command names one circuit (`ONE_BY_ONE`);
-  the device's own is what it took to answer a command in this change, divided by the commands that were sent together;
-- 400 for each circuit where modules turn one after the other (`ROUNDS`), each with a switching time of its own;
-- in all cases the reading of the map before the change and after it where the map is a long answer or many (`LONG_MAP`), as
-  measured between the changes; and reading itself may take 2000 bare round trips where the device answers at line speed.
+- 400 bare round trips (a line to a program that answers it, over the same loopback) where the
+  device takes a set in one command (some, a few: its longest line), whatever the number;
+- the same, and per command one round trip of the device's own and two bare ones, where a command
+  names one circuit (`ONE_BY_ONE`); the device's own is what it took to answer a command in this
+  change, divided by the commands that were sent together;
+- 400 for each circuit where modules turn one after the other (`ROUNDS`), each with a switching time
+  of its own;
+- in all cases the reading of the map before the change and after it where the map is a long answer
+  or many (`LONG_MAP`), as measured between the changes; and reading itself may take 2000 bare round
+  trips where the device answers at line speed.
 
-Robots move one fibre at a time in minutes, a Thorlabs OSW has two states and neither is dark: nothing to measure. The figure is the
-worst ratio of what is taken to what may be, each the median over the runs. Where it may, the benchmark runs at real-time priority,
-so that what else a shared machine does is not measured.
+Robots move one fibre at a time in minutes, a Thorlabs OSW has two states and neither is dark:
+nothing to measure. The figure is the worst ratio of what is taken to what may be, each the median
+over the runs. Where it may, the benchmark runs at real-time priority, so that what else a shared
+machine does is not measured.
 """
 
 from __future__ import annotations
@@ -46,13 +52,18 @@ from optics import Change, CrossConnect, FrequencySlot, Identity, Port, Setting,
 COUNTS, RUNS = (1, 24, 320), int(os.environ.get("BENCH_RUNS", "5"))
 SETTLE_S = 0.05
 ADD_TRIPS, READ_TRIPS = 400, 2000
-"""Bare round trips that a change may add, and that a reading may take: 20 and 100 ms where one takes 0.05 ms."""
+"""Bare round trips that a change may add, and that a reading may take: 20 and 100 ms where one
+takes 0.05 ms.
+"""
 SIZE = "320x320"
 ONE_BY_ONE = {
     "calient-tl1": (2, "ENT-CRS and ACT-CRS name one connection each (Quali's captures)"),
     "dicon-mxs": (1, "ROUT<n>:SCAN names one input (manual)"),
     "dicon-scpi": (1, "X1 CH names one input (autosweep)"),
-    "polatis-restconf": (1, "PUT of pair=N makes one; PUT of the whole map would replace everybody's, so it takes an option"),
+    "polatis-restconf": (
+        1,
+        "PUT of pair=N makes one; PUT of the whole map would replace everybody's, so it takes an option",
+    ),
     "polatis-tl1": (1, "ENT-PATCH names one patch (Quali's templates)"),
     "sonic-ocs": (1, "config ocs cross-connect add names one (sonic-mgmt)"),
 }
@@ -84,28 +95,38 @@ LINE_SPEED: dict[str, dict[str, object]] = {
     "glimmerglass-tl1": {"row_delay_s": 0.0},
     "sonic-ocs": {"apply_s": 0.0},
 }
-"""What makes an emulator answer and begin as fast as its line: otherwise rows of the first two come at the pace of a real one, and
-a SONiC's daemon takes its time from the configuration to the hardware."""
+"""What makes an emulator answer and begin as fast as its line: otherwise rows of the first two come
+at the pace of a real one, and a SONiC's daemon takes its time from the configuration to the
+hardware."""
 
 
 @dataclass
 class Ear:
-    """Records the requests on a link: how many commands at a time (TL1: a `;` ends each), and how long the answer took."""
+    """Records the requests on a link: how many commands at a time (TL1: a `;` ends each), and how
+    long the answer took.
+    """
 
-    asked: list[tuple[bytes, int, float, float]] = field(default_factory=list)  # kind, commands, sent, received
+    # kind, commands, sent, received
+    asked: list[tuple[bytes, int, float, float]] = field(default_factory=list)
 
     def __call__(self, direction: str, data: bytes) -> None:
         now = time.perf_counter()
         if direction == ">":
-            self.asked.append((re.sub(rb"[0-9]+", b"", data[:24]), max(1, data.count(b";")), now, now))
+            self.asked.append(
+                (re.sub(rb"[0-9]+", b"", data[:24]), max(1, data.count(b";")), now, now)
+            )
         elif self.asked:
             self.asked[-1] = (*self.asked[-1][:3], now)
 
     @property
     def trip_s(self) -> float:
-        """The mean time (s) of an answer per command, of the kind that was sent most often: in a large change, the setting."""
+        """The mean time (s) of an answer per command, of the kind that was sent most often: in a
+        large change, the setting.
+        """
         kind, _ = Counter(kind for kind, *_ in self.asked).most_common(1)[0]
-        spans = [(count, received - sent) for which, count, sent, received in self.asked if which == kind]
+        spans = [
+            (count, received - sent) for which, count, sent, received in self.asked if which == kind
+        ]
         return sum(took for _, took in spans) / sum(count for count, _ in spans)
 
 
@@ -113,27 +134,44 @@ def settings(device: str, identity: Identity, traits: Any) -> Iterator[Setting]:
     """Settings that do not exclude each other, as many as the faceplate has."""
     if not traits.spectral and traits.directions:
         for a in identity.ingress:
-            yield CrossConnect(Port(device, a), Port(device, next(b for b in identity.egress if traits.joins(a, b))))
+            yield CrossConnect(
+                Port(device, a),
+                Port(device, next(b for b in identity.egress if traits.joins(a, b))),
+            )
         return
     if not traits.spectral:
-        leave = identity.egress[1:] + identity.egress[:1] if identity.ingress == identity.egress else identity.egress
+        leave = (
+            identity.egress[1:] + identity.egress[:1]
+            if identity.ingress == identity.egress
+            else identity.egress
+        )
         for a, b in zip(identity.ingress, leave, strict=False):
             yield CrossConnect(Port(device, a), Port(device, b))
         return
-    common = max(identity.ingress, key=lambda label: sum(traits.joins(label, out) for out in identity.egress))
+    common = max(
+        identity.ingress, key=lambda label: sum(traits.joins(label, out) for out in identity.egress)
+    )
     exits = [out for out in identity.egress if traits.joins(common, out)]
     for k in range(90):
         # 50 GHz slots on the 50 GHz grid from 191.45 THz on; neighbours leave by different ports
-        yield SpectralRoute(Port(device, common), Port(device, exits[k % len(exits)]), FrequencySlot.flexgrid(8 * (k - 33), 4))
+        yield SpectralRoute(
+            Port(device, common),
+            Port(device, exits[k % len(exits)]),
+            FrequencySlot.flexgrid(8 * (k - 33), 4),
+        )
 
 
-async def change(device: CircuitSwitch, remove: frozenset[Setting], add: frozenset[Setting]) -> float:
+async def change(
+    device: CircuitSwitch, remove: frozenset[Setting], add: frozenset[Setting]
+) -> float:
     """Apply a change and return its seconds. Raises: RuntimeError - not all of it was made."""
     began = time.perf_counter()
     outcome = await device.apply(Change(device.name, remove, add))
     took = time.perf_counter() - began
     if outcome.failed or not add <= outcome.observed:
-        raise RuntimeError(f"{device.name}: {len(outcome.failed)} failed: {list(outcome.failed.values())[:2]}")
+        raise RuntimeError(
+            f"{device.name}: {len(outcome.failed)} failed: {list(outcome.failed.values())[:2]}"
+        )
     return took
 
 
@@ -154,7 +192,9 @@ asyncio.run(serve())
 
 
 class Wire:
-    """A line to a program that answers it: what a question costs on this machine at this time without any device or driver."""
+    """A line to a program that answers it: what a question costs on this machine at this time
+    without any device or driver.
+    """
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -178,7 +218,9 @@ class Wire:
 @contextmanager
 def wire() -> Iterator[Wire]:
     """A bare wire and the program at its other end."""
-    with subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        [sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True
+    ) as program:
         assert program.stdout
         found = Wire(int(program.stdout.readline()))
         try:
@@ -190,7 +232,9 @@ def wire() -> Iterator[Wire]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One change: seconds it took, of a reading right after it, of an answer to a command, of a bare round trip; exchanges."""
+    """One change: seconds it took, of a reading right after it, of an answer to a command, of a
+    bare round trip; exchanges.
+    """
 
     took_s: float
     read_s: float
@@ -216,12 +260,20 @@ class Figure:
     def may_add_s(self, run: Run) -> float:
         if self.driver in ROUNDS:
             return self.circuits * ADD_TRIPS * run.bare_s
-        each_s = 0.0 if self.bulk else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + 2 * run.bare_s)
-        return ADD_TRIPS * run.bare_s + each_s + (2 * run.read_s if self.driver in LONG_MAP else 0.0)
+        each_s = (
+            0.0
+            if self.bulk
+            else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + 2 * run.bare_s)
+        )
+        return (
+            ADD_TRIPS * run.bare_s + each_s + (2 * run.read_s if self.driver in LONG_MAP else 0.0)
+        )
 
     @property
     def ratio(self) -> float:
-        return statistics.median((run.took_s - self.own_s) / self.may_add_s(run) for run in self.runs)
+        return statistics.median(
+            (run.took_s - self.own_s) / self.may_add_s(run) for run in self.runs
+        )
 
     @property
     def read_ratio(self) -> float:
@@ -238,7 +290,11 @@ class Figure:
 async def measure(driver: str, lab: Lab, options: dict[str, str], bare: Wire) -> list[Figure]:
     """Time a family's changes and its reading."""
     config = lab.devices[name_of(driver)]
-    config = replace(config, traits={**config.traits, "settle_s": SETTLE_S}, options={**config.options, **options})
+    config = replace(
+        config,
+        traits={**config.traits, "settle_s": SETTLE_S},
+        options={**config.options, **options},
+    )
     lab.truth(config.name).settle(SETTLE_S)
     device = open_device(config)
     bulk = driver not in ONE_BY_ONE or bool(options)
@@ -260,10 +316,13 @@ async def measure(driver: str, lab: Lab, options: dict[str, str], bare: Wire) ->
                 read_s = time.perf_counter() - began
                 if len(found) != count:
                     raise RuntimeError(f"{config.name}: {len(found)} circuits read, {count} made")
-                runs.append(Run(took, read_s, ear.trip_s, (before_s + bare.trip_s()) / 2, len(ear.asked)))
+                runs.append(
+                    Run(took, read_s, ear.trip_s, (before_s + bare.trip_s()) / 2, len(ear.asked))
+                )
                 await change(device, some, nothing)
                 if driver in ROUNDS:
-                    await asyncio.sleep(2 * SETTLE_S)  # a module is dark as soon as it begins to turn away
+                    # a module is dark as soon as it begins to turn away
+                    await asyncio.sleep(2 * SETTLE_S)
             figures.append(Figure(driver, bulk, count, runs[1:]))
     finally:
         await device.close()
@@ -281,13 +340,19 @@ def main() -> int:
     with wire() as bare:
         for driver in asked:
             if known[driver]["time_scale"] != 1 or driver in NEVER_DARK:
-                why = "two states, neither dark" if driver in NEVER_DARK else "a robot: moves one fibre at a time, in minutes"
+                why = (
+                    "two states, neither dark"
+                    if driver in NEVER_DARK
+                    else "a robot: moves one fibre at a time, in minutes"
+                )
                 print(f"{driver:<18} {why}", flush=True)
                 continue
             size: dict[str, object] = {} if driver in NO_SIZE else {"size": SIZES.get(driver, SIZE)}
             for options in ({}, IN_BULK[driver]) if driver in IN_BULK else ({},):
                 name = f"{driver} (bulk)" if options else driver
-                with devices_lab([driver], emulated={driver: size | LINE_SPEED.get(driver, {})}) as lab:
+                with devices_lab(
+                    [driver], emulated={driver: size | LINE_SPEED.get(driver, {})}
+                ) as lab:
                     try:
                         figures = asyncio.run(measure(driver, lab, options, bare))
                     except Exception as error:
@@ -308,7 +373,9 @@ def main() -> int:
                 worst_read = max(worst_read, last.read_ratio)
                 reading = f"read {last.circuits} in {last.median_ms('read_s'):.1f} ms"
                 print(f"{name:<23} {reading}, {last.read_ratio:.2f} of what may be", flush=True)
-                more[name] = [round(f.added_ms, 1) for f in figures] + [round(last.median_ms("read_s"), 1)]
+                more[name] = [round(f.added_ms, 1) for f in figures] + [
+                    round(last.median_ms("read_s"), 1)
+                ]
     return verdict(
         "driver_overhead",
         max(worst, worst_read),

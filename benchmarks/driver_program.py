@@ -1,7 +1,9 @@
-"""A program in the driver that takes a known time for every packet, and the kernel thread that may run it.
+"""A program in the driver that takes a known time for every packet, and the kernel thread that may
+run it.
 
-Usually the softirq of the processor that a packet arrives on runs it, before any process. With threaded NAPI (Linux 5.12) a thread
-of each receiving interface does, and the scheduler decides when.
+Usually the softirq of the processor that a packet arrives on runs it, before any process. With
+threaded NAPI (Linux 5.12) a thread of each receiving interface does, and the scheduler decides
+when.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from emulators.fabric.netlink import Netlink, xdp
 
 KTIME_GET_NS, DROP = 5, 1  # helper: CLOCK_MONOTONIC; XDP_DROP
 MOST_NS = 50_000
-MOST_ROUNDS = 8_000  # the verifier wants an end, and looks at every round: 8000 take it some 50 ms; a round takes 20 ns or more
+# the verifier wants an end, and looks at every round: 8000 take it some 50 ms; a round takes 20 ns
+# or more
+MOST_ROUNDS = 8_000
 PURPOSE = "a program in the driver"
 
 
 def instructions(cost_ns: int) -> bytes:
-    """A program that waits, busy, for `cost_ns` and drops the packet; at once if 0. Raises: ValueError - more than `MOST_NS`."""
+    """A program that waits, busy, for `cost_ns` and drops the packet; at once if 0. Raises:
+    ValueError - more than `MOST_NS`.
+    """
     if not 0 <= cost_ns <= MOST_NS:
         raise ValueError(f"{cost_ns} ns a packet; a program here takes 0 to {MOST_NS}")
     busy = (
@@ -37,7 +43,9 @@ def instructions(cost_ns: int) -> bytes:
 
 
 def attach(netlink: Netlink, index: int, cost_ns: int) -> None:
-    """Load the program and put it on interface `index`. Raises: OSError - no BPF, or a driver without XDP."""
+    """Load the program and put it on interface `index`. Raises: OSError - no BPF, or a driver
+    without XDP.
+    """
     fd = loaded(instructions(cost_ns), PURPOSE, XDP)
     try:
         netlink.send([xdp(index, fd)])
@@ -46,10 +54,11 @@ def attach(netlink: Netlink, index: int, cost_ns: int) -> None:
 
 
 def threaded(name: str) -> int:
-    """Give interface `name`, which has a program, a thread for what it receives; return its process number.
+    """Give interface `name`, which has a program, a thread for what it receives; return its process
+    number.
 
-    name: unlike those in other network namespaces, for threads are found by it. /sys must show this process's namespace.
-    Raises: OSError - a kernel before 5.12, or not root.
+    name: unlike those in other network namespaces, for threads are found by it. /sys must show this
+    process's namespace. Raises: OSError - a kernel before 5.12, or not root.
     """
     Path("/sys/class/net", name, "threaded").write_text("1")
     for comm in Path("/proc").glob("[0-9]*/comm"):

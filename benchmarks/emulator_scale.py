@@ -1,9 +1,11 @@
-"""One lab process with 64 switches of 320 ports, each asked by a session of its own at the same time: reply time and memory.
+"""One lab process with 64 switches of 320 ports, each asked by a session of its own at the same
+time: reply time and memory.
 
-    python benchmarks/emulator_scale.py [QUESTIONS]
-Half the switches speak SCPI, half TL1; each carries 320 circuits. Every session asks for its switch's whole map again and again, as
-drivers do that watch a change. The figure is the 99th percentile of all replies; each is read whole and its circuits are counted.
-Memory is the proportional set size (PSS) of the process when all have been asked.
+    python benchmarks/emulator_scale.py [QUESTIONS] Half the switches speak SCPI, half TL1; each
+carries 320 circuits. Every session asks for its switch's whole map again and again, as drivers do
+that watch a change. The figure is the 99th percentile of all replies; each is read whole and its
+circuits are counted. Memory is the proportional set size (PSS) of the process when all have been
+asked.
 """
 
 from __future__ import annotations
@@ -42,7 +44,12 @@ def write(folder: Path) -> list[tuple[str, int]]:
         "ansible_user": "root",
     }
     devices = {
-        f"ocs{n}": {"driver": driver, "address": f"tcp://127.0.0.1:{port}", "username": "admin", "password": "emulated"}
+        f"ocs{n}": {
+            "driver": driver,
+            "address": f"tcp://127.0.0.1:{port}",
+            "username": "admin",
+            "password": "emulated",
+        }
         for n, (driver, port) in enumerate(switches)
     }
     aid = [f"1.{1 + n // 8}.{1 + n % 8}" for n in range(PORTS)]
@@ -51,7 +58,8 @@ def write(folder: Path) -> list[tuple[str, int]]:
         TL1: [{"in": aid[n], "out": aid[(n + 1) % PORTS], "type": "1WAY"} for n in range(PORTS)],
     }
     emulated = {
-        f"ocs{n}": {"size": f"{PORTS}x{PORTS}", "preset": lit[driver]} | ({"row_delay_s": 0.0} if driver == TL1 else {})
+        f"ocs{n}": {"size": f"{PORTS}x{PORTS}", "preset": lit[driver]}
+        | ({"row_delay_s": 0.0} if driver == TL1 else {})
         for n, (driver, _) in enumerate(switches)
     }
     files = {
@@ -65,10 +73,14 @@ def write(folder: Path) -> list[tuple[str, int]]:
     return switches
 
 
-async def session(speaks: str, port: int, questions: int, all_present: asyncio.Barrier) -> list[float]:
+async def session(
+    speaks: str, port: int, questions: int, all_present: asyncio.Barrier
+) -> list[float]:
     """Ask one switch so many times; return the seconds each answer took."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    question, end = (b":oxc:swit:conn:stat?\n", b"\n") if speaks == SCPI else (b"RTRV-CRS:::7::ALL;", b";")
+    question, end = (
+        (b":oxc:swit:conn:stat?\n", b"\n") if speaks == SCPI else (b"RTRV-CRS:::7::ALL;", b";")
+    )
     if speaks == TL1:
         writer.write(b"ACT-USER::admin:1::emulated;")
         assert b"COMPLD" in await reader.readuntil(end)
@@ -86,7 +98,9 @@ async def session(speaks: str, port: int, questions: int, all_present: asyncio.B
     return took
 
 
-async def ask_all(switches: list[tuple[str, int]], questions: int) -> tuple[list[list[float]], float]:
+async def ask_all(
+    switches: list[tuple[str, int]], questions: int
+) -> tuple[list[list[float]], float]:
     """Ask all at once; return the seconds of every answer and of the whole."""
     all_present = asyncio.Barrier(len(switches) + 1)
     asking = [asyncio.create_task(session(*switch, questions, all_present)) for switch in switches]
@@ -97,7 +111,9 @@ async def ask_all(switches: list[tuple[str, int]], questions: int) -> tuple[list
 
 def pss_mb(lab: Running) -> float:
     """Memory of a process (MB) as the kernel shares it out."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{lab.pid}/smaps_rollup").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^Pss:\s+(\d+) kB", Path(f"/proc/{lab.pid}/smaps_rollup").read_text(), re.MULTILINE
+    )
     assert found
     return int(found[1]) / 1000
 
@@ -115,12 +131,17 @@ def main() -> int:
             busy_mb = pss_mb(lab)
     every = sorted(took for one in replies for took in one)
     each = list(zip(switches, replies, strict=True))
-    by_kind = {kind: [t for (speaks, _), one in each if speaks == kind for t in one] for kind in (SCPI, TL1)}
+    by_kind = {
+        kind: [t for (speaks, _), one in each if speaks == kind for t in one]
+        for kind in (SCPI, TL1)
+    }
     p99 = every[int(0.99 * (len(every) - 1))] * 1e3
     print(f"  {SWITCHES} switches of {PORTS} ports, a session each, up in {lab.ready_s:.2f} s")
     print(f"  {len(every)} whole maps in {seconds:.2f} s")
     for kind, took in by_kind.items():
-        print(f"  {kind:<14} median {statistics.median(took) * 1e3:7.1f} ms   worst {max(took) * 1e3:7.1f} ms")
+        print(
+            f"  {kind:<14} median {statistics.median(took) * 1e3:7.1f} ms   worst {max(took) * 1e3:7.1f} ms"
+        )
     print(f"  memory {idle_mb:.0f} MB before, {busy_mb:.0f} MB after")
     return verdict(
         "emulator_scale",

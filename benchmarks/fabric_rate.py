@@ -1,8 +1,9 @@
-"""How much of the nominal rate TCP gets when every port sends and receives at once: 24 duplex circuits, 48 directions.
+"""How much of the nominal rate TCP gets when every port sends and receives at once: 24 duplex
+circuits, 48 directions.
 
-    python benchmarks/fabric_rate.py [SECONDS]
-Nominal goodput is rate x (MTU - 52) / (MTU + 14): IPv4, TCP and timestamps inside, the Ethernet header around. One process holds
-all sockets, sends from a file and discards what arrives in the kernel, so that nearly all the cores go to the fabric.
+    python benchmarks/fabric_rate.py [SECONDS] Nominal goodput is rate x (MTU - 52) / (MTU + 14):
+IPv4, TCP and timestamps inside, the Ethernet header around. One process holds all sockets, sends
+from a file and discards what arrives in the kernel, so that nearly all the cores go to the fabric.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ def matching(plane: int) -> list[tuple[int, int]]:
 
 def connect_all(inventory: Path) -> None:
     """Make all circuits with the devices' own bytes."""
-    ports = [int(p) for p in re.findall(r"tcp://127\.0\.0\.1:(\d+)", (inventory / "devices.yml").read_text())]
+    ports = [
+        int(p)
+        for p in re.findall(r"tcp://127\.0\.0\.1:(\d+)", (inventory / "devices.yml").read_text())
+    ]
     for plane, port in enumerate(ports):
         both = [pair for a, b in matching(plane) for pair in ((a, b), (b, a))]
         with socket.create_connection(("127.0.0.1", port), 5) as link:
             if plane < PORTS // 2:
                 ins, outs = (
-                    ",".join(str(base + end) for end in ends) for base, ends in zip((1, 17), zip(*both, strict=True), strict=True)
+                    ",".join(str(base + end) for end in ends)
+                    for base, ends in zip((1, 17), zip(*both, strict=True), strict=True)
                 )
                 link.sendall(f":oxc:swit:conn:add (@{ins}),(@{outs})\n:syst:err?\n".encode())
                 assert link.makefile().readline().startswith("0,"), "Polatis refused"
@@ -53,7 +58,10 @@ def connect_all(inventory: Path) -> None:
             aid = [f"1.{n // 8 + 1}.{n % 8 + 1}" for n in range(HOSTS)]
             commands = ["ACT-USER::admin:1::emulated;"]
             for a, b in matching(plane):
-                commands += [f"ENT-CRS::{aid[a]},{aid[b]}:1::rate,2WAY,c{a};", f"ACT-CRS::{aid[a]},{aid[b]}:1::c{a},rate;"]
+                commands += [
+                    f"ENT-CRS::{aid[a]},{aid[b]}:1::rate,2WAY,c{a};",
+                    f"ACT-CRS::{aid[a]},{aid[b]}:1::c{a},rate;",
+                ]
             for command in commands:
                 link.sendall(command.encode())
                 seen = b""
@@ -68,7 +76,8 @@ def sockets(pids: list[int]) -> list[tuple[socket.socket, socket.socket]]:
     for host, net in enumerate(nets):
         lines = [
             f"link set opt{p} mtu {MTU}\naddr add 10.{p}.0.{host + 1}/16 dev opt{p}\n"
-            f"route change 10.{p}.0.0/16 dev opt{p} congctl cubic\n"  # the machine's default may be another
+            # the machine's default may be another
+            f"route change 10.{p}.0.0/16 dev opt{p} congctl cubic\n"
             for p in range(1, PORTS + 1)
         ]
         with inside(net):
@@ -91,7 +100,9 @@ def sockets(pids: list[int]) -> list[tuple[socket.socket, socket.socket]]:
     return flows
 
 
-def measure(flows: list[tuple[socket.socket, socket.socket]], seconds: float) -> tuple[list[float], float]:
+def measure(
+    flows: list[tuple[socket.socket, socket.socket]], seconds: float
+) -> tuple[list[float], float]:
     """Load all directions; return goodput per direction (b/s) and the cores' busy share."""
     payload = os.memfd_create("payload")
     os.truncate(payload, CHUNK)
@@ -110,18 +121,25 @@ def measure(flows: list[tuple[socket.socket, socket.socket]], seconds: float) ->
                     if key.data is None:
                         os.sendfile(key.fd, payload, 0, CHUNK)
                     else:
-                        received[key.data] += flows[key.data][1].recv_into(sink, CHUNK, socket.MSG_TRUNC)  # counted, not copied
+                        # counted, not copied
+                        received[key.data] += flows[key.data][1].recv_into(
+                            sink, CHUNK, socket.MSG_TRUNC
+                        )
                 except BlockingIOError:
                     continue
         marks.append((time.monotonic(), dict(received), cpu_times()))
     (t0, before, cpu0), (t1, after, cpu1) = next(pairwise(marks))
     spent = [b - a for a, b in zip(cpu0, cpu1, strict=True)]
-    return [(after[n] - before[n]) * 8 / (t1 - t0) for n in received], 1 - (spent[3] + spent[4]) / sum(spent)
+    return [(after[n] - before[n]) * 8 / (t1 - t0) for n in received], 1 - (
+        spent[3] + spent[4]
+    ) / sum(spent)
 
 
 def retransmits(sock: socket.socket) -> int:
     """tcpi_total_retrans of linux/tcp.h."""
-    return int(struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0])
+    return int(
+        struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0]
+    )
 
 
 def cpu_times() -> list[float]:
@@ -137,7 +155,11 @@ def main() -> int:
             connect_all(inventory)
             status = Truth(state / "control.sock").ask("status")
             deadline = time.monotonic() + 5
-            while not all(port["carrier"] for host in status["hosts"].values() for port in host["ports"].values()):
+            while not all(
+                port["carrier"]
+                for host in status["hosts"].values()
+                for port in host["ports"].values()
+            ):
                 assert time.monotonic() < deadline, "not every port has light"
                 time.sleep(0.02)
                 status = Truth(state / "control.sock").ask("status")
@@ -153,7 +175,9 @@ def main() -> int:
     print(
         f"{len(goodput)} directions, nominal {nominal / 1e6:.1f} Mb/s each, {sum(goodput) / 1e9:.2f} Gb/s in all, {seconds:.0f} s"
     )
-    print(f"mean {mean:.2f} %  least {percent[0]:.2f} %  most {percent[-1]:.2f} %  retransmits {retransmitted}")
+    print(
+        f"mean {mean:.2f} %  least {percent[0]:.2f} %  most {percent[-1]:.2f} %  retransmits {retransmitted}"
+    )
     print(f"cores busy {100 * busy:.0f} % of {os.cpu_count()}")
     met = mean >= LIMIT_PERCENT
     figures = {
@@ -163,7 +187,17 @@ def main() -> int:
         "ratio": round(mean / 100, 4),
         "least": round(percent[0], 2),
     }
-    print(json.dumps({"name": "fabric_rate", **figures, "cpu_busy": round(busy, 2), "retransmits": retransmitted, "pass": met}))
+    print(
+        json.dumps(
+            {
+                "name": "fabric_rate",
+                **figures,
+                "cpu_busy": round(busy, 2),
+                "retransmits": retransmitted,
+                "pass": met,
+            }
+        )
+    )
     return 0 if met else 1
 
 

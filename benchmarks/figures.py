@@ -1,6 +1,8 @@
-"""The figures of all benchmarks: a record of each in `benchmarks/records/`, and the page made of them.
+"""The figures of all benchmarks: a record of each in `benchmarks/records/`, and the page made of
+them.
 
-`python -m benchmarks.figures` writes the page; `python -m benchmarks NAME --record` measures, and writes the record and the page.
+`python -m benchmarks.figures` writes the page; `python -m benchmarks NAME --record` measures, and
+writes the record and the page.
 """
 
 from __future__ import annotations
@@ -47,9 +49,10 @@ records, the commit is that which first stated them.
 class Figure:
     """One figure of a benchmark, and how it was measured.
 
-    spread: the confidence of low and high (`95 %`), or `range`. n: how many moves, trials or runs. least, most: the limits. read:
-    where the benchmark's JSON object has a field of the figure: keys and indices joined by dots, then `*` and a factor if the unit
-    differs (`interval.0`, `value*100`).
+    spread: the confidence of low and high (`95 %`), or `range`. n: how many moves, trials or runs.
+    least, most: the limits. read: where the benchmark's JSON object has a field of the figure: keys
+    and indices joined by dots, then `*` and a factor if the unit differs (`interval.0`,
+    `value*100`).
     """
 
     what: str
@@ -69,31 +72,52 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value, or else both ends of the range, keep the limits; None without a limit or a figure."""
-        ends = [end for end in ((self.low, self.high) if self.value is None else (self.value,)) if end is not None]
+        """Whether the value, or else both ends of the range, keep the limits; None without a limit
+        or a figure.
+        """
+        ends = [
+            end
+            for end in ((self.low, self.high) if self.value is None else (self.value,))
+            if end is not None
+        ]
         if not ends or self.least is self.most is None:
             return None
-        return all((self.least is None or end >= self.least) and (self.most is None or end <= self.most) for end in ends)
+        return all(
+            (self.least is None or end >= self.least) and (self.most is None or end <= self.most)
+            for end in ends
+        )
 
     @property
     def found(self) -> str:
         """The value, with its interval or range and n; a range alone if there is no value."""
-        ends = f"{self.low:,} to {self.high:,}" if self.low is not None and self.high is not None else ""
+        ends = (
+            f"{self.low:,} to {self.high:,}"
+            if self.low is not None and self.high is not None
+            else ""
+        )
         n = f"n {self.n:,}" if self.n is not None else ""
         if self.value is None:
-            return f"{ends} {self.unit} ({'; '.join(filter(None, (self.spread, n)))})" if ends else "-"
+            return (
+                f"{ends} {self.unit} ({'; '.join(filter(None, (self.spread, n)))})" if ends else "-"
+            )
         within = "; ".join(filter(None, (ends and f"{ends}, {self.spread}", n)))
         return f"{self.value:,} {self.unit}".strip() + (f" ({within})" if within else "")
 
     def how(self, benchmark: str) -> str:
-        """On which machine, when and at which commit it was measured, and by which command unless it is the usual one."""
+        """On which machine, when and at which commit it was measured, and by which command unless
+        it is the usual one.
+        """
         usual = f"make bench NAME={benchmark}"
         command = f"`{self.command}`" if self.command not in (None, usual) else None
         return "; ".join(filter(None, (self.machine, self.date, self.commit, command)))
 
     def row(self, mark: str = "") -> str:
         """This figure's row of the page."""
-        limits = [f"{word} {limit:,}" for word, limit in (("at least", self.least), ("at most", self.most)) if limit is not None]
+        limits = [
+            f"{word} {limit:,}"
+            for word, limit in (("at least", self.least), ("at most", self.most))
+            if limit is not None
+        ]
         met = {True: ": met", False: ": **missed**", None: ""}[self.met]
         cells = (self.what, self.found, (", ".join(limits) or "-") + met, *filter(None, (mark,)))
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
@@ -119,7 +143,9 @@ def records(folder: Path = RECORDS) -> dict[str, Record]:
     found = {}
     for file in sorted(folder.glob("*.json")):
         data = json.loads(file.read_text())
-        found[file.stem] = Record(data["benchmark"], [Figure(**each) for each in data["figures"]], data["notes"])
+        found[file.stem] = Record(
+            data["benchmark"], [Figure(**each) for each in data["figures"]], data["notes"]
+        )
     return found
 
 
@@ -136,7 +162,9 @@ def table(record: Record) -> str:
     head = ("measured", "value", "limit", *(["how"] if len(hows) > 1 else []))
     rows = (figure.row(marks[figure.how(record.benchmark)]) for figure in record.figures)
     below = (_filled(f"{mark}: {how}." if mark else f"{how}.") for how, mark in marks.items())
-    return "\n".join((f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows, "", "\n\n".join(below), ""))
+    return "\n".join(
+        (f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows, "", "\n\n".join(below), "")
+    )
 
 
 def _filled(text: str) -> str:
@@ -147,7 +175,10 @@ def page(found: Mapping[str, Record]) -> str:
     """The text of the page."""
     every = [figure for record in found.values() for figure in record.figures]
     judged = [figure.met for figure in every if figure.met is not None]
-    parts = [HEAD, f"{len(every)} figures, {len(judged)} with a limit, of which {judged.count(False)} are missed."]
+    parts = [
+        HEAD,
+        f"{len(every)} figures, {len(judged)} with a limit, of which {judged.count(False)} are missed.",
+    ]
     for name, record in found.items():
         notes = "".join(f"\n{_filled(note)}\n" for note in record.notes)
         parts.append(f"\n## {name}\n\n{table(record)}{notes}".rstrip())
@@ -155,21 +186,33 @@ def page(found: Mapping[str, Record]) -> str:
 
 
 def here() -> dict[str, str | None]:
-    """Machine, load included, date and commit of a measurement that begins now; `+` after a commit: with changes."""
+    """Machine, load included, date and commit of a measurement that begins now; `+` after a commit:
+    with changes.
+    """
     names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     machine = f"{os.cpu_count()} x {(names or [platform.machine()])[0]}, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}"
     git = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}"]
     ours = [f":!{path.relative_to(ROOT)}" for path in (RECORDS, PAGE)]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", str(ROOT), *ours], capture_output=True).returncode
+        head = subprocess.run(
+            [*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            [*git, "diff", "--quiet", "HEAD", "--", str(ROOT), *ours], capture_output=True
+        ).returncode
     except (OSError, subprocess.CalledProcessError):
         return {"machine": machine, "date": date.today().isoformat(), "commit": None}
-    return {"machine": machine, "date": date.today().isoformat(), "commit": head + ("+" if changed else "")}
+    return {
+        "machine": machine,
+        "date": date.today().isoformat(),
+        "commit": head + ("+" if changed else ""),
+    }
 
 
 def number(line: Mapping[str, Any], path: str) -> float | None:
-    """The number at `path` of a JSON object; that of `3 of 20` is 3, None one that is not finite. Raises: KeyError - none there."""
+    """The number at `path` of a JSON object; that of `3 of 20` is 3, None one that is not finite.
+    Raises: KeyError - none there.
+    """
     keys, _, factor = path.partition("*")
     found: Any = line
     try:
@@ -185,26 +228,53 @@ def number(line: Mapping[str, Any], path: str) -> float | None:
 
 def measured(figure: Figure, line: Mapping[str, Any], about: dict[str, str | None]) -> Figure:
     """The figure as this JSON object has it. Raises: KeyError - it has it not."""
-    changes: dict[str, Any] = dict.fromkeys(("value", "low", "high", "n"))  # of the measurement before
-    return replace(figure, **changes | {name: number(line, path) for name, path in figure.read.items()} | about)
+    # of the measurement before
+    changes: dict[str, Any] = dict.fromkeys(("value", "low", "high", "n"))
+    return replace(
+        figure, **changes | {name: number(line, path) for name, path in figure.read.items()} | about
+    )
 
 
-def record(name: str, line: Mapping[str, Any], about: dict[str, str | None], folder: Path = RECORDS, to: Path = PAGE) -> None:
-    """Update the record of a benchmark that ended with this JSON object, or begin one, and write the page.
+def record(
+    name: str,
+    line: Mapping[str, Any],
+    about: dict[str, str | None],
+    folder: Path = RECORDS,
+    to: Path = PAGE,
+) -> None:
+    """Update the record of a benchmark that ended with this JSON object, or begin one, and write
+    the page.
 
     Figures that the object has not stay as they are, and are named.
     """
     old = records(folder).get(name)
     if old is None:
-        limit = {"at most": "most", "at least": "least"}.get(line.get("kind", "")) if line.get("limit") is not None else None
+        limit = (
+            {"at most": "most", "at least": "least"}.get(line.get("kind", ""))
+            if line.get("limit") is not None
+            else None
+        )
         read = {"value": "value"} | ({limit: "limit"} if limit else {})
-        old = Record(name, [Figure(what=purpose(name), unit=line["unit"], command=f"make bench NAME={name}", read=read)])
+        old = Record(
+            name,
+            [
+                Figure(
+                    what=purpose(name),
+                    unit=line["unit"],
+                    command=f"make bench NAME={name}",
+                    read=read,
+                )
+            ],
+        )
     new = []
     for figure in old.figures:
         try:
             new.append(measured(figure, line, about) if figure.read else figure)
         except KeyError as missing:
-            print(f"not recorded, as the benchmark did not give {missing}: {figure.what}", file=sys.stderr)
+            print(
+                f"not recorded, as the benchmark did not give {missing}: {figure.what}",
+                file=sys.stderr,
+            )
             new.append(figure)
     replace(old, figures=new).write(folder)
     to.write_text(page(records(folder)))

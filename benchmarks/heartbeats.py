@@ -1,9 +1,11 @@
-"""What its beat costs a rank of a training job, and the host that reads it once a second, as a share of the time they have.
+"""What its beat costs a rank of a training job, and the host that reads it once a second, as a
+share of the time they have.
 
-Four ranks of the program `train` run on this machine, over loopback. In each, every call of the beat is timed from outside (no
-switch turns beats off, so the time they take is set against the time of the same iterations), as time of a processor; the timing
-itself is counted as theirs. So is what the loop that carries the sums looks at for them, once for each time it wakes. Then the
-agent's reading of one of the files is timed, with the rows of a second.
+Four ranks of the program `train` run on this machine, over loopback. In each, every call of the
+beat is timed from outside (no switch turns beats off, so the time they take is set against the time
+of the same iterations), as time of a processor; the timing itself is counted as theirs. So is what
+the loop that carries the sums looks at for them, once for each time it wakes. Then the agent's
+reading of one of the files is timed, with the rows of a second.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ CALLS = ("begin", "exchange", "waited", "exchanged", "end")
 
 
 def inside() -> None:
-    """`workloads.programs.train` with its arguments, its beats timed; the sums go to the job's directory."""
+    """`workloads.programs.train` with its arguments, its beats timed; the sums go to the job's
+    directory.
+    """
     from workloads.programs import train
     from workloads.progress.heartbeat import Heartbeat
     from workloads.progress.records import Records
@@ -63,7 +67,11 @@ def inside() -> None:
 
     def written(self: Records, record: dict[str, Any]) -> None:
         took_ns = _look_ns() * looks
-        sums = {"calls_us": spent_ns / 1e3 / ITERATIONS, "looks_us": took_ns / 1e3 / ITERATIONS, "looks": looks / ITERATIONS}
+        sums = {
+            "calls_us": spent_ns / 1e3 / ITERATIONS,
+            "looks_us": took_ns / 1e3 / ITERATIONS,
+            "looks": looks / ITERATIONS,
+        }
         (Path(os.environ["TESTBED_JOB_DIR"]) / SUMS).write_text(json.dumps(sums))
         summary(self, record)
 
@@ -72,12 +80,20 @@ def inside() -> None:
 
 
 def _look_ns() -> float:
-    """What it takes (ns) to look whether one of four rings waits for a rank that has not begun, where none does."""
+    """What it takes (ns) to look whether one of four rings waits for a rank that has not begun,
+    where none does.
+    """
     from workloads.transport.tasks import Passing, Segment
 
     class Ring:
         def __init__(self) -> None:
-            self.passing = Passing(None, None, memoryview(b""), [Segment(memoryview(bytes(1 << 20)))], 0)  # type: ignore[arg-type]
+            self.passing = Passing(
+                None,  # type: ignore[arg-type]
+                None,  # type: ignore[arg-type]
+                memoryview(b""),
+                [Segment(memoryview(bytes(1 << 20)))],
+                0,
+            )
             self.passing.reset()
             self.passing._at, self.passing._slice = 1000, 1000
 
@@ -102,7 +118,16 @@ def main() -> int:
 
     with TemporaryDirectory() as folder:
         where = Path(folder)
-        command = (__file__, "inside", "--model", "mlp", "--iterations", str(ITERATIONS), "--checkpoint-every", "0")
+        command = (
+            __file__,
+            "inside",
+            "--model",
+            "mlp",
+            "--iterations",
+            str(ITERATIONS),
+            "--checkpoint-every",
+            "0",
+        )
         with ranks(WORLD, *command, directory=where, rings=RINGS, timeout_s=120.0) as job:
             ended = job.finish(600.0)
         if any(code for code, _, _ in ended):
@@ -115,7 +140,9 @@ def main() -> int:
         read_us = (time.thread_time_ns() - began) / READS / 1e3
     each_us = [one["calls_us"] + one["looks_us"] for one in sums]
     percent = 100 * max(each_us) / (took_ms * 1e3) + 100 * read_us / 1e6
-    print(f"  a rank: {max(each_us):.1f} us of an iteration of {took_ms:.1f} ms; the agent: {read_us:.0f} us a second")
+    print(
+        f"  a rank: {max(each_us):.1f} us of an iteration of {took_ms:.1f} ms; the agent: {read_us:.0f} us a second"
+    )
     return verdict(
         "heartbeats",
         percent,

@@ -1,8 +1,10 @@
-"""How long a TCP flow of a foreign program pauses while the only circuit of its two hosts is moved: three arms, interleaved.
+"""How long a TCP flow of a foreign program pauses while the only circuit of its two hosts is moved:
+three arms, interleaved.
 
-never: the plan forbids holds. hold: the plan asks for them. hold without kick: the hosts hold; sockets that waited are not pushed
-(`HostRoutes.hold` is called with kick=False in the process that runs `up`; the program has no such option). Both hosts send to each
-other at full rate all the time. The figure is the longest time in which a receiver got nothing, of the direction for which it was
+never: the plan forbids holds. hold: the plan asks for them. hold without kick: the hosts hold;
+sockets that waited are not pushed (`HostRoutes.hold` is called with kick=False in the process that
+runs `up`; the program has no such option). Both hosts send to each other at full rate all the time.
+The figure is the longest time in which a receiver got nothing, of the direction for which it was
 longer. Switching times are those the emulated switches were given.
 """
 
@@ -56,7 +58,9 @@ except ConnectionResetError:
 
 
 class Flows:
-    """A flow in each direction between two hosts; the receivers write down every pause of more than 5 ms."""
+    """A flow in each direction between two hosts; the receivers write down every pause of more than
+    5 ms.
+    """
 
     def __init__(self, lab: BenchLab) -> None:
         self.log = [lab.folder / f"pauses{n}" for n in (0, 1)]
@@ -78,13 +82,29 @@ class Flows:
 
     def _run(self, here: int, *argv: str, log: Path | None = None) -> None:
         namespaces = ["nsenter", "-t", str(self.pids[here]), "-n", "-m", "-p"]
-        command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-S", "-E", "-c", FLOW, *argv]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "--",
+            sys.executable,
+            "-S",
+            "-E",
+            "-c",
+            FLOW,
+            *argv,
+        ]
         with (log or Path("/dev/null")).open("wb") as out:
             self.programs.append(subprocess.Popen([*namespaces, *command], stdout=out))
 
     def longest_ms(self, begin_ns: int) -> float:
         """The longest pause of either receiver since `begin_ns`."""
-        rows = [tuple(map(int, line.split())) for log in self.log for line in log.read_text().splitlines()[1:] if " " in line]
+        rows = [
+            tuple(map(int, line.split()))
+            for log in self.log
+            for line in log.read_text().splitlines()[1:]
+            if " " in line
+        ]
         return max((end - begin for begin, end in rows if end > begin_ns), default=0) / 1e6
 
     def stop(self) -> None:
@@ -106,8 +126,20 @@ def flows(lab: BenchLab) -> Iterator[Flows]:
 def pause_ms(lab: BenchLab, flow: Flows, plan: Path, arm: str, dark_s: float) -> float:
     """Move the circuit as `plan` has it; return the longest pause (ms)."""
     time.sleep(0.7)
-    command = [sys.executable, __file__, "testbed", arm, "up", "--topology", str(plan), "--no-job", "--json"]
-    done = subprocess.run(command, env=lab.env, capture_output=True, text=True, check=False, timeout=120)
+    command = [
+        sys.executable,
+        __file__,
+        "testbed",
+        arm,
+        "up",
+        "--topology",
+        str(plan),
+        "--no-job",
+        "--json",
+    ]
+    done = subprocess.run(
+        command, env=lab.env, capture_output=True, text=True, check=False, timeout=120
+    )
     answer = json.loads(done.stdout)
     if not answer["ok"]:
         raise RuntimeError(answer["message"])
@@ -115,7 +147,9 @@ def pause_ms(lab: BenchLab, flow: Flows, plan: Path, arm: str, dark_s: float) ->
     report = answer["data"]
     held = [p for p in report["phases"] if p["name"] == "hold"]
     if bool(held) is (arm == "never"):
-        raise RuntimeError(f"{arm}: the phases of the run are {[p['name'] for p in report['phases']]}")
+        raise RuntimeError(
+            f"{arm}: the phases of the run are {[p['name'] for p in report['phases']]}"
+        )
     start = json.loads((Path(report["journal"]) / "anchor.json").read_text())["start_ns"]
     (begin,) = (p["begin_s"] for p in report["phases"] if p["name"] == "switch")
     return flow.longest_ms(int(start + begin * 1e9))
@@ -152,12 +186,20 @@ def main() -> int:
                 for event in range(EVENTS):
                     for arm in ARMS[event % 3 :] + ARMS[: event % 3]:
                         side = 1 - side
-                        found.setdefault((dark_s, arm), []).append(pause_ms(lab, flow, plans[side, arm], arm, dark_s))
-                        print(f"  dark {dark_s * 1e3:4.0f} ms, {arm:17}: pause {found[dark_s, arm][-1]:7.1f} ms", flush=True)
+                        found.setdefault((dark_s, arm), []).append(
+                            pause_ms(lab, flow, plans[side, arm], arm, dark_s)
+                        )
+                        print(
+                            f"  dark {dark_s * 1e3:4.0f} ms, {arm:17}: pause {found[dark_s, arm][-1]:7.1f} ms",
+                            flush=True,
+                        )
     middle = {key: statistics.median(values) for key, values in found.items()}
     ratio = {dark_s: middle[dark_s, "hold"] / middle[dark_s, "never"] for dark_s in DARK_S}
     for dark_s in DARK_S:
-        text = ", ".join(f"{arm} {middle[dark_s, arm]:.0f} ms (worst {max(found[dark_s, arm]):.0f})" for arm in ARMS)
+        text = ", ".join(
+            f"{arm} {middle[dark_s, arm]:.0f} ms (worst {max(found[dark_s, arm]):.0f})"
+            for arm in ARMS
+        )
         print(f"  dark {dark_s * 1e3:.0f} ms: {text}; hold / never {ratio[dark_s]:.2f}")
     worst = max(found[0.05, "hold"])
     return verdict(
@@ -171,7 +213,9 @@ def main() -> int:
         at_50ms=round(ratio[0.05], 3),
         worst_50ms=round(worst, 1),
         limit_50ms=50 + SLACK_MS,
-        medians_ms={f"{dark_s * 1e3:g} {arm}": round(value, 1) for (dark_s, arm), value in middle.items()},
+        medians_ms={
+            f"{dark_s * 1e3:g} {arm}": round(value, 1) for (dark_s, arm), value in middle.items()
+        },
     )
 
 

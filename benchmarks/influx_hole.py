@@ -1,9 +1,11 @@
-"""The cost of an unresponsive InfluxDB to a change: `testbed up` with one against without any, in turns.
+"""The cost of an unresponsive InfluxDB to a change: `testbed up` with one against without any, in
+turns.
 
-A private emulated lab goes to and fro between two plans that share no circuit. The address takes connections and requests and never
-says a word, the worst a server can do to whoever waits for it. Every change with it also starts the sink anew. The order is
-none, hole, hole, none, so that neither plan nor drift counts for one of them; the figure is the ratio of the medians of how long
-the command took.
+A private emulated lab goes to and fro between two plans that share no circuit. The address takes
+connections and requests and never says a word, the worst a server can do to whoever waits for it.
+Every change with it also starts the sink anew. The order is none, hole, hole, none, so that neither
+plan nor drift counts for one of them; the figure is the ratio of the medians of how long the
+command took.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ def main() -> int:
             began = time.perf_counter()
             report = lab.call("up", "--topology", plans[step % 2], "--no-job")
             found[name].append(time.perf_counter() - began)
-            inside[name].append(sum(p["seconds"] for p in report["phases"] if p["name"] in ("drain", "switch", "link", "verify")))
+            inside[name].append(
+                sum(
+                    p["seconds"]
+                    for p in report["phases"]
+                    if p["name"] in ("drain", "switch", "link", "verify")
+                )
+            )
             if report["made"] != 48:
                 raise RuntimeError(f"not the change that was to be timed: {report['made']} made")
             lab.call("service", "stop", "sink")
@@ -53,7 +61,9 @@ def main() -> int:
         lab.call("down", "--yes")
     without, with_ = (statistics.median(found[name]) for name in ("none", "hole"))
     moved = [statistics.median(inside[name]) for name in ("none", "hole")]
-    print(f"change        {without:.3f} s without InfluxDB, {with_:.3f} s with a hole, medians of {chosen.changes}")
+    print(
+        f"change        {without:.3f} s without InfluxDB, {with_:.3f} s with a hole, medians of {chosen.changes}"
+    )
     print(f"from drain to verified, of that: {moved[0]:.3f} s, {moved[1]:.3f} s")
     return verdict(
         "influx_hole",

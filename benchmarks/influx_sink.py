@@ -1,7 +1,7 @@
 """How many points a second the sink writes into influxd, compared with raw lines posted without it.
 
-The ceiling is measured in the same run, in turns: the same batches of 5000 lines posted by a bare HTTP connection. What a
-server that is silent costs a change is `influx_hole`.
+The ceiling is measured in the same run, in turns: the same batches of 5000 lines posted by a bare
+HTTP connection. What a server that is silent costs a change is `influx_hole`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def raw(port: int, db: str, data: bytes) -> float:
 
 
 def sunk(url: str, db: str, state: Path) -> float:
-    """Seconds the sink takes for the journals below `state`, reading, writing and noting; libraries are loaded before."""
+    """Seconds the sink takes for the journals below `state`, reading, writing and noting; libraries
+    are loaded before.
+    """
     sink = Sink(InfluxTarget(url, db), state, idle_s=0.0)
     began = time.perf_counter()
     while sink.round():
@@ -64,7 +66,9 @@ def sunk(url: str, db: str, state: Path) -> float:
 
 
 def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Points a second of the sink and of raw lines, in turns; every round counts what has arrived."""
+    """Points a second of the sink and of raw lines, in turns; every round counts what has
+    arrived.
+    """
     sink: list[float] = []
     ceiling: list[float] = []
     undisturbed()
@@ -79,7 +83,11 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
                     db = f"{name}{step + 1}"
                     target = Influx(InfluxTarget(server.url, db))
                     target.ask("POST", f"/query?q=CREATE+DATABASE+{db}")
-                    seconds = raw(server.port, db, data) if name == "raw" else sunk(server.url, db, home / f"state{step}")
+                    seconds = (
+                        raw(server.port, db, data)
+                        if name == "raw"
+                        else sunk(server.url, db, home / f"state{step}")
+                    )
                     arrived = target.query("SELECT COUNT(oper) FROM port")[0]["values"][0][1]
                     assert arrived == size, f"{name}: {arrived} of {size} points arrived"
                     target.ask("POST", f"/query?q=DROP+DATABASE+{db}")

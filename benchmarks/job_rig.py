@@ -1,7 +1,9 @@
-"""What the benchmarks of functions share: a training job run to its end, and what its hosts' interfaces counted meanwhile.
+"""What the benchmarks of functions share: a training job run to its end, and what its hosts'
+interfaces counted meanwhile.
 
-Bytes are counted from outside, by the counters of the hosts' own ports, as often as `SAMPLE_S`, and never asked of the program.
-Records, summary and checkpoints are read where the hosts have them, so nobody asks for the job while it trains.
+Bytes are counted from outside, by the counters of the hosts' own ports, as often as `SAMPLE_S`, and
+never asked of the program. Records, summary and checkpoints are read where the hosts have them, so
+nobody asks for the job while it trains.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from benchmarks.slot_rig import pids
 from orchestrator.experiments.scenario.interval import compare_arms
 
 TCP_BYTES = 14 + 20 + 32
-"""Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however large it is (GSO)."""
+"""Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however
+large it is (GSO).
+"""
 UDP_BYTES = 14 + 20 + 8
 SAMPLE_S = 0.02
 CHECKPOINTS = "var/lib/testbed/checkpoints"
@@ -33,7 +37,9 @@ Counted = tuple[int, int]
 
 
 def counted(pid: int) -> Counted:
-    """What the ports of the host with this first process have sent so far; its management interface is none of them."""
+    """What the ports of the host with this first process have sent so far; its management interface
+    is none of them.
+    """
     bytes_ = packets = 0
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
         name, _, figures = line.partition(":")
@@ -58,16 +64,21 @@ class Trained:
         return int(record["t_wall_ns"] + record["iter_ms"] * 1e6)
 
     def sent(self, after: int, last: int, header: int) -> float:
-        """Bytes that a host sent in an iteration, without headers of so many bytes a packet: the mean of hosts and iterations.
+        """Bytes that a host sent in an iteration, without headers of so many bytes a packet: the
+        mean of hosts and iterations.
 
-        last is not the job's last iteration: what is sent of the next one before it is noted is then the same at both ends.
+        last is not the job's last iteration: what is sent of the next one before it is noted is
+        then the same at both ends.
         """
         totals = []
         for at in (self.ends(after), self.ends(last)):
             later = next(k for k, (when, _) in enumerate(self.samples) if when >= at)
             (begin, before), (end, behind) = self.samples[later - 1], self.samples[later]
             share = (at - begin) / (end - begin)
-            net = [sum(bytes_ - header * packets for bytes_, packets in counts) for counts in (before, behind)]
+            net = [
+                sum(bytes_ - header * packets for bytes_, packets in counts)
+                for counts in (before, behind)
+            ]
             totals.append(net[0] + share * (net[1] - net[0]))
         return (totals[1] - totals[0]) / (last - after) / len(self.samples[0][1])
 
@@ -121,7 +132,9 @@ def newest(pid: int, job: str) -> Path | None:
 
 
 def trained(lab: BenchLab, plan: Path, job: str, ranks: Sequence[str], within_s: float) -> Trained:
-    """Bring `plan` up, run its job to the end, and return what was seen. Raises: RuntimeError - it failed, or still runs."""
+    """Bring `plan` up, run its job to the end, and return what was seen. Raises: RuntimeError - it
+    failed, or still runs.
+    """
     hosts = pids(lab)
     lab.call("up", "--topology", plan, "--no-job")
     before = newest(hosts[ranks[0]], job)
@@ -135,20 +148,37 @@ def trained(lab: BenchLab, plan: Path, job: str, ranks: Sequence[str], within_s:
             time.sleep(0.25)
             if time.monotonic() > look:  # it would otherwise take time from the job
                 status, look = lab.call("job", "status", check=False), time.monotonic() + 15
-                if status["state"] not in ("starting", "running", "finished") or time.monotonic() > give_up:
+                if (
+                    status["state"] not in ("starting", "running", "finished")
+                    or time.monotonic() > give_up
+                ):
                     logs = lab.call("job", "logs", "--lines", "8", check=False)
                     lab.call("job", "stop", check=False)
-                    raise RuntimeError(f"{plan.name}: {status['state']}: {status['detail']}: {logs}")
-    found = Trained(lines(folder / "iterations.jsonl"), json.loads((folder / "summary.json").read_text()), folder, samples)
+                    raise RuntimeError(
+                        f"{plan.name}: {status['state']}: {status['detail']}: {logs}"
+                    )
+    found = Trained(
+        lines(folder / "iterations.jsonl"),
+        json.loads((folder / "summary.json").read_text()),
+        folder,
+        samples,
+    )
     lab.ended(30)
     return found
 
 
 @contextmanager
-def losing(lab: BenchLab, hosts: Sequence[str], ports: Sequence[int], percent: float) -> Iterator[None]:
-    """So many percent of what passes these ports are lost, in each direction, until the block ends."""
+def losing(
+    lab: BenchLab, hosts: Sequence[str], ports: Sequence[int], percent: float
+) -> Iterator[None]:
+    """So many percent of what passes these ports are lost, in each direction, until the block
+    ends.
+    """
     where = [(host, port) for host in hosts for port in ports]
-    numbers = [lab.ask("faults.add", host=host, kind="loss", port=port, percent=percent)["number"] for host, port in where]
+    numbers = [
+        lab.ask("faults.add", host=host, kind="loss", port=port, percent=percent)["number"]
+        for host, port in where
+    ]
     try:
         yield
     finally:
@@ -167,13 +197,20 @@ def state_hash(torch: Any, path: Path, names: Sequence[str] = ("parameters", "mo
 
 
 def ratio(
-    over: Sequence[Sequence[float]], of: Sequence[Sequence[float]], middle: Callable[[Iterable[float]], float] = statistics.median
+    over: Sequence[Sequence[float]],
+    of: Sequence[Sequence[float]],
+    middle: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[float]:
-    """The ratio of two arms' medians, or of another `middle`, and the ends of its interval (nan where there is none)."""
+    """The ratio of two arms' medians, or of another `middle`, and the ends of its interval (nan
+    where there is none).
+    """
     judged = compare_arms(over, of, middle=middle)
     assert judged is not None, "both arms were measured"
     found = judged.ratio
-    return [round(math.nan if value is None else value, 4) for value in (found.value, found.low, found.high)]
+    return [
+        round(math.nan if value is None else value, 4)
+        for value in (found.value, found.low, found.high)
+    ]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

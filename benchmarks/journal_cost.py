@@ -1,9 +1,11 @@
-"""The time a warm `testbed up` of 24 moved circuits spends on safety: its store, its journal of telemetry, and its verification.
+"""The time a warm `testbed up` of 24 moved circuits spends on safety: its store, its journal of
+telemetry, and its verification.
 
-Each command runs in a fresh process in which every transaction and read of the store, every checkpoint of a fence and every point
-of the journal is timed from outside (no switch in the program turns them off, so the time they take is taken out of the time of the
-same run). The verification is the phase of that name: the whole ladder up to all pairs. Both are part of the change: summed,
-they are what the command would be faster by without them.
+Each command runs in a fresh process in which every transaction and read of the store, every
+checkpoint of a fence and every point of the journal is timed from outside (no switch in the program
+turns them off, so the time they take is taken out of the time of the same run). The verification is
+the phase of that name: the whole ladder up to all pairs. Both are part of the change: summed, they
+are what the command would be faster by without them.
 """
 
 from __future__ import annotations
@@ -82,12 +84,19 @@ def inside() -> None:
     try:
         testbed()
     finally:
-        sums = {"store_ns": store.ns, "store_calls": store.calls, "points_ns": points.ns, "points_calls": points.calls}
+        sums = {
+            "store_ns": store.ns,
+            "store_calls": store.calls,
+            "points_ns": points.ns,
+            "points_calls": points.calls,
+        }
         Path(os.environ[INTO]).write_text(json.dumps(sums))
 
 
 def one(lab: BenchLab, plan: Path) -> tuple[float, float, float, float]:
-    """Bring `plan` up; return the seconds of all of it, of the store, of the points and of the verification."""
+    """Bring `plan` up; return the seconds of all of it, of the store, of the points and of the
+    verification.
+    """
     sums = lab.folder / "sums.json"
     began = time.perf_counter()
     done = subprocess.run(
@@ -103,7 +112,11 @@ def one(lab: BenchLab, plan: Path) -> tuple[float, float, float, float]:
     if not envelope["ok"] or envelope["data"]["made"] != 48 or envelope["data"]["pairs_ok"] != 132:
         raise RuntimeError(f"not the change that was to be timed: {envelope['message']}")
     (run,) = (lab.folder / "runs" / "runs").glob(f"*{envelope['data']['run']}")
-    phases = (p for p in read_points(run, only=["phase"]) if (p.tags["phase"], p.tags["kind"]) == ("verify", "run"))
+    phases = (
+        p
+        for p in read_points(run, only=["phase"])
+        if (p.tags["phase"], p.tags["kind"]) == ("verify", "run")
+    )
     verified_ns = sum(int(p.fields["duration_ns"]) for p in phases)
     spent = json.loads(sums.read_text())
     print(

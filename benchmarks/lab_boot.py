@@ -1,8 +1,9 @@
-"""How long the emulated lab takes to be usable: every device listening, every fibre laid, every sshd showing its banner.
+"""How long the emulated lab takes to be usable: every device listening, every fibre laid, every
+sshd showing its banner.
 
-    python benchmarks/lab_boot.py [RUNS]
-Compared with Mininet (Debian `mininet`) building the same hosts and links, rate-shaped by its own means (the ratio) and plain,
-without switches, devices, management network or sshd; in namespaces of its own so that nothing is left behind.
+    python benchmarks/lab_boot.py [RUNS] Compared with Mininet (Debian `mininet`) building the same
+hosts and links, rate-shaped by its own means (the ratio) and plain, without switches, devices,
+management network or sshd; in namespaces of its own so that nothing is left behind.
 """
 
 from __future__ import annotations
@@ -53,7 +54,17 @@ def lab_s(inventory: Path, runs: int) -> list[float]:
 
 def mininet_s(hosts: int, links: str, runs: int) -> list[float]:
     seconds = []
-    contained = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
+    contained = [
+        "unshare",
+        "--net",
+        "--mount",
+        "--pid",
+        "--ipc",
+        "--uts",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     for _ in range(runs):
         began = time.monotonic()
         with subprocess.Popen(
@@ -77,22 +88,31 @@ def main() -> int:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     result: dict[str, object] = {"name": "lab_boot", "unit": "s"}
     met = True
-    has_mininet = shutil.which("mn") is not None and Path("/usr/lib/python3/dist-packages/mininet").exists()
+    has_mininet = (
+        shutil.which("mn") is not None and Path("/usr/lib/python3/dist-packages/mininet").exists()
+    )
     with tempfile.TemporaryDirectory(prefix="lab-boot-") as folder:
         for hosts, limit in LIMITS_S.items():
-            print(f"{hosts} hosts, {hosts * PORTS} fibres, {PORTS} devices, {hosts} sshd", flush=True)
+            print(
+                f"{hosts} hosts, {hosts * PORTS} fibres, {PORTS} devices, {hosts} sshd", flush=True
+            )
             inventory = Path(folder) / f"lab{hosts}"
             write(inventory, Path(folder) / f"state{hosts}", hosts, PORTS)
             lab_times_s = lab_s(inventory, runs if hosts == 12 else min(runs, 3))
             value = statistics.median(lab_times_s)
             met &= value <= limit
-            print(f"  lab     {value:6.2f} s   {[round(s, 2) for s in lab_times_s]}   limit {limit} s", flush=True)
+            print(
+                f"  lab     {value:6.2f} s   {[round(s, 2) for s in lab_times_s]}   limit {limit} s",
+                flush=True,
+            )
             figures: dict[str, object] = {"value": round(value, 3), "limit": limit}
             if has_mininet:
                 for links in ("plain", "shaped"):
                     mininet = statistics.median(mininet_s(hosts, links, 3 if hosts == 12 else 1))
                     figures[f"mininet_{links}_s"] = round(mininet, 3)
-                    figures["ratio" if links == "shaped" else "ratio_plain"] = round(value / mininet, 3)
+                    figures["ratio" if links == "shaped" else "ratio_plain"] = round(
+                        value / mininet, 3
+                    )
                     print(
                         f"  Mininet {mininet:6.2f} s   {links} links, no sshd, no devices: ratio {value / mininet:.2f}",
                         flush=True,

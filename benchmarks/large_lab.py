@@ -1,10 +1,12 @@
-"""`testbed plan` and `testbed status` on a lab of 1024 hosts: real emulated switches, and hosts that one process answers for.
+"""`testbed plan` and `testbed status` on a lab of 1024 hosts: real emulated switches, and hosts
+that one process answers for.
 
-    python benchmarks/large_lab.py [--hosts 256,1024] [--record FILE]
-Switches have 256 ports each, four of them for the same port number of 1024 hosts: ports 1 and 2 join hosts of one block of 256,
-ports 3 and 4 every fourth host. The plan joins ports 1 to 3 at random; the switches of port 4 hold circuits of others. The program
-reaches hosts as it reaches any: by an SSH connection to each, in which an agent answers. Here a stub answers for all of them, in a
-process of its own; no packets are forwarded. It uses the machine's cores, too, so its processor time is told apart.
+    python benchmarks/large_lab.py [--hosts 256,1024] [--record FILE] Switches have 256 ports each,
+four of them for the same port number of 1024 hosts: ports 1 and 2 join hosts of one block of 256,
+ports 3 and 4 every fourth host. The plan joins ports 1 to 3 at random; the switches of port 4 hold
+circuits of others. The program reaches hosts as it reaches any: by an SSH connection to each, in
+which an agent answers. Here a stub answers for all of them, in a process of its own; no packets are
+forwarded. It uses the machine's cores, too, so its processor time is told apart.
 """
 
 from __future__ import annotations
@@ -66,8 +68,12 @@ def write(folder: Path, hosts: int) -> None:
     state = folder / "state"
     state.mkdir(mode=0o700)
     for key in ("id_ed25519", "host_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", state / key], check=True)
-    switches = sorted({switch(host, port, hosts)[0] for host in range(hosts) for port in range(1, PORTS + 1)})
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", state / key], check=True
+        )
+    switches = sorted(
+        {switch(host, port, hosts)[0] for host in range(hosts) for port in range(1, PORTS + 1)}
+    )
     ssh, *ports = free_ports(1 + len(switches))
     (state / "known_hosts").write_text(f"[127.0.0.1]:{ssh} {(state / 'host_key.pub').read_text()}")
     common = {
@@ -81,7 +87,11 @@ def write(folder: Path, hosts: int) -> None:
     for a, b in matched(hosts, PORTS):
         at, one, other = *switch(a, PORTS, hosts), switch(b, PORTS, hosts)[1]
         foreign[at] += [[one, GROUP + other], [other, GROUP + one]]
-    alone = common | {"ansible_user": "root", "testbed_host_id": 1, "testbed_mgmt_address": "10.254.0.1"}
+    alone = common | {
+        "ansible_user": "root",
+        "testbed_host_id": 1,
+        "testbed_mgmt_address": "10.254.0.1",
+    }
     devices = {
         "lab": "large",
         "devices": {
@@ -95,7 +105,11 @@ def write(folder: Path, hosts: int) -> None:
             "all": {
                 "vars": common,
                 "hosts": {
-                    name(n): {"ansible_user": name(n), "testbed_host_id": n, "testbed_mgmt_address": f"10.254.{n >> 8}.{n & 255}"}
+                    name(n): {
+                        "ansible_user": name(n),
+                        "testbed_host_id": n,
+                        "testbed_mgmt_address": f"10.254.{n >> 8}.{n & 255}",
+                    }
                     for n in range(hosts)
                 },
             }
@@ -116,21 +130,31 @@ def write(folder: Path, hosts: int) -> None:
         "switches/fibres": {"fibres": []},
         "switches/emulator": {
             "hosts": False,
-            "devices": {each: {"size": f"{GROUP}x{GROUP}", "preset": held} for each, held in foreign.items()},
+            "devices": {
+                each: {"size": f"{GROUP}x{GROUP}", "preset": held} for each, held in foreign.items()
+            },
         },
     }
     (folder / "switches").mkdir()
     for stem, content in files.items():
         (folder / f"{stem}.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-    links = [{"a": f"{name(a)}:p{port}", "b": f"{name(b)}:p{port}"} for port in range(1, PORTS) for a, b in matched(hosts, port)]
-    (folder / "plan.json").write_text(json.dumps({"schema": "testbed.plan/1", "name": "large", "links": links}))
+    links = [
+        {"a": f"{name(a)}:p{port}", "b": f"{name(b)}:p{port}"}
+        for port in range(1, PORTS)
+        for a, b in matched(hosts, port)
+    ]
+    (folder / "plan.json").write_text(
+        json.dumps({"schema": "testbed.plan/1", "name": "large", "links": links})
+    )
 
 
 # --- the hosts
 
 
 def stub(folder: Path) -> None:
-    """Answer for all hosts until the input ends: SSH, and in it the operations of the agent that observing uses."""
+    """Answer for all hosts until the input ends: SSH, and in it the operations of the agent that
+    observing uses.
+    """
     import asyncssh
 
     from agent.basics import VERSION
@@ -168,7 +192,12 @@ def stub(folder: Path) -> None:
             return {"id": request["id"], "ok": True, "t_ns": time.monotonic_ns(), **about[host]}
         if request["op"] == "watch":
             return {"id": request["id"], "ok": True, "links": {}}
-        return {"id": request["id"], "ok": False, "code": "bad-request", "error": f"{request['op']}: not answered for"}
+        return {
+            "id": request["id"],
+            "ok": False,
+            "code": "bad-request",
+            "error": f"{request['op']}: not answered for",
+        }
 
     class Agent(asyncssh.SSHServerSession[bytes]):
         def __init__(self, host: str) -> None:
@@ -183,7 +212,9 @@ def stub(folder: Path) -> None:
         def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
             *lines, self.rest = (self.rest + data).split(b"\n")
             for line in lines:
-                self.channel.write(json.dumps(answered(self.host, json.loads(line))).encode() + b"\n")
+                self.channel.write(
+                    json.dumps(answered(self.host, json.loads(line))).encode() + b"\n"
+                )
 
     class Login(asyncssh.SSHServer):
         def begin_auth(self, username: str) -> bool:
@@ -218,7 +249,9 @@ def stub(folder: Path) -> None:
 def hosts_of(folder: Path) -> Iterator[int]:
     """Run the stub; yield its pid."""
     command = [sys.executable, __file__, "stub", str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running_stub:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running_stub:
         assert running_stub.stdin is not None and running_stub.stdout is not None
         try:
             if running_stub.stdout.readline() != "ready\n":
@@ -233,13 +266,22 @@ def hosts_of(folder: Path) -> Iterator[int]:
 
 def used_s(pid: int) -> float:
     """Processor time of a process so far (s)."""
-    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) * TICK_S
+    return (
+        sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        * TICK_S
+    )
 
 
-def timed(folder: Path, stub_pid: int, switches: Running, *argv: str) -> tuple[dict[str, float], dict[str, Any]]:
-    """Run `testbed WORDS --json`; return seconds, processor seconds by whom, MB at the peak, and what it reports."""
+def timed(
+    folder: Path, stub_pid: int, switches: Running, *argv: str
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Run `testbed WORDS --json`; return seconds, processor seconds by whom, MB at the peak, and
+    what it reports.
+    """
     env = os.environ | {"TESTBED_INVENTORY": str(folder)}
-    env |= {f"TESTBED_{which}_DIR": str(folder / which.lower()) for which in ("DATA", "STATE", "LOCK")}
+    env |= {
+        f"TESTBED_{which}_DIR": str(folder / which.lower()) for which in ("DATA", "STATE", "LOCK")
+    }
     others = {"stub": stub_pid, "switches": switches.pid}
     before, began = {whose: used_s(pid) for whose, pid in others.items()}, time.perf_counter()
     with (folder / "answer.json").open("w") as out:
@@ -255,12 +297,19 @@ def timed(folder: Path, stub_pid: int, switches: Running, *argv: str) -> tuple[d
 
 
 def one(hosts: int) -> dict[str, dict[str, float]]:
-    """Both commands on a lab of so many hosts. Raises: RuntimeError - the program saw something else than there is."""
+    """Both commands on a lab of so many hosts. Raises: RuntimeError - the program saw something
+    else than there is.
+    """
     with tempfile.TemporaryDirectory(prefix="large-lab-") as where:
         folder = Path(where)
         write(folder, hosts)
-        with running(folder / "switches", "--devices-only") as switches, hosts_of(folder) as stub_pid:
-            planned, plan = timed(folder, stub_pid, switches, "plan", "--topology", str(folder / "plan.json"))
+        with (
+            running(folder / "switches", "--devices-only") as switches,
+            hosts_of(folder) as stub_pid,
+        ):
+            planned, plan = timed(
+                folder, stub_pid, switches, "plan", "--topology", str(folder / "plan.json")
+            )
             seen, status = timed(folder, stub_pid, switches, "status")
     silent = [each["error"] for each in status["hosts"] + status["devices"] if not each["ok"]]
     answered, foreign = (
@@ -270,7 +319,10 @@ def one(hosts: int) -> dict[str, dict[str, float]]:
     found = plan["made"], answered, foreign
     if silent or found != (3 * hosts, hosts, hosts):
         raise RuntimeError(f"made, hosts, foreign: {found}; {len(silent)} silent: {silent[:1]}")
-    print(f"{hosts} hosts: plan {planned['seconds']:.1f} s, status {seen['seconds']:.1f} s", flush=True)
+    print(
+        f"{hosts} hosts: plan {planned['seconds']:.1f} s, status {seen['seconds']:.1f} s",
+        flush=True,
+    )
     return {"plan": planned, "status": seen}
 
 
@@ -281,14 +333,19 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description="Plan and status of a large lab.")
     parser.add_argument(
-        "--hosts", default=",".join(map(str, SIZES)), help=f"multiples of {GROUP}, at most 1024 (default %(default)s)"
+        "--hosts",
+        default=",".join(map(str, SIZES)),
+        help=f"multiples of {GROUP}, at most 1024 (default %(default)s)",
     )
     parser.add_argument("--record", type=Path, help="where figures are kept (JSON)")
     options = parser.parse_args()
     sizes = {hosts: one(hosts) for hosts in sorted(map(int, options.hosts.split(",")))}
     if options.record:
         options.record.write_text(
-            json.dumps({"schema": "testbed.large-lab/1", "cores": os.cpu_count(), "sizes": sizes}, indent=1) + "\n"
+            json.dumps(
+                {"schema": "testbed.large-lab/1", "cores": os.cpu_count(), "sizes": sizes}, indent=1
+            )
+            + "\n"
         )
     largest = sizes[max(sizes)]
     for command in largest:

@@ -1,8 +1,10 @@
-"""One TCP flow over two networks that come in turn: a rig of two namespaces, a queue and a line in each direction, no lab.
+"""One TCP flow over two networks that come in turn: a rig of two namespaces, a queue and a line in
+each direction, no lab.
 
-Dilated 1000-fold: milliseconds stand for microseconds, megabits for gigabits, 9000-byte packets as they are, so the packets in
-flight are those of the original. Six days of 180 ms of the packet network and one of the optical network, each followed by 20 ms of
-night in which the queue (16 packets) is served by nobody. Arms:
+Dilated 1000-fold: milliseconds stand for microseconds, megabits for gigabits, 9000-byte packets as
+they are, so the packets in flight are those of the original. Six days of 180 ms of the packet
+network and one of the optical network, each followed by 20 ms of night in which the queue (16
+packets) is served by nobody. Arms:
 
 cubic     the kernel's
 one       the project's (extensions/congestion/host/bpf/networks.bpf.c), told of the networks, with one window: the ablation
@@ -55,7 +57,9 @@ SET_IFF, TUN_NO_PI = 0x400454CA, 0x1001
 
 
 def end(own: str, other: str, congctl: str) -> tuple[int, int]:
-    """A namespace with one TUN device, all of whose connections use `congctl`; returns descriptors of both."""
+    """A namespace with one TUN device, all of whose connections use `congctl`; returns descriptors
+    of both.
+    """
     net = linux.new_network()
     with linux.inside(net):
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -115,9 +119,14 @@ def days(start: float, until: float) -> Iterator[tuple[float, int, bool]]:
 
 
 def relay(
-    lines: dict[int, tuple[Line, int]], networks: tuple[Network, Network], report: Callable[[int], None], until: float
+    lines: dict[int, tuple[Line, int]],
+    networks: tuple[Network, Network],
+    report: Callable[[int], None],
+    until: float,
 ) -> float:
-    """Move packets and change networks until `until`; returns how late the latest change was noticed, seconds."""
+    """Move packets and change networks until `until`; returns how late the latest change was
+    noticed, seconds.
+    """
     changes = days(time.monotonic() + 0.1, until)
     change = next(changes, None)
     late = 0.0
@@ -126,7 +135,8 @@ def relay(
             at, number, day = change
             for line, _ in lines.values():
                 line.change(networks[number] if day else DARK_WINDOW, at)
-            report(number if day else 0)  # in the dark the window is that of the network which is always there
+            # in the dark the window is that of the network which is always there
+            report(number if day else 0)
             late = max(late, now - at)
             change = next(changes, None)
         for line, out in lines.values():
@@ -149,8 +159,12 @@ def measure(
     seconds: float = 30.0,
     warm_s: float = 10.0,
 ) -> dict[str, object]:
-    """Run one arm alone; rates and round trips of the packet network, then the optical one. Raises: Failure - no BPF here."""
-    networks = tuple(Network(rate * 1e6, rtt / 2e3) for rate, rtt in zip(rates_mbps, rtts_ms, strict=True))
+    """Run one arm alone; rates and round trips of the packet network, then the optical one. Raises:
+    Failure - no BPF here.
+    """
+    networks = tuple(
+        Network(rate * 1e6, rtt / 2e3) for rate, rtt in zip(rates_mbps, rtts_ms, strict=True)
+    )
     ours = None if arm == "cubic" else Registered(f"net2r_{os.getpid()}")
 
     def reply_of(number: int) -> None:
@@ -162,7 +176,10 @@ def measure(
     with linux.inside(receiver):
         listener = socket.create_server((ENDS[1], PORT))
     here, out = os.pipe()
-    children = [forked(lambda: receive(listener, warm_s, seconds, out)), forked(lambda: send(sender))]
+    children = [
+        forked(lambda: receive(listener, warm_s, seconds, out)),
+        forked(lambda: send(sender)),
+    ]
     line = Line(networks[0], QUEUE)
     undisturbed()
     try:
@@ -182,7 +199,9 @@ def measure(
             os.waitpid(pid, 0)
         if ours:
             ours.close()
-    most = sum(rates_mbps[number] for number in ORDER) / len(ORDER) * DAY_S / (DAY_S + DARK_WINDOW_S)
+    most = (
+        sum(rates_mbps[number] for number in ORDER) / len(ORDER) * DAY_S / (DAY_S + DARK_WINDOW_S)
+    )
     mbps = count * 8e-6 / took
     found = {"arm": arm, "mbps": round(mbps, 2), "of_most": round(mbps / most, 3)}
     return found | {"dropped": line.dropped, "late_ms": round(late * 1e3, 1)}
@@ -195,13 +214,19 @@ def shown(*given: Any) -> None:
 
 def main() -> None:
     """Measure one arm, or several one after the other, each in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("arms", nargs="+", choices=ARMS)
-    parser.add_argument("--rates", default="10,100", help="Mb/s of the packet network and the optical one")
+    parser.add_argument(
+        "--rates", default="10,100", help="Mb/s of the packet network and the optical one"
+    )
     parser.add_argument("--rtts", default="100,40", help="their round trips, ms")
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()
-    rates, rtts = ((float(a), float(b)) for a, b in (text.split(",") for text in (given.rates, given.rtts)))
+    rates, rtts = (
+        (float(a), float(b)) for a, b in (text.split(",") for text in (given.rates, given.rtts))
+    )
     for arm in given.arms:
         pid = forked(partial(shown, arm, rates, rtts, given.seconds))
         os.waitpid(pid, 0)

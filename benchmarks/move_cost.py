@@ -1,11 +1,14 @@
-"""Time an all-reduce loop loses when one of its circuits is moved: drained first, and moved as it is, interleaved.
+"""Time an all-reduce loop loses when one of its circuits is moved: drained first, and moved as it
+is, interleaved.
 
-Twelve ranks all-reduce 1 MB over one ring without a pause while `testbed up` moves the link between gpu01 and gpu02 to a spare port
-and back. Other circuits join the two hosts by a longer path, so that draining has somewhere to go. Lost time is what the slow
-iterations that overlap the move, from the first phase that touches traffic (drain, or switch) to the last commit, took beyond the
-usual one (median before the command); a stall that the move causes lasts until its iteration ends, so it is counted whole. Staging
-before and verification after touch no circuit of the loop; that Ansible and probes slow every rank while they run is the price of
-twelve hosts on one machine's two cores, not of the move.
+Twelve ranks all-reduce 1 MB over one ring without a pause while `testbed up` moves the link between
+gpu01 and gpu02 to a spare port and back. Other circuits join the two hosts by a longer path, so
+that draining has somewhere to go. Lost time is what the slow iterations that overlap the move, from
+the first phase that touches traffic (drain, or switch) to the last commit, took beyond the usual
+one (median before the command); a stall that the move causes lasts until its iteration ends, so it
+is counted whole. Staging before and verification after touch no circuit of the loop; that Ansible
+and probes slow every rank while they run is the price of twelve hosts on one machine's two cores,
+not of the move.
 """
 
 from __future__ import annotations
@@ -39,12 +42,21 @@ def lost_ms(lab: BenchLab, plan: Path) -> float:
     report = lab.call("up", "--topology", plan, "--no-job")
     time.sleep(2.5)
     start = json.loads((Path(str(report["journal"])) / "anchor.json").read_text())["start_ns"]
-    phases = {p["name"]: (start + p["begin_s"] * 1e9, start + (p["begin_s"] + p["seconds"]) * 1e9) for p in report["phases"]}
+    phases = {
+        p["name"]: (start + p["begin_s"] * 1e9, start + (p["begin_s"] + p["seconds"]) * 1e9)
+        for p in report["phases"]
+    }
     begin = phases["drain" if "drain" in phases else "switch"][0]
     end = phases["routes" if "routes" in phases else "link"][1]
     seen = records(lab)
     usual = statistics.median(r["iter_ms"] for r in seen if asked - 1.5e9 < r["begin_ns"] < asked)
-    return float(sum(max(0.0, r["iter_ms"] - usual) for r in seen if r["end_ns"] > begin and r["begin_ns"] < end))
+    return float(
+        sum(
+            max(0.0, r["iter_ms"] - usual)
+            for r in seen
+            if r["end_ns"] > begin and r["begin_ns"] < end
+        )
+    )
 
 
 def main() -> int:
@@ -61,7 +73,9 @@ def main() -> int:
         ends = [("gpu01:p1", "gpu02:p1"), ("gpu01:p3", "gpu02:p3")]
         free = [link for link in rest if not {"gpu01:p3", "gpu02:p3"} & set(link)]
         plans = {
-            (side, drain): lab.plan(f"side{side}-{drain}", [ends[side], *free], transition={"drain": drain})
+            (side, drain): lab.plan(
+                f"side{side}-{drain}", [ends[side], *free], transition={"drain": drain}
+            )
             for side in (0, 1)
             for drain in (True, False)
         }
@@ -75,7 +89,10 @@ def main() -> int:
                     side = 1 - side
                     found.setdefault((settle_s, drain), []).append(lost_ms(lab, plans[side, drain]))
                     how = "drained" if drain else "direct "
-                    print(f"  dark {settle_s * 1e3:.0f} ms, {how}: lost {found[settle_s, drain][-1]:7.1f} ms", flush=True)
+                    print(
+                        f"  dark {settle_s * 1e3:.0f} ms, {how}: lost {found[settle_s, drain][-1]:7.1f} ms",
+                        flush=True,
+                    )
         lab.call("job", "stop")
     middle = {key: statistics.median(values) for key, values in found.items()}
     for settle_s, limit in LIMIT_MS.items():

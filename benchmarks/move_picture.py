@@ -1,8 +1,10 @@
-"""A moving picture of one move under twelve training ranks, drawn from a real run on the emulated lab: docs/move.svg.
+"""A moving picture of one move under twelve training ranks, drawn from a real run on the emulated
+lab: docs/move.svg.
 
-All 48 cross-connects of `job_pause` move. A line is a link, drawn while both of its circuits have light by the emulated switches'
-own record; above, the iterations of rank 0 as it recorded them. Of several moves the one with the median loss is drawn. Time in
-the picture runs slower than it was, by the factor that it says.
+All 48 cross-connects of `job_pause` move. A line is a link, drawn while both of its circuits have
+light by the emulated switches' own record; above, the iterations of rank 0 as it recorded them. Of
+several moves the one with the median loss is drawn. Time in the picture runs slower than it was, by
+the factor that it says.
 
     python -m benchmarks.move_picture [--moves N]
 """
@@ -24,12 +26,16 @@ BEFORE_MS, AFTER_MS, SLOWER = 600.0, 1000.0, 5.0
 WIDTH, HEIGHT, LEFT, STRIP_TOP, STRIP = 880, 520, 24.0, 62.0, 34.0
 CENTRE, RADIUS = (WIDTH / 2, 328.0), 158.0
 Lit = Mapping[frozenset[str], tuple[float, float]]
-"""Of each link, by its two ports, from when to when it had light (ms, from the first circuit that went dark)."""
+"""Of each link, by its two ports, from when to when it had light (ms, from the first circuit that
+went dark).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Filmed:
-    """One move. iterations: begin and end of each (ms, from the first circuit that went dark); changed: the first on new rings."""
+    """One move. iterations: begin and end of each (ms, from the first circuit that went dark);
+    changed: the first on new rings.
+    """
 
     lost_ms: float
     dark_ms: float
@@ -41,7 +47,11 @@ class Filmed:
 def ports(bench: Bench, side: int) -> dict[str, frozenset[str]]:
     """The link that each cross-connect of a plan carries, by `device:ingress->egress`."""
     rows = bench.lab.call("plan", "--topology", bench.plans["auto", side])["circuits"]
-    return {row["path"][0]: frozenset(row["circuit"].split("->")) for row in rows if row["state"] != "break"}
+    return {
+        row["path"][0]: frozenset(row["circuit"].split("->"))
+        for row in rows
+        if row["state"] != "break"
+    }
 
 
 def film(bench: Bench) -> Filmed:
@@ -52,9 +62,14 @@ def film(bench: Bench) -> Filmed:
     seen = dict(bench.seen)
     bench.side = 1 - bench.side
     report = bench.lab.call("up", "--topology", bench.plans["auto", bench.side], "--job", "live")
-    events = {device: bench.lab.ask("history", device=device)["history"][seen[device] :] for device in bench.devices}
+    events = {
+        device: bench.lab.ask("history", device=device)["history"][seen[device] :]
+        for device in bench.devices
+    }
     move = bench.judged(report)
-    zero = min(event[0] for found in events.values() for event in found if event[1] == "broken") * 1e3
+    zero = (
+        min(event[0] for found in events.values() for event in found if event[1] == "broken") * 1e3
+    )
     lit: dict[frozenset[str], tuple[float, float]] = {}
     for device, found in events.items():
         for at_s, what, ingress, egress in (event[:4] for event in found):
@@ -65,18 +80,30 @@ def film(bench: Bench) -> Filmed:
                 lit[new[name]] = (max(at_ms, lit.get(new[name], (-math.inf, 0.0))[0]), math.inf)
     changed = bench.changed(report["ring_change"]) + 1
     _, records = bench.records()
-    return Filmed(move.lost, move.dark, lit, spans(records, zero + bench.wall_ms), changed - records[0]["iter"])
+    return Filmed(
+        move.lost,
+        move.dark,
+        lit,
+        spans(records, zero + bench.wall_ms),
+        changed - records[0]["iter"],
+    )
 
 
 def spans(records: Sequence[Record], zero_ms: float) -> list[tuple[float, float]]:
-    """Of each iteration, from the end of the one before to its own end (ms from `zero_ms`, of wall time)."""
+    """Of each iteration, from the end of the one before to its own end (ms from `zero_ms`, of wall
+    time).
+    """
     finished = [end - zero_ms for end in ends(records)]
-    return list(zip([records[0]["t_wall_ns"] / 1e6 - zero_ms, *finished[:-1]], finished, strict=True))
+    return list(
+        zip([records[0]["t_wall_ns"] / 1e6 - zero_ms, *finished[:-1]], finished, strict=True)
+    )
 
 
 def share(at_ms: float) -> float:
     """Where in the picture's time a moment is, in per cent."""
-    return round(100 * (min(max(at_ms, -BEFORE_MS), AFTER_MS) + BEFORE_MS) / (BEFORE_MS + AFTER_MS), 3)
+    return round(
+        100 * (min(max(at_ms, -BEFORE_MS), AFTER_MS) + BEFORE_MS) / (BEFORE_MS + AFTER_MS), 3
+    )
 
 
 def across(at_ms: float) -> float:
@@ -86,12 +113,16 @@ def across(at_ms: float) -> float:
 
 def place(host: str) -> tuple[float, float]:
     angle = 2 * math.pi * HOSTS.index(host) / len(HOSTS) - math.pi / 2
-    return round(CENTRE[0] + 1.9 * RADIUS * math.cos(angle), 1), round(CENTRE[1] + RADIUS * math.sin(angle), 1)
+    return round(CENTRE[0] + 1.9 * RADIUS * math.cos(angle), 1), round(
+        CENTRE[1] + RADIUS * math.sin(angle), 1
+    )
 
 
 def links(lit: Lit) -> Iterator[str]:
     """Every link as a curve, with the times in which it is drawn."""
-    for number, (link, (begin, end)) in enumerate(sorted(lit.items(), key=lambda item: sorted(item[0]))):
+    for number, (link, (begin, end)) in enumerate(
+        sorted(lit.items(), key=lambda item: sorted(item[0]))
+    ):
         (x1, y1), (x2, y2) = (place(port.partition(":")[0]) for port in sorted(link))
         # two links of one pair of hosts are bent apart
         bend = 0.06 * (1 if number % 2 else -1)
@@ -123,7 +154,11 @@ def captions(filmed: Filmed) -> Iterator[str]:
         end = lines[number + 1][0] if number + 1 < len(lines) else AFTER_MS
         on, off = share(begin), share(end)
         head = "0%" if on == 0 else f"0%,{on - 0.01:.3f}%{{opacity:0}}{on}%"
-        tail = "100%{opacity:1}" if off == 100 else f"{off - 0.01:.3f}%{{opacity:1}}{off}%,100%{{opacity:0}}"
+        tail = (
+            "100%{opacity:1}"
+            if off == 100
+            else f"{off - 0.01:.3f}%{{opacity:1}}{off}%,100%{{opacity:0}}"
+        )
         yield f"<style>@keyframes c{number}{{{head},{tail}}}</style>"
         yield f'<text class="said" style="animation-name:c{number}" x="{WIDTH / 2}" y="132">{text}</text>'
 
@@ -131,7 +166,9 @@ def captions(filmed: Filmed) -> Iterator[str]:
 def drawn(filmed: Filmed) -> str:
     """The picture."""
     seconds = (BEFORE_MS + AFTER_MS) * SLOWER / 1e3
-    usual = statistics.median(end - begin for begin, end in filmed.iterations[: filmed.changed][-AROUND:])
+    usual = statistics.median(
+        end - begin for begin, end in filmed.iterations[: filmed.changed][-AROUND:]
+    )
     bars = "".join(
         f'<rect class="{"long" if end > 0 and number <= filmed.changed else "bar"}" x="{across(begin) + 1}" y="{STRIP_TOP}"'
         f' width="{max(across(end) - across(begin) - 2, 0):.1f}" height="{STRIP}"/>'
@@ -144,7 +181,10 @@ def drawn(filmed: Filmed) -> str:
         for host in HOSTS
     )
     at_ms = range(-400, int(AFTER_MS), 200)
-    ticks = "".join(f'<text class="tick" x="{across(at)}" y="{STRIP_TOP + STRIP + 15}">{at} ms</text>' for at in at_ms)
+    ticks = "".join(
+        f'<text class="tick" x="{across(at)}" y="{STRIP_TOP + STRIP + 15}">{at} ms</text>'
+        for at in at_ms
+    )
     source = f"recorded on the emulated lab; {SLOWER:g} times slower than it was"
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"
  font-family="system-ui, sans-serif" font-size="13">
@@ -170,8 +210,12 @@ def drawn(filmed: Filmed) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=5, help="how many; the one with the median loss is drawn (odd)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--moves", type=int, default=5, help="how many; the one with the median loss is drawn (odd)"
+    )
     parser.add_argument("--out", type=Path, default=PICTURE)
     given = parser.parse_args()
     with bench_lab(len(HOSTS)) as lab:
@@ -181,7 +225,9 @@ def main() -> None:
         moves = sorted((film(bench) for _ in range(given.moves)), key=lambda filmed: filmed.lost_ms)
     chosen = moves[len(moves) // 2]
     given.out.write_text(drawn(chosen))
-    print(f"{given.out}: dark {chosen.dark_ms:.1f} ms, lost {', '.join(f'{move.lost_ms:.0f}' for move in moves)} ms")
+    print(
+        f"{given.out}: dark {chosen.dark_ms:.1f} ms, lost {', '.join(f'{move.lost_ms:.0f}' for move in moves)} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""How long the planner takes: each figure with its limit, the matching compared with networkx's, growth with the number of hosts.
+"""How long the planner takes: each figure with its limit, the matching compared with networkx's,
+growth with the number of hosts.
 
-The demand of the TopoOpt figures is that of a recommendation model: gradients summed over all ranks, and a table of its own width
-on each rank, rows of which go to every other rank and come back as gradients. So traffic between pairs is dense (n (n - 1) pairs),
-no two ranks alike; it makes 60 % of the bytes on the wire, so that half of the degree or more is matched. Timed are the topology
-(split, strides, matchings) with the distribution over planes, hops between all pairs, and the load of every link under an even
-division over shortest paths. What the matchings of more than 128 ranks reach is given as a share of a bound that no matching
-exceeds. Growth is told in processor time, which other work on the machine disturbs less; chains, loads and the search of small
-clusters are made by 1, 2 and 4 processes, which must find the same.
+The demand of the TopoOpt figures is that of a recommendation model: gradients summed over all
+ranks, and a table of its own width on each rank, rows of which go to every other rank and come back
+as gradients. So traffic between pairs is dense (n (n - 1) pairs), no two ranks alike; it makes 60 %
+of the bytes on the wire, so that half of the degree or more is matched. Timed are the topology
+(split, strides, matchings) with the distribution over planes, hops between all pairs, and the load
+of every link under an even division over shortest paths. What the matchings of more than 128 ranks
+reach is given as a share of a bound that no matching exceeds. Growth is told in processor time,
+which other work on the machine disturbs less; chains, loads and the search of small clusters are
+made by 1, 2 and 4 processes, which must find the same.
 """
 
 from __future__ import annotations
@@ -102,7 +105,9 @@ def topoopt(n: int, degree: int) -> str:
 
 
 def grown() -> dict[str, float]:
-    """The exponent of n in the processor time of each part of TopoOpt at d = 8, over `GROWN`; a line for each n."""
+    """The exponent of n in the processor time of each part of TopoOpt at d = 8, over `GROWN`; a
+    line for each n.
+    """
     rows = []
     for n in GROWN:
         demand, lab = tables(n), Lab(n, 8, planes=True)
@@ -115,18 +120,30 @@ def grown() -> dict[str, float]:
         at.append(time.process_time())
         rows.append(np.diff(at))
         topology, hops, loads = rows[-1]
-        print(f"{f'n = {n}, d = 8':<28} topology {topology:.2f} s, hops {hops:.2f} s, loads {loads:.2f} s of a processor")
+        print(
+            f"{f'n = {n}, d = 8':<28} topology {topology:.2f} s, hops {hops:.2f} s, loads {loads:.2f} s of a processor"
+        )
     slopes = np.polyfit(np.log(GROWN), np.log(rows), 1)[0]
     return dict(zip(("topology", "hops", "loads"), slopes.round(2).tolist(), strict=True))
 
 
 def pieces(by: Workers | None) -> tuple[str, float, float]:
-    """A digest of what searches in pieces find, and the time of the chains and of loads of 2048 ranks, s."""
+    """A digest of what searches in pieces find, and the time of the chains and of loads of 2048
+    ranks, s.
+    """
     text = (Path(__file__).parents[1] / "examples/workloads/bert.yaml").read_text()
     workload = Workload.model_validate(yaml.safe_load(text))
     list(spread(by, abs, [(number,) for number in range(CHAINS)]))  # processes are there
     began = time.perf_counter()
-    chains = alternate(parts(workload), Lab(workload.ranks, 4), workload.ranks, budget=10_000, rounds=2, chains=CHAINS, workers=by)
+    chains = alternate(
+        parts(workload),
+        Lab(workload.ranks, 4),
+        workload.ranks,
+        budget=10_000,
+        rounds=2,
+        chains=CHAINS,
+        workers=by,
+    )
     ended = time.perf_counter()
     demand = tables(2048)
     shape = find(demand, Lab(2048, 8, planes=True), seed=1).shape
@@ -142,7 +159,11 @@ def pieces(by: Workers | None) -> tuple[str, float, float]:
         chains.chain,
         [(one.name, one.shape, one.score) for one in small.best],
     )
-    return hashlib.sha256(repr(found).encode() + loads.tobytes()).hexdigest()[:12], ended - began, loads_s
+    return (
+        hashlib.sha256(repr(found).encode() + loads.tobytes()).hexdigest()[:12],
+        ended - began,
+        loads_s,
+    )
 
 
 def matched() -> tuple[float, float]:
@@ -175,7 +196,10 @@ def main() -> int:
         "all-to-all LP, n = 12": seconds(lambda: flow.fullest(strides, demand.mp), 9),
         "BFB of a hypercube of 1024": seconds(lambda: bfb.cost(direct.hypercube(10)), 3),
     }
-    reached = {name: topoopt(n, d) for name, n, d in (("TopoOpt, n = 128, d = 4", 128, 4), ("TopoOpt, n = 432, d = 8", 432, 8))}
+    reached = {
+        name: topoopt(n, d)
+        for name, n, d in (("TopoOpt, n = 128, d = 4", 128, 4), ("TopoOpt, n = 432, d = 8", 432, 8))
+    }
     began = time.perf_counter()
     reached["TopoOpt, n = 4096, d = 8"] = topoopt(4096, 8)
     times["TopoOpt, n = 4096, d = 8"] = time.perf_counter() - began
@@ -185,7 +209,9 @@ def main() -> int:
     print(f"{'memory, n = 4096':<28} {gib:8.2f} GiB limit {LIMIT_GIB:g} GiB, of this whole process")
     growth = times["TopoOpt, n = 4096, d = 8"] / times["TopoOpt, n = 432, d = 8"]
     pairs = (4096 / 432) ** 2
-    print(f"{'growth, 432 to 4096':<28} {growth:8.1f} x the time for {4096 / 432:.1f} x the hosts, {pairs:.0f} x the pairs")
+    print(
+        f"{'growth, 432 to 4096':<28} {growth:8.1f} x the time for {4096 / 432:.1f} x the hosts, {pairs:.0f} x the pairs"
+    )
     other_s, planner_s = matched()
     ratio = other_s / planner_s
     print(
@@ -202,7 +228,9 @@ def main() -> int:
         ).stdout.split()[-1]
         for number in range(3)
     }
-    print(f"{'the same in 3 processes':<28} {'yes' if len(same) == 1 else 'NO'}, plan {' '.join(sorted(same))}")
+    print(
+        f"{'the same in 3 processes':<28} {'yes' if len(same) == 1 else 'NO'}, plan {' '.join(sorted(same))}"
+    )
     slopes = grown()
     print(f"{'growth with n, exponents':<28} {slopes}")
     found = set()
@@ -210,7 +238,9 @@ def main() -> int:
         with workers(count) as by:
             digest, chains_s, loads_s = pieces(by)
         found.add(digest)
-        print(f"{f'{count} worker(s)':<28} {CHAINS} chains {chains_s:.2f} s, loads of 2048 ranks {loads_s:.2f} s, all {digest}")
+        print(
+            f"{f'{count} worker(s)':<28} {CHAINS} chains {chains_s:.2f} s, loads of 2048 ranks {loads_s:.2f} s, all {digest}"
+        )
     worst = max(LIMITS_S, key=lambda name: times[name] / LIMITS_S[name])
     return verdict(
         "planner",

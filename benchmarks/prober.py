@@ -1,11 +1,13 @@
 """Send numbered UDP packets between emulated hosts every millisecond and record when each arrives.
 
-One process holds a socket in every host's network namespace, so that measuring costs a few percent of one core instead of a process
-per host. Used by the benchmarks only; it observes the emulated lab from outside, which hardware would not allow.
+One process holds a socket in every host's network namespace, so that measuring costs a few percent
+of one core instead of a process per host. Used by the benchmarks only; it observes the emulated lab
+from outside, which hardware would not allow.
 
-    python benchmarks/prober.py SECONDS PERIOD_MS < {"hosts": {name: {"pid": .., "address": ..}}, "pairs": [[a, b], ...]}
-Prints one JSON object per direction when done: {"pair": [a, b], "sent": n, "received": n, "gaps": [[from_ns, to_ns], ...]}, the
-gaps longer than 3 periods, on the machine's monotonic clock. SIGTERM ends the measurement early.
+    python benchmarks/prober.py SECONDS PERIOD_MS < {"hosts": {name: {"pid": .., "address": ..}},
+"pairs": [[a, b], ...]} Prints one JSON object per direction when done: {"pair": [a, b], "sent": n,
+"received": n, "gaps": [[from_ns, to_ns], ...]}, the gaps longer than 3 periods, on the machine's
+monotonic clock. SIGTERM ends the measurement early.
 """
 
 from __future__ import annotations
@@ -47,9 +49,15 @@ def namespaced_socket(pid: int, address: str) -> socket.socket:
 def main() -> int:
     seconds, period_ns = float(sys.argv[1]), int(float(sys.argv[2]) * 1e6)
     wanted: dict[str, Any] = json.load(sys.stdin)
-    hosts = {name: (namespaced_socket(int(h["pid"]), h["address"]), str(h["address"])) for name, h in wanted["hosts"].items()}
+    hosts = {
+        name: (namespaced_socket(int(h["pid"]), h["address"]), str(h["address"]))
+        for name, h in wanted["hosts"].items()
+    }
     directions = [(a, b) for pair in wanted["pairs"] for a, b in (pair, pair[::-1])]
-    outgoing = [(hosts[a][0], (hosts[b][1], PORT), i.to_bytes(2, "big")) for i, (a, b) in enumerate(directions)]
+    outgoing = [
+        (hosts[a][0], (hosts[b][1], PORT), i.to_bytes(2, "big"))
+        for i, (a, b) in enumerate(directions)
+    ]
     sent, received = [0] * len(directions), [0] * len(directions)
     last = [0] * len(directions)
     gaps: list[list[tuple[int, int]]] = [[] for _ in directions]
@@ -79,7 +87,8 @@ def main() -> int:
         due += period_ns
         while True:
             left = due - clock()
-            for sock in select.select(listening, (), (), max(0.0, left / 1e9))[0]:  # epoll would round up to a millisecond
+            # epoll would round up to a millisecond
+            for sock in select.select(listening, (), (), max(0.0, left / 1e9))[0]:
                 while True:
                     try:
                         data = sock.recv(16)

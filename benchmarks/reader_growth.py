@@ -1,8 +1,9 @@
-"""How the time of every reader of foreign bytes grows with its input: eight times the bytes, how many times the time.
+"""How the time of every reader of foreign bytes grows with its input: eight times the bytes, how
+many times the time.
 
-The longest inputs of each codec's kept corpus, repeated to 16 KiB and to 128 KiB. A reader that examines each byte a bounded number
-of times takes eight times as long; a quadratic one sixty-four times. Times below the resolution of a few scheduler ticks say
-nothing and count as growth 8.
+The longest inputs of each codec's kept corpus, repeated to 16 KiB and to 128 KiB. A reader that
+examines each byte a bounded number of times takes eight times as long; a quadratic one sixty-four
+times. Times below the resolution of a few scheduler ticks say nothing and count as growth 8.
 """
 
 from __future__ import annotations

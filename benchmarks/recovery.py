@@ -1,12 +1,15 @@
-"""Time from a fault to iterations again, over waiting for the collective's own timeout: rank killed, rank hung, fibre cut.
+"""Time from a fault to iterations again, over waiting for the collective's own timeout: rank
+killed, rank hung, fibre cut.
 
-Six hosts train over a ring with three chords; the guard with `--jobs` watches. Each trial hurts another rank or fibre, and counts
-from before the fault to the end of the first iteration that the job had not made before, by the records of rank 0: iterations that
-are trained twice are part of the cost. The other arm is a rank that hangs without the guard: the others wait for the collective's
-timeout (`TESTBED_TIMEOUT_S` of workloads/host/place.py, 60 s), and then end. Only the time until then counts, to its advantage:
-somebody still has to launch the job again.
+Six hosts train over a ring with three chords; the guard with `--jobs` watches. Each trial hurts
+another rank or fibre, and counts from before the fault to the end of the first iteration that the
+job had not made before, by the records of rank 0: iterations that are trained twice are part of the
+cost. The other arm is a rank that hangs without the guard: the others wait for the collective's
+timeout (`TESTBED_TIMEOUT_S` of workloads/host/place.py, 60 s), and then end. Only the time until
+then counts, to its advantage: somebody still has to launch the job again.
 
-Also reported: iterations lost by going back to a checkpoint (every 20), and that no attempt was made that no fault had caused.
+Also reported: iterations lost by going back to a checkpoint (every 20), and that no attempt was
+made that no fault had caused.
 """
 
 from __future__ import annotations
@@ -42,25 +45,38 @@ def guarded(lab: BenchLab) -> Iterator[Events]:
 
 
 def plan_of(lab: BenchLab) -> Path:
-    links = ring_links(1, (1, 2), HOSTS) + [(f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)]
+    links = ring_links(1, (1, 2), HOSTS) + [
+        (f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)
+    ]
     args = {"iterations": 0, "hidden": 64, "checkpoint_every": 20}
-    return lab.plan("recovery", links, job={"name": "mlp", "workload": "train", "ranks": NAMES, "rings": [NAMES], "args": args})
+    return lab.plan(
+        "recovery",
+        links,
+        job={"name": "mlp", "workload": "train", "ranks": NAMES, "rings": [NAMES], "args": args},
+    )
 
 
 def iterations(lab: BenchLab) -> list[tuple[int, float]]:
     """Every iteration recorded so far, of all launches: its number, and when it ended (wall s)."""
     lab.call("job", "status", check=False)  # brings the newest home
     rows = [
-        json.loads(line) for file in (lab.folder / "runs").rglob("*.iterations.jsonl") for line in file.read_text().splitlines()
+        json.loads(line)
+        for file in (lab.folder / "runs").rglob("*.iterations.jsonl")
+        for line in file.read_text().splitlines()
     ]
-    return sorted(((r["iter"], r["t_wall_ns"] / 1e9 + r["iter_ms"] / 1e3) for r in rows), key=lambda row: row[1])
+    return sorted(
+        ((r["iter"], r["t_wall_ns"] / 1e9 + r["iter_ms"] / 1e3) for r in rows),
+        key=lambda row: row[1],
+    )
 
 
 def again(lab: BenchLab, fault: tuple[float, float], within_s: float = 90.0) -> tuple[float, int]:
-    """How long after a fault the job made an iteration it had not made before, and how many it had made twice by then.
+    """How long after a fault the job made an iteration it had not made before, and how many it had
+    made twice by then.
 
-    fault: when it began to be brought about, and when that was done (wall s): counted from the one; the iterations that the job
-    still ended before the other are not new. Raises: RuntimeError - it makes none.
+    fault: when it began to be brought about, and when that was done (wall s): counted from the one;
+    the iterations that the job still ended before the other are not new. Raises: RuntimeError - it
+    makes none.
     """
     began, done = fault
     give_up = time.monotonic() + within_s
@@ -86,7 +102,9 @@ def hurt(lab: BenchLab, what: str, step: int) -> tuple[float, float]:
 
 
 def unguarded(lab: BenchLab) -> float:
-    """How long (s) a job whose rank hangs stands until it ends, with nobody watching. Raises: RuntimeError - it does not."""
+    """How long (s) a job whose rank hangs stands until it ends, with nobody watching. Raises:
+    RuntimeError - it does not.
+    """
     at, _ = hurt(lab, "hang", 0)
     while lab.call("job", "status", check=False)["state"] == "running":
         if time.time() > at + 180.0:
@@ -109,13 +127,19 @@ def main() -> int:
                     seconds, repeated = again(lab, at)
                     times.append(seconds)
                     twice.append(repeated)
-                    print(f"  {what} {step + 1}: {seconds:5.2f} s to a new iteration, {repeated} iterations made twice", flush=True)
+                    print(
+                        f"  {what} {step + 1}: {seconds:5.2f} s to a new iteration, {repeated} iterations made twice",
+                        flush=True,
+                    )
                     if what == "cut":
                         lab.ask("fibre", name=f"f-{NAMES[1 + step % (HOSTS - 1)]}-p1", cut=False)
                     time.sleep(CALM_S + FIRST_BACKOFF_S + 5.0)  # each trial is the first of a row
         attempts = len(lab.call("status")["recoveries"])
         waited_s = unguarded(lab)
-        print(f"  without the guard: {waited_s:5.2f} s until a job with a hanging rank ends", flush=True)
+        print(
+            f"  without the guard: {waited_s:5.2f} s until a job with a hanging rank ends",
+            flush=True,
+        )
     medians = {what: statistics.median(times) for what, times in took.items()}
     return verdict(
         "recovery",

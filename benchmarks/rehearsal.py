@@ -1,9 +1,10 @@
-"""How well a rehearsal foretells a change: dark time and total, predicted on the twin and then measured, over families of devices.
+"""How well a rehearsal foretells a change: dark time and total, predicted on the twin and then
+measured, over families of devices.
 
-Each lab's devices switch half as fast again as their data sheets say, which only the journals of two earlier changes can tell.
-Then every change is rehearsed and made, in turn. No command that could change a device of the lab may arrive while it is
-rehearsed. Both share this machine's processors, and the twin runs beside an idle lab. It passes if each change is within both
-limits.
+Each lab's devices switch half as fast again as their data sheets say, which only the journals of
+two earlier changes can tell. Then every change is rehearsed and made, in turn. No command that
+could change a device of the lab may arrive while it is rehearsed. Both share this machine's
+processors, and the twin runs beside an idle lab. It passes if each change is within both limits.
 """
 
 from __future__ import annotations
@@ -33,19 +34,28 @@ CYCLES = ((1, 2, 3, 4), (1, 3, 2, 4), (1, 2, 4, 3), (1, 4, 2, 3), (1, 3, 4, 2), 
 
 
 def ring(lab: BenchLab, number: int, ports: int) -> Path:
-    """A plan of one-way rings: on port p the hosts follow each other in the order of cycle number + p."""
+    """A plan of one-way rings: on port p the hosts follow each other in the order of cycle number +
+    p.
+    """
     links = []
     for port in range(1, ports + 1):
         cycle = CYCLES[(number + port) % len(CYCLES)]
-        links += [(f"gpu{a:02d}:p{port}", f"gpu{b:02d}:p{port}") for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
+        links += [
+            (f"gpu{a:02d}:p{port}", f"gpu{b:02d}:p{port}")
+            for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True)
+        ]
     body = [{"a": a, "b": b, "kind": "simplex"} for a, b in links]
     path = lab.plan(f"ring-{number}", [], acceptance={"max_loss_db": 14.0})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"links": body}))
     return path
 
 
-def one_lab(name: str, count: int, options: tuple[str, ...]) -> tuple[list[float], list[float], int]:
-    """The errors of dark time and total of each change (shares), and how many commands to devices the rehearsals caused."""
+def one_lab(
+    name: str, count: int, options: tuple[str, ...]
+) -> tuple[list[float], list[float], int]:
+    """The errors of dark time and total of each change (shares), and how many commands to devices
+    the rehearsals caused.
+    """
     dark, total, written = [], [], 0
     ports = 1 if options else 4
     with bench_lab(HOSTS, *options) as lab:

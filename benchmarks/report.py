@@ -1,8 +1,10 @@
-"""How long `testbed experiment report all` takes, from the command to the page, over 1000 runs of 12 hosts.
+"""How long `testbed experiment report all` takes, from the command to the page, over 1000 runs of
+12 hosts.
 
-The runs are written through the real store and journal, each with what a run of `examples/topoopt-12.json` writes (circuits, phases
-of devices and hosts, light, verification, port counters at 10 Hz for two seconds, forty iterations): 1.2 million points. One run's
-report is given for comparison.
+The runs are written through the real store and journal, each with what a run of
+`examples/topoopt-12.json` writes (circuits, phases of devices and hosts, light, verification, port
+counters at 10 Hz for two seconds, forty iterations): 1.2 million points. One run's report is given
+for comparison.
 """
 
 from __future__ import annotations
@@ -61,8 +63,16 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
     begin = clock.now_ns
     sent = begin + 4000 * MS
     dark = chance.lognormvariate(4.1, 0.2)
-    for k, phase in enumerate(("observe", "plan", "stage", "arm", "drain", "switch", "link", "verify", "job", "launch")):
-        journal.phase(phase, begin + k * 700 * MS, begin + (k + 1) * 700 * MS, detail="as planned", reconfig_id=name)
+    for k, phase in enumerate(
+        ("observe", "plan", "stage", "arm", "drain", "switch", "link", "verify", "job", "launch")
+    ):
+        journal.phase(
+            phase,
+            begin + k * 700 * MS,
+            begin + (k + 1) * 700 * MS,
+            detail="as planned",
+            reconfig_id=name,
+        )
     for n in range(20):
         for host in HOSTS:
             for port in range(1, 5):
@@ -76,13 +86,29 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
                     "oper": 1,
                 }
                 journal.point("port", tags, counted, sent - 1000 * MS + n * 100 * MS)
-    spans = {"ack": 2.0, "command": 12.0, "dark": dark, "link": 1.0, "route": 0.3, "total": dark + 180.0 + chance.random() * 40}
+    spans = {
+        "ack": 2.0,
+        "command": 12.0,
+        "dark": dark,
+        "link": 1.0,
+        "route": 0.3,
+        "total": dark + 180.0 + chance.random() * 40,
+    }
     fields: Fields = {"reconfig_id": name, "seq": 1, "n_circuits": 72, "value": 1}
-    fields |= {f"{k}_ms": v for k, v in spans.items()} | {f"{k}_ns": round(v * MS) for k, v in spans.items()}
-    journal.point("reconfig", {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}, fields, sent)
+    fields |= {f"{k}_ms": v for k, v in spans.items()} | {
+        f"{k}_ns": round(v * MS) for k, v in spans.items()
+    }
+    journal.point(
+        "reconfig", {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}, fields, sent
+    )
     for k in range(4):
         device = f"ocs{k + 1}"
-        tags = {"device": device, "kind": "ocs", "model": ("polatis-scpi", "calient-tl1")[k // 2], "op": "change"}
+        tags = {
+            "device": device,
+            "kind": "ocs",
+            "model": ("polatis-scpi", "calient-tl1")[k // 2],
+            "op": "change",
+        }
         ends: Fields = {
             "reconfig_id": name,
             "n_ports": 48,
@@ -95,11 +121,25 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
         }
         ends |= {"t_link_up_ns": round((dark + 3) * MS), "t_route_ns": round((dark + 3.3) * MS)}
         journal.point("reconfig_device", tags, ends, sent + k)
-        journal.phase("switch", sent, sent + round(dark * MS), kind="device", subject=device, reconfig_id=name)
+        journal.phase(
+            "switch", sent, sent + round(dark * MS), kind="device", subject=device, reconfig_id=name
+        )
         for phase in ("command", "dark", "settle", "up"):
-            journal.point("device_phase", {"device": device, "kind": "ocs"}, {"phase": phase, "reconfig_id": name}, sent + k)
+            journal.point(
+                "device_phase",
+                {"device": device, "kind": "ocs"},
+                {"phase": phase, "reconfig_id": name},
+                sent + k,
+            )
     for k, host in enumerate(HOSTS):
-        journal.phase("light", sent, sent + round((dark + 2) * MS) + k, kind="host", subject=host, reconfig_id=name)
+        journal.phase(
+            "light",
+            sent,
+            sent + round((dark + 2) * MS) + k,
+            kind="host",
+            subject=host,
+            reconfig_id=name,
+        )
         journal.phase(
             "commit",
             sent + round((dark + 2) * MS),
@@ -109,13 +149,31 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
             reconfig_id=name,
         )
     for level in ("map", "light", "link", "identity", "forwarding"):
-        done: Fields = {"reconfig_id": name, "ok": 1, "passed": 48, "total": 48, "duration_ms": 20.0, "detail": "48/48"}
+        done: Fields = {
+            "reconfig_id": name,
+            "ok": 1,
+            "passed": 48,
+            "total": 48,
+            "duration_ms": 20.0,
+            "detail": "48/48",
+        }
         journal.point("verify", {"level": level}, done, sent + 150 * MS)
     for k in range(84):
         a, b = HOSTS[k % 12], HOSTS[(k + 1) % 12]
-        fields = {"circuit": f"{a}:p{k % 4 + 1}->{b}:p{k % 4 + 1}", "source": a, "target": b, "state": "made", "loss_db": 2.5}
+        fields = {
+            "circuit": f"{a}:p{k % 4 + 1}->{b}:p{k % 4 + 1}",
+            "source": a,
+            "target": b,
+            "state": "made",
+            "loss_db": 2.5,
+        }
         journal.point("circuit", {"ocs": f"ocs{k % 4 + 1}", "id": str(k)}, fields, sent + 200 * MS)
-        journal.point("optical", {"device": f"ocs{k % 4 + 1}", "port": str(k)}, {"rx_dbm": -1.5}, sent + 150 * MS)
+        journal.point(
+            "optical",
+            {"device": f"ocs{k % 4 + 1}", "port": str(k)},
+            {"rx_dbm": -1.5},
+            sent + 150 * MS,
+        )
     clock.now_ns = sent + 500 * MS
     for n in range(40):
         took = 1300.0 if n == 0 else 250.0 + chance.gauss(0, 12)
@@ -137,10 +195,21 @@ def fill(runs: int) -> int:
         with Store(settings.store_path, durable=False) as store:
             for _ in range(runs):
                 run = store.new_run(
-                    "up", KEY, plan_name="topoopt-12", plan_sha="00", plan_text=json.dumps(PLAN), inventory="/nowhere", user="bench"
+                    "up",
+                    KEY,
+                    plan_name="topoopt-12",
+                    plan_sha="00",
+                    plan_text=json.dumps(PLAN),
+                    inventory="/nowhere",
+                    user="bench",
                 )
                 run.found({"current": None}, {"hosts": HOSTS})
-                job = store.add_job(tenancy_key(KEY, "bench"), run.id, "ddp", JobSpec(Job("ddp", "train", ()), "ddp", "gloo"))
+                job = store.add_job(
+                    tenancy_key(KEY, "bench"),
+                    run.id,
+                    "ddp",
+                    JobSpec(Job("ddp", "train", ()), "ddp", "gloo"),
+                )
                 with Journal(settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
                     write(journal, run.id, clock, chance)
                     points += journal.points
@@ -154,7 +223,15 @@ def fill(runs: int) -> int:
 def timed(*argv: str) -> tuple[float, Path]:
     """Seconds of one command, and the page it wrote."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "orchestrator.cli.main", "experiment", "report", *argv, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator.cli.main",
+        "experiment",
+        "report",
+        *argv,
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     took = time.perf_counter() - began
     return took, Path(json.loads(done.stdout)["data"]["file"])
@@ -164,7 +241,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         for name in ("DATA", "STATE", "LOCK"):
             os.environ[f"TESTBED_{name}_DIR"] = str(Path(home, name.lower()))
-        os.environ["XDG_CONFIG_HOME"], os.environ["XDG_CACHE_HOME"] = f"{home}/config", f"{home}/cache"
+        os.environ["XDG_CONFIG_HOME"], os.environ["XDG_CACHE_HOME"] = (
+            f"{home}/config",
+            f"{home}/cache",
+        )
         points = fill(RUNS)
         undisturbed()
         timed("last")  # matplotlib makes its list of fonts once in a machine's life
@@ -175,7 +255,9 @@ def main() -> int:
         size, html = page.stat().st_size, page.read_text(encoding="utf-8")
         one = statistics.median(timed("last")[0] for _ in range(ROUNDS))
     whole = f"{RUNS} reconfigurations were recorded." in html
-    print(f"{RUNS} runs, {points} points: {', '.join(f'{t:.2f}' for t in times)} s, page {size / 1e6:.2f} MB; one run {one:.2f} s")
+    print(
+        f"{RUNS} runs, {points} points: {', '.join(f'{t:.2f}' for t in times)} s, page {size / 1e6:.2f} MB; one run {one:.2f} s"
+    )
     return verdict(
         "report",
         statistics.median(times),

@@ -1,9 +1,11 @@
-"""Fibres cut under a training job: how soon the guard reports it, and how soon traffic is rerouted, job running all the while.
+"""Fibres cut under a training job: how soon the guard reports it, and how soon traffic is rerouted,
+job running all the while.
 
-A lab of six hosts carries a ring with three chords and a training job. Twelve times one of its cables is cut through; the guard
-learns it from the hosts, routes traffic around it, and puts the planned routes back when the cable is whole again. Detection counts
-from before the cut to the guard's word; the reroute from the first host's loss of carrier to the last host's commit. The job must
-have finished iterations after every reroute; how long it stood still is reported.
+A lab of six hosts carries a ring with three chords and a training job. Twelve times one of its
+cables is cut through; the guard learns it from the hosts, routes traffic around it, and puts the
+planned routes back when the cable is whole again. Detection counts from before the cut to the
+guard's word; the reroute from the first host's loss of carrier to the last host's commit. The job
+must have finished iterations after every reroute; how long it stood still is reported.
 """
 
 from __future__ import annotations
@@ -76,8 +78,16 @@ def guarded(lab: BenchLab) -> Iterator[Events]:
 
 def plan_of(lab: BenchLab) -> tuple[Path, list[str]]:
     """The plan, and the cables that carry it."""
-    links = ring_links(1, (1, 2), HOSTS) + [(f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)]
-    job = {"name": "mlp", "workload": "train", "ranks": NAMES, "rings": [NAMES], "args": {"iterations": 0, "hidden": 64}}
+    links = ring_links(1, (1, 2), HOSTS) + [
+        (f"gpu{n:02d}:p3", f"gpu{n + HOSTS // 2:02d}:p3") for n in range(1, HOSTS // 2 + 1)
+    ]
+    job = {
+        "name": "mlp",
+        "workload": "train",
+        "ranks": NAMES,
+        "rings": [NAMES],
+        "args": {"iterations": 0, "hidden": 64},
+    }
     cables = sorted({f"f-{end.replace(':', '-')}" for link in links for end in link})
     return lab.plan("ring-and-chords", links, job=job), cables
 
@@ -85,7 +95,11 @@ def plan_of(lab: BenchLab) -> tuple[Path, list[str]]:
 def longest_gap_s(lab: BenchLab, begin: float, end: float) -> float:
     """The longest time the job finished no iteration in, between two wall times (s)."""
     files = (lab.folder / "runs").rglob("*.iterations.jsonl")
-    at = sorted(json.loads(line)["t_wall_ns"] / 1e9 for file in files for line in file.read_text().splitlines())
+    at = sorted(
+        json.loads(line)["t_wall_ns"] / 1e9
+        for file in files
+        for line in file.read_text().splitlines()
+    )
     inside = [t for t in at if begin <= t <= end]
     return max((b - a for a, b in pairwise(inside)), default=end - begin)
 

@@ -1,10 +1,11 @@
-"""How exactly the emulated rotor keeps its slots: packets that arrive outside their circuit, and the share of time with light.
+"""How exactly the emulated rotor keeps its slots: packets that arrive outside their circuit, and
+the share of time with light.
 
-    python benchmarks/rotor.py [SECONDS]
-Four hosts on one rotor, three slots in which each meets each. All hosts send small frames all the time, to whom the slot says; the
-kernel stamps each frame as it arrives at a host. A frame is misplaced if the circuit it came by was dark at that time. Duty is the
-share of what was sent that arrived, against the share of time that the schedule is lit. Slots of 1 ms (0.9 ms of them lit) are
-judged, slots of 200 us (160 us) are reported.
+    python benchmarks/rotor.py [SECONDS] Four hosts on one rotor, three slots in which each meets
+each. All hosts send small frames all the time, to whom the slot says; the kernel stamps each frame
+as it arrives at a host. A frame is misplaced if the circuit it came by was dark at that time. Duty
+is the share of what was sent that arrived, against the share of time that the schedule is lit.
+Slots of 1 ms (0.9 ms of them lit) are judged, slots of 200 us (160 us) are reported.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ GAP_S = 0.0002  # between rounds, in which each host sends a frame
 
 @dataclass(slots=True)
 class Counted:
-    """What one run saw: frames sent, frames received, of them misplaced, and how late the worst was (us)."""
+    """What one run saw: frames sent, frames received, of them misplaced, and how late the worst was
+    (us).
+    """
 
     sent: int = 0
     received: int = 0
@@ -101,7 +104,9 @@ def received(number: int, wire: socket.socket) -> Iterator[tuple[int, int, int]]
 
 
 def ahead_ns() -> int:
-    """How far the wall clock, by which the kernel stamps, is ahead of the monotonic one, by which the rotor turns."""
+    """How far the wall clock, by which the kernel stamps, is ahead of the monotonic one, by which
+    the rotor turns.
+    """
     found = []
     for _ in range(50):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -109,7 +114,14 @@ def ahead_ns() -> int:
     return min(found)[1]
 
 
-def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, dark_window_us: int, seconds: float) -> Counted:
+def run(
+    rotor: Rotor,
+    wired: list[socket.socket],
+    truth: Truth,
+    dwell_us: int,
+    dark_window_us: int,
+    seconds: float,
+) -> Counted:
     """Turn for a while with all hosts sending, and judge every arrival."""
     rotor.send(f"LOAD BEGIN {len(MATCHINGS)} {dwell_us} {dark_window_us}")
     for slot, matching in enumerate(MATCHINGS):
@@ -120,7 +132,12 @@ def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, d
     time.sleep(0.5)
     counted = Counted()
     frames = [
-        b"\xff" * 6 + b"\x02\0\0\0\0" + bytes([n]) + struct.pack("!H", PROTOCOL) + bytes([n]) + bytes(45)
+        b"\xff" * 6
+        + b"\x02\0\0\0\0"
+        + bytes([n])
+        + struct.pack("!H", PROTOCOL)
+        + bytes([n])
+        + bytes(45)
         for n in range(1, HOSTS + 1)
     ]
     ahead, ends = [ahead_ns()], time.monotonic() + seconds
@@ -129,12 +146,19 @@ def run(rotor: Rotor, wired: list[socket.socket], truth: Truth, dwell_us: int, d
         for wire, frame in zip(wired, frames, strict=True):
             wire.send(frame)
             counted.sent += 1
-        time.sleep(max(0.0, chance.uniform(0.0, 2 * GAP_S) - (time.monotonic() - now)))  # in step with no slot
+        # in step with no slot
+        time.sleep(max(0.0, chance.uniform(0.0, 2 * GAP_S) - (time.monotonic() - now)))
     ahead.append(ahead_ns())
     rotor.send("STOP")
-    start, dwell, dark_window = scheduled["start_ns"], scheduled["dwell_ns"], scheduled["dark_window_ns"]
+    start, dwell, dark_window = (
+        scheduled["start_ns"],
+        scheduled["dwell_ns"],
+        scheduled["dark_window_ns"],
+    )
     maps = [{(int(i), int(e) - SIZE) for i, e in slot} for slot in scheduled["slots"]]
-    for sender, receiver, wall_ns in chain.from_iterable(received(number, wire) for number, wire in enumerate(wired, 1)):
+    for sender, receiver, wall_ns in chain.from_iterable(
+        received(number, wire) for number, wire in enumerate(wired, 1)
+    ):
         counted.received += 1
         step, off = divmod(wall_ns - sum(ahead) // 2 - start, dwell + dark_window)
         if off < dwell and (sender, receiver) in maps[step % len(maps)]:
@@ -152,7 +176,9 @@ def main() -> int:
         inventory, state = Path(folder) / "lab", Path(folder) / "state"
         write(inventory, state, HOSTS, 1, "--driver", "rotor")
         with running(inventory):
-            (port,) = re.findall(r"tcp://127\.0\.0\.1:(\d+)", (inventory / "devices.yml").read_text())
+            (port,) = re.findall(
+                r"tcp://127\.0\.0\.1:(\d+)", (inventory / "devices.yml").read_text()
+            )
             truth, rotor = Truth(state / "control.sock"), Rotor(int(port))
             wired = list(wires([host["pid"] for host in truth.ask("status")["hosts"].values()]))
             for dwell_us, dark_window_us in CASES:
@@ -168,7 +194,12 @@ def main() -> int:
                 figures[f"duty_{dwell_us + dark_window_us}us"] = round(duty, 4)
                 if (dwell_us, dark_window_us) == CASES[0]:
                     met = outside < LIMIT_PERCENT and off <= DUTY_PERCENT
-                    figures |= {"value": round(outside, 4), "unit": "%", "limit": LIMIT_PERCENT, "ratio": round(duty / wanted, 4)}
+                    figures |= {
+                        "value": round(outside, 4),
+                        "unit": "%",
+                        "limit": LIMIT_PERCENT,
+                        "ratio": round(duty / wanted, 4),
+                    }
             for wire in wired:
                 wire.close()
     print(json.dumps({"name": "rotor", **figures, "pass": met}))

@@ -1,11 +1,13 @@
-"""What sampling 48 ports 100 times a second costs: of a core of each machine, and of a job's all-reduce.
+"""What sampling 48 ports 100 times a second costs: of a core of each machine, and of a job's
+all-reduce.
 
-A private emulated lab of 12 hosts with four ports each runs an all-reduce job on the TopoOpt plan, over one ring: what bounds it
-are the links, as on real hosts, and not the cores that twelve emulated ones share. Sampling is on and off in turns, many times. The
-processor time of every agent and of the operator's process comes from the scheduler's own accounts (/proc/PID/schedstat); what
-they take without sampling is taken off. The figure is the most that any one machine gives: in a real lab each host and the operator
-are machines of their own. The sum over all twelve, which only an emulated lab has on one machine, is printed too, as are 10 and
-1000 samples a second.
+A private emulated lab of 12 hosts with four ports each runs an all-reduce job on the TopoOpt plan,
+over one ring: what bounds it are the links, as on real hosts, and not the cores that twelve
+emulated ones share. Sampling is on and off in turns, many times. The processor time of every agent
+and of the operator's process comes from the scheduler's own accounts (/proc/PID/schedstat); what
+they take without sampling is taken off. The figure is the most that any one machine gives: in a
+real lab each host and the operator are machines of their own. The sum over all twelve, which only
+an emulated lab has on one machine, is printed too, as are 10 and 1000 samples a second.
 """
 
 from __future__ import annotations
@@ -38,13 +40,19 @@ def network(pid: int | str) -> str:
 
 
 def agents(lab: BenchLab) -> list[int]:
-    """The processes of all agents of this lab: watchdogs and daemons, found by their hosts' network namespaces."""
+    """The processes of all agents of this lab: watchdogs and daemons, found by their hosts' network
+    namespaces.
+    """
     hosts = {network(host["pid"]) for host in lab.ask("status")["hosts"].values()}
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             tokens = (entry / "cmdline").read_bytes().split(b"\0")
-            if any(w.endswith(b"agent/__main__.py") for w in tokens) and b"attach" not in tokens and network(entry.name) in hosts:
+            if (
+                any(w.endswith(b"agent/__main__.py") for w in tokens)
+                and b"attach" not in tokens
+                and network(entry.name) in hosts
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -61,7 +69,11 @@ def plan(lab: BenchLab) -> Path:
     body: dict[str, Any] = json.loads((ROOT / "examples" / "topoopt-12.json").read_text())
     body.pop("$schema", None)
     job = {"ranks": body["job"]["ranks"], "rings": body["job"]["rings"][:1], "backend": "gloo"}
-    body |= {"name": "sampled", "job": job | {"name": "sampled", "workload": "allreduce", "args": {"minbytes": SIZE, "loop": True}}}
+    body |= {
+        "name": "sampled",
+        "job": job
+        | {"name": "sampled", "workload": "allreduce", "args": {"minbytes": SIZE, "loop": True}},
+    }
     path = lab.folder / "sampled.json"
     path.write_text(json.dumps(body))
     return path
@@ -73,8 +85,12 @@ class Bench:
     def __init__(self, hosts: Hosts, lab: BenchLab, journal: Journal) -> None:
         self.hosts, self.lab, self.journal = hosts, lab, journal
 
-    async def window(self, hz: float, seconds: float) -> tuple[dict[str, float], float, tuple[int, int], float]:
-        """Shares of a core that each host's agent and this process took, when that was (wall ns), samples a second and port."""
+    async def window(
+        self, hz: float, seconds: float
+    ) -> tuple[dict[str, float], float, tuple[int, int], float]:
+        """Shares of a core that each host's agent and this process took, when that was (wall ns),
+        samples a second and port.
+        """
         queue, counters = self.hosts.channels.subscribe(), Counters(self.journal)
         await self.hosts.measure.stream_counters(1 / hz if hz else None)
         await asyncio.sleep(0.2)
@@ -91,7 +107,10 @@ class Bench:
             if event.kind == "counters":
                 counters.add(event)
         took = time.monotonic() - began
-        shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)]
+        shares = [
+            (now - then) / 1e9 / took
+            for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)
+        ]
         hosts = per_host(shares, [network(pid) for pid in pids])
         operator = (time.process_time_ns() - here) / 1e9 / took
         await self.hosts.measure.stream_counters(None)
@@ -109,7 +128,9 @@ def per_host(shares: list[float], hosts: list[str]) -> dict[str, float]:
 
 
 async def measure(lab: BenchLab, steps: int, window_s: float) -> dict[str, Any]:
-    """Cost with the job running, sampling on and off in turns; then other rates for a while each."""
+    """Cost with the job running, sampling on and off in turns; then other rates for a while
+    each.
+    """
     inventory = load_lab(lab.inventory)
     windows: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     costs: dict[float, list[tuple[dict[str, float], float, float]]] = {}
@@ -161,9 +182,18 @@ def main() -> int:
     idle_here = statistics.median(c[1] for c in costs[0])
 
     def cost(hz: float) -> tuple[float, float, float]:
-        """Of the busiest host, of all hosts together, of the operator; what they take unsampled taken off."""
-        hosts = {host: statistics.median(c[0][host] for c in costs[hz]) - idle_host[host] for host in idle_host}
-        return max(hosts.values()), sum(hosts.values()), statistics.median(c[1] for c in costs[hz]) - idle_here
+        """Of the busiest host, of all hosts together, of the operator; what they take unsampled
+        taken off.
+        """
+        hosts = {
+            host: statistics.median(c[0][host] for c in costs[hz]) - idle_host[host]
+            for host in idle_host
+        }
+        return (
+            max(hosts.values()),
+            sum(hosts.values()),
+            statistics.median(c[1] for c in costs[hz]) - idle_here,
+        )
 
     for hz in (10, HZ, 1000):
         worst, total, here = cost(hz)
@@ -175,7 +205,9 @@ def main() -> int:
         )
     with_, without = (statistics.median(rates[on]) for on in (True, False))
     pairs = min(len(rates[True]), len(rates[False]))
-    print(f"all-reduce of {SIZE}: {with_:.1f} Mb/s sampled, {without:.1f} Mb/s not, medians of {pairs}: {with_ / without:.4f}")
+    print(
+        f"all-reduce of {SIZE}: {with_:.1f} Mb/s sampled, {without:.1f} Mb/s not, medians of {pairs}: {with_ / without:.4f}"
+    )
     worst, total, here = cost(HZ)
     slower = 1 - with_ / without
     return verdict(

@@ -1,19 +1,23 @@
-"""A job with a shadow against the same job without, and with a checkpoint every iteration; what kills of its ranks then cost.
+"""A job with a shadow against the same job without, and with a checkpoint every iteration; what
+kills of its ranks then cost.
 
-    python benchmarks/shadow.py [time | kills]
-Five hosts, four of them with ranks that train a perceptron of 399 370 parameters over one ring. Arms by turns in one run: none;
-tap (`job.shadow`); sync, a checkpoint every iteration; async, the same in a thread, which is only reported. An iteration is
-from the end of the one before to its own; ratios of medians with their intervals. Links of 500 Mb/s, as in
-extensions/shadow/scenarios/checkmate: links here are dilated a hundredfold and disks, which are memory, are not, so at the
-usual 250 Mb/s a checkpoint is a smaller part of an iteration, whatever a shadow does. The ratios there are reported, too.
+    python benchmarks/shadow.py [time | kills] Five hosts, four of them with ranks that train a
+perceptron of 399 370 parameters over one ring. Arms by turns in one run: none; tap (`job.shadow`);
+sync, a checkpoint every iteration; async, the same in a thread, which is only reported. An
+iteration is from the end of the one before to its own; ratios of medians with their intervals.
+Links of 500 Mb/s, as in extensions/shadow/scenarios/checkmate: links here are dilated a hundredfold
+and disks, which are memory, are not, so at the usual 250 Mb/s a checkpoint is a smaller part of an
+iteration, whatever a shadow does. The ratios there are reported, too.
 
-Equal: share of iterations that the shadow says it followed. That it is never different without saying so is looked at here: the
-file that the shadow leaves is held, bit by bit, against the checkpoint of the same iteration that the ranks wrote: at the end of
-each job with a tap, and after each kill. To have one there, the ranks of the jobs that are killed write one every iteration.
+Equal: share of iterations that the shadow says it followed. That it is never different without
+saying so is looked at here: the file that the shadow leaves is held, bit by bit, against the
+checkpoint of the same iteration that the ranks wrote: at the end of each job with a tap, and after
+each kill. To have one there, the ranks of the jobs that are killed write one every iteration.
 
-Kills: SIGKILL to a random rank at a random moment, then `testbed job restore`. Lost are the iterations that rank 0
-had noted beyond the one it goes on from. Baseline: a job without a shadow, with a checkpoint every 20 iterations, killed at moments
-drawn one from each twentieth of that period, and `testbed up` again.
+Kills: SIGKILL to a random rank at a random moment, then `testbed job restore`. Lost are the
+iterations that rank 0 had noted beyond the one it goes on from. Baseline: a job without a shadow,
+with a checkpoint every 20 iterations, killed at moments drawn one from each twentieth of that
+period, and `testbed up` again.
 """
 
 from __future__ import annotations
@@ -53,7 +57,13 @@ WITHIN_S = 60.0
 
 
 def plan(lab: BenchLab, name: str, args: dict[str, Any], *, shadow: bool) -> Path:
-    job: dict[str, Any] = {"name": name, "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": args}
+    job: dict[str, Any] = {
+        "name": name,
+        "workload": "train",
+        "ranks": HOSTS,
+        "rings": [HOSTS],
+        "args": args,
+    }
     if shadow:
         job["shadow"] = {"host": SHADOW, "taps": "auto"}
     return lab.plan(name, ring_links(1, (1, 2), len(HOSTS)), job=job)
@@ -61,19 +71,27 @@ def plan(lab: BenchLab, name: str, args: dict[str, Any], *, shadow: bool) -> Pat
 
 def newest_checkpoint(pid: int, iteration: int | None = None) -> Path | None:
     """The checkpoint that a host wrote last, of this iteration if one is given."""
-    found = list((root(pid) / CHECKPOINTS).rglob(f"checkpoint-*-{'*' if iteration is None else iteration}.pt"))
+    found = list(
+        (root(pid) / CHECKPOINTS).rglob(
+            f"checkpoint-*-{'*' if iteration is None else iteration}.pt"
+        )
+    )
     return max(found, key=lambda path: path.stat().st_mtime_ns) if found else None
 
 
 def same_bits(lab: BenchLab, torch: Any) -> tuple[int, bool | None]:
-    """The iteration of the shadow's file, and whether the ranks' checkpoints of it have the same bits; None: there are none."""
+    """The iteration of the shadow's file, and whether the ranks' checkpoints of it have the same
+    bits; None: there are none.
+    """
     hosts = pids(lab)
     kept = newest_checkpoint(hosts[SHADOW])
     if kept is None:
         return 0, None
     iteration = int(kept.stem.split("-")[2])
     own = [path for host in HOSTS if (path := newest_checkpoint(hosts[host], iteration))]
-    return iteration, {state_hash(torch, path) for path in own} == {state_hash(torch, kept)} if own else None
+    return iteration, {state_hash(torch, path) for path in own} == {
+        state_hash(torch, kept)
+    } if own else None
 
 
 class Followed:
@@ -87,26 +105,48 @@ class Followed:
         pid = pids(lab)[SHADOW]
         folder = newest(pid, job)
         reports = lines(folder / "shadow.jsonl") if folder else []
-        self.equal, self.judged = self.equal + sum(one["equal"] for one in reports), self.judged + len(reports)
+        self.equal, self.judged = (
+            self.equal + sum(one["equal"] for one in reports),
+            self.judged + len(reports),
+        )
         iteration, same = same_bits(lab, torch)
-        self.compared, self.different = self.compared + (same is not None), self.different + (same is False)
+        self.compared, self.different = (
+            self.compared + (same is not None),
+            self.different + (same is False),
+        )
         return iteration
 
 
-def timed(lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds: int) -> dict[str, Any]:
+def timed(
+    lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds: int
+) -> dict[str, Any]:
     """Run these arms by turns; the ratios of their medians to that of the first, with intervals."""
     found: dict[str, list[Trained]] = {arm: [] for arm in arms}
     for arm in order(arms, rounds):
-        args = {"hidden": 512, "batch": 16, "iterations": ITERATIONS, "checkpoint_every": ITERATIONS} | ARMS[arm]
-        found[arm].append(one := trained(lab, plan(lab, "timed", args, shadow=arm == "tap"), "timed", HOSTS, 120))
+        args = {
+            "hidden": 512,
+            "batch": 16,
+            "iterations": ITERATIONS,
+            "checkpoint_every": ITERATIONS,
+        } | ARMS[arm]
+        found[arm].append(
+            one := trained(lab, plan(lab, "timed", args, shadow=arm == "tap"), "timed", HOSTS, 120)
+        )
         text = ""
         if arm == "tap":
             time.sleep(1.0)
             text = f", its shadow kept {seen.add(lab, torch, 'timed')} of {ITERATIONS}"
         took = one.took_ms(WARM)
-        print(f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{text}", flush=True)
+        print(
+            f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{text}",
+            flush=True,
+        )
     lab.call("down", "--yes")
-    figures: dict[str, Any] = {"none_ms": round(statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1)}
+    figures: dict[str, Any] = {
+        "none_ms": round(
+            statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1
+        )
+    }
     alone = [one.took_ms(WARM) for one in found[arms[0]]]
     figures |= {arm: ratio(alone, [one.took_ms(WARM) for one in found[arm]]) for arm in arms[1:]}
     return figures
@@ -114,7 +154,9 @@ def timed(lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds
 
 def computing(one: Trained) -> float:
     """What of an iteration is no exchange (ms, median)."""
-    return statistics.median(float(r["iter_ms"]) - float(r["comm_ms"]) for r in one.records if r["iter"] > WARM)
+    return statistics.median(
+        float(r["iter_ms"]) - float(r["comm_ms"]) for r in one.records if r["iter"] > WARM
+    )
 
 
 def ranks(pid: int) -> list[int]:
@@ -157,7 +199,10 @@ def kill(lab: BenchLab, job: str, host: str) -> tuple[int, dict[str, Any]]:
     def ended() -> bool:
         status.update(lab.call("job", "status", check=False))
         shadows = status["attached"].get("shadow", ())
-        alive = [status["state"] in ("starting", "running"), *(each["state"] == "running" for each in shadows)]
+        alive = [
+            status["state"] in ("starting", "running"),
+            *(each["state"] == "running" for each in shadows),
+        ]
         return not any(alive)
 
     until(ended, f"the job ends whose rank on {host} was killed", 0.2)
@@ -166,7 +211,10 @@ def kill(lab: BenchLab, job: str, host: str) -> tuple[int, dict[str, Any]]:
 
 def shadowed(lab: BenchLab, torch: Any, chance: random.Random, seen: Followed) -> list[int]:
     """Kill ranks of a job with a shadow; the iterations lost each time."""
-    path, losses = plan(lab, "kills", {"iterations": 0, "hidden": 256, "checkpoint_every": 1}, shadow=True), []
+    path, losses = (
+        plan(lab, "kills", {"iterations": 0, "hidden": 256, "checkpoint_every": 1}, shadow=True),
+        [],
+    )
     lab.call("up", "--topology", path)
     begun = 0
     for number in range(1, KILLS + 1):
@@ -184,13 +232,18 @@ def shadowed(lab: BenchLab, torch: Any, chance: random.Random, seen: Followed) -
             begun = made(lab, "kills")
             continue
         losses.append(last - begun)
-        print(f"  kill {number} of {host} after iteration {last}: kept {kept}, goes on from {begun}", flush=True)
+        print(
+            f"  kill {number} of {host} after iteration {last}: kept {kept}, goes on from {begun}",
+            flush=True,
+        )
     lab.call("down", "--yes")
     return losses
 
 
 def every(lab: BenchLab, chance: random.Random) -> list[int]:
-    """Kill ranks of a job with a checkpoint every so many iterations; the iterations lost each time."""
+    """Kill ranks of a job with a checkpoint every so many iterations; the iterations lost each
+    time.
+    """
     args = {"iterations": 0, "hidden": 256, "checkpoint_every": EVERY}
     path, losses, begun = plan(lab, "every", args, shadow=False), [], 0
     lab.call("up", "--topology", path)
@@ -247,7 +300,14 @@ def main() -> int:
     print(f"  {figures}; load {os.getloadavg()[0]:.1f}")
     good &= share >= EQUAL and seen.different == 0 and seen.compared > 0
     return verdict(
-        "shadow", value, "of none", TAPPED[1] if "time" in parts else None, "at most", also=good, **figures, label="native"
+        "shadow",
+        value,
+        "of none",
+        TAPPED[1] if "time" in parts else None,
+        "at most",
+        also=good,
+        **figures,
+        label="native",
     )
 
 

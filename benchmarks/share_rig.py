@@ -1,8 +1,10 @@
-"""Several jobs of a lab, watched and set going from outside: packets at the glass, and ranks stopped for less than an iteration.
+"""Several jobs of a lab, watched and set going from outside: packets at the glass, and ranks
+stopped for less than an iteration.
 
-A packet is noted where it leaves the fabric for a host, behind all queues, by a packet socket in the namespace of the glass; so
-rates and times are those of the links, whatever hosts and programs say. Jobs are brought to a known beginning with signals: the
-ranks of one are stopped while they compute, and go on when the other's burst has begun and the wanted gap is over.
+A packet is noted where it leaves the fabric for a host, behind all queues, by a packet socket in
+the namespace of the glass; so rates and times are those of the links, whatever hosts and programs
+say. Jobs are brought to a known beginning with signals: the ranks of one are stopped while they
+compute, and go on when the other's burst has begun and the wanted gap is over.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ LAUNCH_S = 40.0
 
 @dataclass(frozen=True)
 class Load:
-    """A job: who sends so many bytes to whom in every iteration, after computing. transfers: source, target, bytes."""
+    """A job: who sends so many bytes to whom in every iteration, after computing. transfers:
+    source, target, bytes.
+    """
 
     owner: str
     transfers: tuple[tuple[str, str, int], ...]
@@ -45,12 +49,29 @@ class Load:
     def receivers(self) -> list[str]:
         return sorted({target for _, target, _ in self.transfers})
 
-    def plan(self, lab: BenchLab, name: str, *, light: int = 0, segment: str = "", **more: object) -> Path:
-        """A plan for it: over circuits between ports of this number, or over a segment. more: of the job."""
-        moved = [{"src": source, "dst": target, "bytes": count, "lane": 0} for source, target, count in self.transfers]
+    def plan(
+        self, lab: BenchLab, name: str, *, light: int = 0, segment: str = "", **more: object
+    ) -> Path:
+        """A plan for it: over circuits between ports of this number, or over a segment. more: of
+        the job.
+        """
+        moved = [
+            {"src": source, "dst": target, "bytes": count, "lane": 0}
+            for source, target, count in self.transfers
+        ]
         traffic = {"transfers": moved, "compute_s": self.compute_s}
-        job = {"name": self.owner, "workload": "replay", "ranks": self.ranks, "args": {"iterations": 0}, "traffic": traffic}
-        links = [(f"{source}:p{light}", f"{target}:p{light}") for source, target, _ in self.transfers] if light else []
+        job = {
+            "name": self.owner,
+            "workload": "replay",
+            "ranks": self.ranks,
+            "args": {"iterations": 0},
+            "traffic": traffic,
+        }
+        links = (
+            [(f"{source}:p{light}", f"{target}:p{light}") for source, target, _ in self.transfers]
+            if light
+            else []
+        )
         segments = {"segments": [{"name": segment, "hosts": self.ranks}]} if segment else {}
         return lab.plan(f"{name}-{self.owner}", links, job=job | more, **segments)
 
@@ -64,8 +85,12 @@ class Taps:
         self.missed = 0
         self._over = threading.Event()
         status = lab.ask("status")
-        numbers = {host: int(str(facts["mgmt_address"]).rpartition(".")[2]) for host, facts in status["hosts"].items()}
-        # Hosts are children of the process that has the fabric; the lab's first process is outside of its namespaces.
+        numbers = {
+            host: int(str(facts["mgmt_address"]).rpartition(".")[2])
+            for host, facts in status["hosts"].items()
+        }
+        # Hosts are children of the process that has the fabric; the lab's first process is outside
+        # of its namespaces.
         child = Path(f"/proc/{next(iter(status['hosts'].values()))['pid']}/status").read_text()
         parent = next(line.split()[1] for line in child.splitlines() if line.startswith("PPid:"))
         light = os.open(f"/proc/{parent}/root/run/netns/ocs", os.O_RDONLY)
@@ -82,7 +107,10 @@ class Taps:
                 self._listeners.append((host, listener))
         finally:
             os.close(light)
-        self._threads = [threading.Thread(target=self._note, args=listener, daemon=True) for listener in self._listeners]
+        self._threads = [
+            threading.Thread(target=self._note, args=listener, daemon=True)
+            for listener in self._listeners
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -90,13 +118,16 @@ class Taps:
         into, head = self.seen[host], bytearray(14)
         while not self._over.is_set():
             try:
-                length, more, _, (_, _, kind, *_) = listener.recvmsg_into([head], 64, socket.MSG_TRUNC)
+                length, more, _, (_, _, kind, *_) = listener.recvmsg_into(
+                    [head], 64, socket.MSG_TRUNC
+                )
             except TimeoutError:
                 continue
             if kind == OUTGOING and more and length >= LEAST_BYTES:
                 seconds, ns = struct.unpack("qq", more[0][2])
                 into.append((seconds + ns / 1e9, length))
-        self.missed += struct.unpack("II", listener.getsockopt(263, 6, 8))[1]  # SOL_PACKET, PACKET_STATISTICS
+        # SOL_PACKET, PACKET_STATISTICS
+        self.missed += struct.unpack("II", listener.getsockopt(263, 6, 8))[1]
         listener.close()
 
     def close(self) -> None:
@@ -116,24 +147,35 @@ class Watched:
     def bursts(self, owner: str, since_s: float = 0.0) -> list[Burst]:
         """The whole bursts of a job that began after this (wall s)."""
         load = next(load for load in self.loads if load.owner == owner)
-        packets = sorted(packet for host in load.receivers for packet in self.taps.seen[host] if packet[0] >= since_s)
+        packets = sorted(
+            packet
+            for host in load.receivers
+            for packet in self.taps.seen[host]
+            if packet[0] >= since_s
+        )
         found = bursts(packets, load.compute_s / 2)
         return found[:-1] if found and time.time() - found[-1].end_s < load.compute_s / 2 else found
 
     def running(self, owner: str, count: int, since_s: float, within_s: float) -> list[Burst]:
-        """As many bursts of a job after this, waited for. Raises: RuntimeError - they do not come."""
+        """As many bursts of a job after this, waited for. Raises: RuntimeError - they do not
+        come.
+        """
         give_up = time.monotonic() + within_s
         while len(found := self.bursts(owner, since_s)) < count:
             if time.monotonic() > give_up:
                 status = self.lab.call("job", "status", "--as", owner, check=False)
-                raise RuntimeError(f"job {owner}: {len(found)} of {count} bursts in {within_s:.0f} s: {status.get('detail')}")
+                raise RuntimeError(
+                    f"job {owner}: {len(found)} of {count} bursts in {within_s:.0f} s: {status.get('detail')}"
+                )
             time.sleep(0.1)
         return found[:count]
 
     def behind(self, one: str, other: str, gap_s: float) -> float:
-        """Let the next burst of `other` begin this long (s) after one of `one`; return when that was (wall s).
+        """Let the next burst of `other` begin this long (s) after one of `one`; return when that
+        was (wall s).
 
-        Its ranks are stopped while they compute. Their waiting goes on meanwhile, so they send as soon as they may.
+        Its ranks are stopped while they compute. Their waiting goes on meanwhile, so they send as
+        soon as they may.
         """
         load = next(load for load in self.loads if load.owner == other)
         ranks = [pid for host in load.ranks for pid in programs(self.lab, host)]
@@ -141,7 +183,8 @@ class Watched:
         for pid in ranks:
             os.kill(pid, signal.SIGSTOP)
         try:
-            # Stopped to the end of their computing and beyond, so that only the signal decides when they send.
+            # Stopped to the end of their computing and beyond, so that only the signal decides when
+            # they send.
             time.sleep(load.compute_s)
             began = self._next(one) + gap_s
             time.sleep(max(0.0, began - time.time()))
@@ -152,12 +195,19 @@ class Watched:
         return began
 
     def _next(self, owner: str) -> float:
-        """Wait for the next burst of a job to begin; return when it did. Raises: RuntimeError - none does in 30 s."""
+        """Wait for the next burst of a job to begin; return when it did. Raises: RuntimeError -
+        none does in 30 s.
+        """
         load = next(load for load in self.loads if load.owner == owner)
         seen = [self.taps.seen[host] for host in load.receivers]
-        last, give_up = max((packets[-1][0] for packets in seen if packets), default=0.0), time.monotonic() + 30
+        last, give_up = (
+            max((packets[-1][0] for packets in seen if packets), default=0.0),
+            time.monotonic() + 30,
+        )
         while time.monotonic() < give_up:
-            for at_s in sorted(at_s for packets in seen for at_s, _ in packets[-200:] if at_s > last):
+            for at_s in sorted(
+                at_s for packets in seen for at_s, _ in packets[-200:] if at_s > last
+            ):
                 if at_s - last > load.compute_s / 2:
                     return at_s
                 last = at_s
@@ -178,9 +228,11 @@ def programs(lab: BenchLab, host: str) -> Iterator[int]:
 
 @contextmanager
 def running(lab: BenchLab, plans: Mapping[Load, Path], port: int) -> Iterator[Watched]:
-    """Bring each job's plan up as its owner, launch all, wait until each sends; stop them when the block ends.
+    """Bring each job's plan up as its owner, launch all, wait until each sends; stop them when the
+    block ends.
 
-    port: of the receivers, where packets are noted. Raises: RuntimeError - a verb failed, or a job does not send.
+    port: of the receivers, where packets are noted. Raises: RuntimeError - a verb failed, or a job
+    does not send.
     """
     with ExitStack() as stack:
         for load, plan in plans.items():

@@ -1,14 +1,17 @@
-"""Hosts that hold what loses its light at the end of a slot, against hosts that do not: stalls, and bytes carried.
+"""Hosts that hold what loses its light at the end of a slot, against hosts that do not: stalls, and
+bytes carried.
 
-    python benchmarks/slot_holds.py [SLOTS]
-Two hosts, two ports each; two slots, over one switch and over the other, so that a connection has light in both and a dark night
-between. A TCP connection each way at full rate, whose programs do not ask when they may send. Arms in one run:
-held; not held (the same schedule with holds that keep every route; sockets are not pushed); not held, with the kernel's own
-retransmission timeout of 200 ms in place of the testbed's 5 ms. A stall is the longest pause of a receiver at a night; dark is that
-night at the emulated glass. 500 + 200 ms: the arms by turns, bulk ratio = bytes a second held over not held. 250 + 50 ms: 200 slots
-held, against the same connections in a slot that stays, times the duty at the glass.
+    python benchmarks/slot_holds.py [SLOTS] Two hosts, two ports each; two slots, over one switch
+and over the other, so that a connection has light in both and a dark night between. A TCP
+connection each way at full rate, whose programs do not ask when they may send. Arms in one run:
+held; not held (the same schedule with holds that keep every route; sockets are not pushed); not
+held, with the kernel's own retransmission timeout of 200 ms in place of the testbed's 5 ms. A stall
+is the longest pause of a receiver at a night; dark is that night at the emulated glass. 500 + 200
+ms: the arms by turns, bulk ratio = bytes a second held over not held. 250 + 50 ms: 200 slots held,
+against the same connections in a slot that stays, times the duty at the glass.
 
-A night of 200 ms needs a dwell of 800 ms by the plan's own rule; the switches therefore promise 125 ms and take 200.
+A night of 200 ms needs a dwell of 800 ms by the plan's own rule; the switches therefore promise 125
+ms and take 200.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ STATIC_S = 5.0
 
 @dataclass
 class Arm:
-    """What one arm saw. stalls: beyond the night (ms), one a night and connection. rates: bytes a second of each round."""
+    """What one arm saw. stalls: beyond the night (ms), one a night and connection. rates: bytes a
+    second of each round.
+    """
 
     stalls: list[float] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
@@ -81,16 +86,30 @@ def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
     before = len(steps(lit(lab)))
     for pid in pids(lab).values():
         timeout = "200000" if arm == OWN else "5000"
-        command = ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.tcp_rto_min_us={timeout}"]
-        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # kernels before 6.12 have it in the routes alone
+        command = [
+            "nsenter",
+            "-t",
+            str(pid),
+            "-n",
+            "sysctl",
+            "-qw",
+            f"net.ipv4.tcp_rto_min_us={timeout}",
+        ]
+        # kernels before 6.12 have it in the routes alone
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
     command = [sys.executable, __file__, "testbed", arm, "service", "run", "schedule", "--json"]
     reported = (lab.folder / "turn.said").open("ab")
-    with reported, subprocess.Popen(command, env=lab.env, stdout=reported, stderr=reported) as scheduler:
+    with (
+        reported,
+        subprocess.Popen(command, env=lab.env, stdout=reported, stderr=reported) as scheduler,
+    ):
         try:
             give_up = time.monotonic() + 90
             while len(steps(lit(lab))) < before + 3:
                 if scheduler.poll() is not None or time.monotonic() > give_up:
-                    raise RuntimeError(f"{arm}: it does not turn: {(lab.folder / 'turn.said').read_text()[-2000:]}")
+                    raise RuntimeError(
+                        f"{arm}: it does not turn: {(lab.folder / 'turn.said').read_text()[-2000:]}"
+                    )
                 time.sleep(0.1)
             yield
         finally:
@@ -113,15 +132,20 @@ def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) ->
 
 
 def testbed(arm: str, argv: list[str]) -> None:
-    """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such option."""
+    """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such
+    option.
+    """
     from optical_testbed_command import main as program
     from orchestrator.hosts import render
     from orchestrator.services.schedule import goals, verb
 
     if arm != HELD:
-        setattr(verb, "hold_rules", lambda goal, after, lab, macs, hosts: goals.slot_rules(goal, lab, macs, hosts))  # noqa: B010
+        verb.__dict__["hold_rules"] = lambda goal, after, lab, macs, hosts: goals.slot_rules(
+            goal, lab, macs, hosts
+        )
     if arm == OWN:
-        setattr(render.generation, "__kwdefaults__", {**(render.generation.__kwdefaults__ or {}), "rto_min_ms": 200})  # noqa: B010
+        defaults = render.generation.__kwdefaults__ or {}
+        render.generation.__kwdefaults__ = {**defaults, "rto_min_ms": 200}
     sys.argv = ["testbed", *argv]
     program()
 
@@ -136,7 +160,9 @@ def promise(lab: BenchLab, settle_s: float) -> None:
     """Have the inventory say that every switch takes so long."""
     file = lab.inventory / "devices.yml"
     head, *rest = file.read_text().split("settle_s: ")
-    file.write_text(head + "".join(f"settle_s: {settle_s}" + text[text.index("}") :] for text in rest))
+    file.write_text(
+        head + "".join(f"settle_s: {settle_s}" + text[text.index("}") :] for text in rest)
+    )
 
 
 def shown(name: str, arm: Arm) -> dict[str, Any]:

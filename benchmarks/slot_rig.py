@@ -1,4 +1,6 @@
-"""What the benchmarks of schedules share: when each circuit was lit, flows that note their pauses, and a ring job's prediction."""
+"""What the benchmarks of schedules share: when each circuit was lit, flows that note their pauses,
+and a ring job's prediction.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,11 @@ while got := len(s.recv(1 << 18)):
 
 
 def ring_iteration_s(plan: Plan, lab: Lab, size: float, compute_s: float, dark_s: float) -> float:
-    """Time (s) of an iteration of the plan's job on its schedule that computes, then sums a buffer of `size` bytes over its rings.
+    """Time (s) of an iteration of the plan's job on its schedule that computes, then sums a buffer
+    of `size` bytes over its rings.
 
-    dark_s: between two slots. Every ring is taken to be on lane 0. Raises: ValueError - the plan has no schedule, or no job.
+    dark_s: between two slots. Every ring is taken to be on lane 0. Raises: ValueError - the plan
+    has no schedule, or no job.
     """
     if plan.schedule is None or plan.job is None:
         raise ValueError(f"plan {plan.name} has no schedule with a job")
@@ -95,20 +99,29 @@ def address(host: str) -> str:
 
 
 def lit(lab: BenchLab) -> dict[tuple[str, str], list[Span]]:
-    """When there was light from one host to another, by the emulated glass; a circuit that is lit now has no end yet (inf)."""
+    """When there was light from one host to another, by the emulated glass; a circuit that is lit
+    now has no end yet (inf).
+    """
     spans: dict[tuple[str, str], list[Span]] = {}
     fibres = lab.ask("status")["fibres"]
     for device in sorted({f["device"] for f in fibres}):
-        enters, leaves = ({f[key]: f["host"] for f in fibres if f["device"] == device} for key in ("enters", "leaves"))
+        enters, leaves = (
+            {f[key]: f["host"] for f in fibres if f["device"] == device}
+            for key in ("enters", "leaves")
+        )
         since: dict[tuple[str, str], float] = {}
-        for at_s, what, ingress, egress in (e[:4] for e in lab.ask("history", device=device)["history"]):
+        for at_s, what, ingress, egress in (
+            e[:4] for e in lab.ask("history", device=device)["history"]
+        ):
             pair = (enters.get(str(ingress), ""), leaves.get(str(egress), ""))
             if what == "lit":
                 since.setdefault((ingress, egress), at_s)
             elif what == "broken" and (ingress, egress) in since:
                 spans.setdefault(pair, []).append((since.pop((ingress, egress)), at_s))
         for (ingress, egress), at_s in since.items():
-            spans.setdefault((enters.get(ingress, ""), leaves.get(egress, "")), []).append((at_s, float("inf")))
+            spans.setdefault((enters.get(ingress, ""), leaves.get(egress, "")), []).append(
+                (at_s, float("inf"))
+            )
     return {pair: sorted(found) for pair, found in spans.items()}
 
 
@@ -130,7 +143,9 @@ def overlap(spans: Sequence[Span], begin: float, end: float) -> float:
 
 
 class Flow:
-    """A TCP flow from one host to another at full rate; its receiver writes down every pause of more than 5 ms, and its bytes."""
+    """A TCP flow from one host to another at full rate; its receiver writes down every pause of
+    more than 5 ms, and its bytes.
+    """
 
     def __init__(self, lab: BenchLab, source: str, target: str, port: int) -> None:
         self.pair, self.log = (source, target), lab.folder / f"flow-{source}-{target}-{port}"
@@ -140,7 +155,9 @@ class Flow:
         self.programs.append(_program(found[source], "send", own, other, str(port), out=None))
 
     def rows(self, kind: str) -> list[tuple[int, int]]:
-        """The lines of a kind: `pause`, from and to (ns); `total`, when (ns) and how many bytes so far."""
+        """The lines of a kind: `pause`, from and to (ns); `total`, when (ns) and how many bytes so
+        far.
+        """
         argv = [line.split() for line in self.log.read_text().splitlines()]
         return [(int(w[1]), int(w[2])) for w in argv if len(w) == 3 and w[0] == kind]
 
@@ -165,11 +182,15 @@ class Flow:
 def _program(pid: int, *argv: str, out: object) -> subprocess.Popen[bytes]:
     command = ["nsenter", "-t", str(pid), "-n", "-m", "-p", "setpriv", "--pdeathsig", "KILL", "--"]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([*command, sys.executable, "-S", "-E", "-c", FLOW, *argv], stdout=out or quiet, stderr=quiet)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+        [*command, sys.executable, "-S", "-E", "-c", FLOW, *argv], stdout=out or quiet, stderr=quiet
+    )
 
 
 @contextmanager
-def flows(lab: BenchLab, pairs: Sequence[tuple[str, str]], first_port: int = 5000) -> Iterator[list[Flow]]:
+def flows(
+    lab: BenchLab, pairs: Sequence[tuple[str, str]], first_port: int = 5000
+) -> Iterator[list[Flow]]:
     """Flows from host to host while the block runs."""
     made: list[Flow] = []
     try:

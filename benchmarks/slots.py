@@ -1,11 +1,13 @@
-"""A schedule on the emulated lab: what reaches the glass outside its circuit, duty, and how far apart the hosts' clocks are.
+"""A schedule on the emulated lab: what reaches the glass outside its circuit, duty, and how far
+apart the hosts' clocks are.
 
-    python benchmarks/slots.py [SLOTS [MBPS]]
-Four hosts, one port each, three slots in which each meets each, MEMS switches of 50 ms, 450 ms of light. All hosts send to all by
-UDP, and each fills a TCP connection to the next; none of these programs asks when it may. Every frame is captured at the hosts'
-optical ports, where the glass begins, and held against the history of the emulated switch: a frame is outside its circuit if it
-leaves or arrives while that has no light, arrives at another host, or does not arrive. Duty is the switch's lit time over 100
-slots, once more beside two busy processes. The clock error is how far apart hosts expect the end of the same slot; the monotonic
+    python benchmarks/slots.py [SLOTS [MBPS]] Four hosts, one port each, three slots in which each
+meets each, MEMS switches of 50 ms, 450 ms of light. All hosts send to all by UDP, and each fills a
+TCP connection to the next; none of these programs asks when it may. Every frame is captured at the
+hosts' optical ports, where the glass begins, and held against the history of the emulated switch: a
+frame is outside its circuit if it leaves or arrives while that has no light, arrives at another
+host, or does not arrive. Duty is the switch's lit time over 100 slots, once more beside two busy
+processes. The clock error is how far apart hosts expect the end of the same slot; the monotonic
 clock of one of them is 10 s ahead where the kernel has time namespaces.
 """
 
@@ -42,7 +44,9 @@ HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 OFF_HOST, OFF_S = "gpu02", 10.0
 SLOTS, DWELL_S, GUARD_S, SETTLE_S = 100, 0.45, 0.02, 0.05
 RATE_MBPS = "250"
-"""A connection fills the queue of its port, 512 KiB, 17 ms at this rate; at 100 Mb/s it is 42 ms, longer than the guard."""
+"""A connection fills the queue of its port, 512 KiB, 17 ms at this rate; at 100 Mb/s it is 42 ms,
+longer than the guard.
+"""
 DUTY_PERCENT, CLOCK_MS = 3.0, 2.0
 GAP_S = 0.002  # between rounds, in which each host sends each other a datagram
 UDP = 17
@@ -50,7 +54,9 @@ UDP = 17
 
 @dataclass(slots=True)
 class Frame:
-    """One IPv4 frame at a host's optical port. at: monotonic (ns). number: of a datagram, else 0."""
+    """One IPv4 frame at a host's optical port. at: monotonic (ns). number: of a datagram, else
+    0.
+    """
 
     host: str
     out: bool
@@ -65,7 +71,8 @@ class Seen:
     """What a recorder wrote down."""
 
     frames: list[Frame] = field(default_factory=list)
-    ends: list[tuple[str, int, int]] = field(default_factory=list)  # host, count, when it expects the end (ns, its own clock)
+    # host, count, when it expects the end (ns, its own clock)
+    ends: list[tuple[str, int, int]] = field(default_factory=list)
     lost: int = 0  # frames that the capture had no room for
 
 
@@ -117,7 +124,9 @@ class Recorder:
         return seen
 
 
-def record_until_notified(path: Path, wires: Mapping[socket.socket, str], agents: Mapping[socket.socket, str]) -> None:
+def record_until_notified(
+    path: Path, wires: Mapping[socket.socket, str], agents: Mapping[socket.socket, str]
+) -> None:
     rows: list[tuple[object, ...]] = []
     rest = dict.fromkeys(agents, b"")
     ahead = [ahead_ns()]
@@ -129,12 +138,17 @@ def record_until_notified(path: Path, wires: Mapping[socket.socket, str], agents
             data = agent.recv(1 << 18)
             *lines, rest[agent] = (rest[agent] + data).split(b"\n")
             for reply in map(json.loads, lines):
-                if reply.get("event") == "slot" and reply.get("why") == "light" and isinstance(reply.get("ends_ns"), int):
+                if (
+                    reply.get("event") == "slot"
+                    and reply.get("why") == "light"
+                    and isinstance(reply.get("ends_ns"), int)
+                ):
                     rows.append(("end", agents[agent], reply["count"], reply["ends_ns"]))
     ahead.append(ahead_ns())
     for tap, host in wires.items():
         rows += ((host, *row) for row in frames(tap))
-        rows.append(("lost", struct.unpack("=II", tap.getsockopt(263, 6, 8))[1]))  # SOL_PACKET, PACKET_STATISTICS
+        # SOL_PACKET, PACKET_STATISTICS
+        rows.append(("lost", struct.unpack("=II", tap.getsockopt(263, 6, 8))[1]))
     shift = sum(ahead) // 2
     with path.open("w") as file:
         for row in rows:
@@ -147,17 +161,30 @@ def record_until_notified(path: Path, wires: Mapping[socket.socket, str], agents
 
 
 def frames(tap: socket.socket) -> Iterator[tuple[object, ...]]:
-    """Yield what waits at a tap: outgoing or not, when (wall ns), from and to which host, number of a datagram."""
+    """Yield what waits at a tap: outgoing or not, when (wall ns), from and to which host, number of
+    a datagram.
+    """
     while True:
         try:
             data, notes, _, source = tap.recvmsg(64, 64)
         except BlockingIOError:
             return
-        if len(data) < 34 or data[12:14] != b"\x08\0" or data[26:29] != b"\x0a\xff\0" or data[30:33] != b"\x0a\xff\0":
+        if (
+            len(data) < 34
+            or data[12:14] != b"\x08\0"
+            or data[26:29] != b"\x0a\xff\0"
+            or data[30:33] != b"\x0a\xff\0"
+        ):
             continue  # what is not between two hosts of the fabric
         seconds, nanoseconds = struct.unpack("=qq", notes[0][2])
         number = struct.unpack("!Q", data[42:50])[0] if data[23] == UDP and len(data) >= 50 else 0
-        yield source[2] == 4, seconds * 10**9 + nanoseconds, f"gpu{data[29]:02d}", f"gpu{data[33]:02d}", number
+        yield (
+            source[2] == 4,
+            seconds * 10**9 + nanoseconds,
+            f"gpu{data[29]:02d}",
+            f"gpu{data[33]:02d}",
+            number,
+        )
 
 
 class Senders:
@@ -181,7 +208,9 @@ class Senders:
             for source, target in pairs:
                 self.offered += 1
                 try:
-                    self.sockets[source].sendto(struct.pack("!Q", next(self.number)) + bytes(92), (address(target), 7000))
+                    self.sockets[source].sendto(
+                        struct.pack("!Q", next(self.number)) + bytes(92), (address(target), 7000)
+                    )
                 except OSError:  # no route: its slot is not there
                     self.refused += 1
             time.sleep(chance.uniform(0.0, 2 * GAP_S))
@@ -201,7 +230,9 @@ class Judged:
     vanished: int = 0
     worst_ms: float = 0.0
     when: dict[tuple[str, bool, str, float], list[float]] = field(default_factory=dict)
-    """Of those in the dark: host, outgoing or not, to whom, when the light had ended (s), and how much later (ms) each was."""
+    """Of those in the dark: host, outgoing or not, to whom, when the light had ended (s), and how
+    much later (ms) each was.
+    """
 
     @property
     def outside(self) -> int:
@@ -224,11 +255,20 @@ def judge(seen: Seen, spans: Mapping[tuple[str, str], list[Span]]) -> Judged:
         if at < 0 or at_s > spans[pair][at][1]:
             found.dark += 1
             late_s = at_s - spans[pair][at][1] if at >= 0 else float("inf")
-            soon_s = spans[pair][at + 1][0] - at_s if at + 1 < len(spans.get(pair, [])) else float("inf")
+            soon_s = (
+                spans[pair][at + 1][0] - at_s if at + 1 < len(spans.get(pair, [])) else float("inf")
+            )
             found.worst_ms = max(found.worst_ms, min(late_s, soon_s) * 1e3)
             ended_s = spans[pair][at][1] if at >= 0 else float("-inf")
-            found.when.setdefault((frame.host, frame.out, "-".join(pair), ended_s), []).append(late_s * 1e3)
-        elif frame.out and frame.number and frame.number not in arrived and frame.at < latest - 500_000_000:
+            found.when.setdefault((frame.host, frame.out, "-".join(pair), ended_s), []).append(
+                late_s * 1e3
+            )
+        elif (
+            frame.out
+            and frame.number
+            and frame.number not in arrived
+            and frame.at < latest - 500_000_000
+        ):
             found.vanished += 1
     return found
 
@@ -239,10 +279,14 @@ def duty(spans: Mapping[tuple[str, str], list[Span]], begin: float, end: float) 
 
 
 def apart_ms(ends: list[tuple[str, int, int]], off_s: float, *, off: bool) -> tuple[float, int]:
-    """Median (ms) and number of how far apart two hosts expect the end of the same slot; off: one of them is `OFF_HOST`."""
+    """Median (ms) and number of how far apart two hosts expect the end of the same slot; off: one
+    of them is `OFF_HOST`.
+    """
     expected: dict[int, dict[str, float]] = {}
     for host, count, ends_ns in ends:
-        expected.setdefault(count, {})[host] = ends_ns / 1e6 - (off_s * 1e3 if host == OFF_HOST else 0.0)
+        expected.setdefault(count, {})[host] = ends_ns / 1e6 - (
+            off_s * 1e3 if host == OFF_HOST else 0.0
+        )
     found = [
         abs(hosts[a] - hosts[b])
         for hosts in expected.values()
@@ -264,8 +308,12 @@ def busy(number: int) -> Iterator[None]:
             one.wait()
 
 
-def window(lab: BenchLab, slots: int, period_s: float) -> tuple[Seen, dict[tuple[str, str], list[Span]], Span, Senders]:
-    """Send and record for so many slots; also the light, and the time from the first of these slots to the end of the last."""
+def window(
+    lab: BenchLab, slots: int, period_s: float
+) -> tuple[Seen, dict[tuple[str, str], list[Span]], Span, Senders]:
+    """Send and record for so many slots; also the light, and the time from the first of these slots
+    to the end of the last.
+    """
     before = len(steps(lit(lab)))
     recorder, senders = Recorder(lab), Senders(lab)
     ring = [(HOSTS[k], HOSTS[(k + 1) % len(HOSTS)]) for k in range(len(HOSTS))]
@@ -288,7 +336,13 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
         off_s = OFF_S
     except NoTruth as error:
         print(f"  all clocks agree: {error}")
-    schedule = {"pattern": "round-robin", "ports": ["p1"], "hosts": HOSTS, "dwell_s": DWELL_S, "guard_s": GUARD_S}
+    schedule = {
+        "pattern": "round-robin",
+        "ports": ["p1"],
+        "hosts": HOSTS,
+        "dwell_s": DWELL_S,
+        "guard_s": GUARD_S,
+    }
     lab.call("up", "--topology", lab.plan("ring_changes", [], schedule=schedule))
     figures: dict[str, Any] = {"outside": 0}
     met = True
@@ -308,16 +362,20 @@ def run(lab: BenchLab, slots: int) -> tuple[dict[str, Any], bool]:
             f" {judged.vanished} vanished; {seen.lost} not captured"
         )
         for (host, out, pair, ended_s), late_ms in list(judged.when.items())[:20]:
-            text = (
-                f"{'leave' if out else 'arrive at'} {host}, {min(late_ms):.1f} to {max(late_ms):.1f} ms after the light of {pair}"
+            text = f"{'leave' if out else 'arrive at'} {host}, {min(late_ms):.1f} to {max(late_ms):.1f} ms after the light of {pair}"
+            print(
+                f"    {len(late_ms)} frames {text} ended, {ended_s - begin:.3f} s after the first slot"
             )
-            print(f"    {len(late_ms)} frames {text} ended, {ended_s - begin:.3f} s after the first slot")
         print(
             f"    datagrams: {senders.offered} offered, {senders.refused} refused to the program; duty {share:.4f} of"
             f" {planned:.4f}, off by {off:.2f} %; of pairs {min(shares):.4f} to {max(shares):.4f};"
             f" {slots} slots in {end - begin:.1f} s, {late} late so far"
         )
-        figures |= {f"{name}outside": judged.outside, f"{name}frames": judged.frames, f"{name}dark": judged.dark}
+        figures |= {
+            f"{name}outside": judged.outside,
+            f"{name}frames": judged.frames,
+            f"{name}dark": judged.dark,
+        }
         figures |= {
             f"{name}elsewhere": judged.elsewhere,
             f"{name}vanished": judged.vanished,
@@ -342,7 +400,15 @@ def main() -> int:
     rate = sys.argv[2] if len(sys.argv) > 2 else RATE_MBPS
     with bench_lab(len(HOSTS), "--settle-s", str(SETTLE_S), "--rate-mbps", rate) as lab:
         figures, met = run(lab, slots)
-    return verdict("slots", figures["outside"] + figures["busy_outside"], "frames", 0.0, "at most", also=met, **figures)
+    return verdict(
+        "slots",
+        figures["outside"] + figures["busy_outside"],
+        "frames",
+        0.0,
+        "at most",
+        also=met,
+        **figures,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What a campaign adds to its trials: 40 predictions on two local workers, then on one; both give the same values.
+"""What a campaign adds to its trials: 40 predictions on two local workers, then on one; both give
+the same values.
 
-The figure is the time of all slots, from the first trial submitted to the last result kept, over the trials' own time, less 1. With
-two workers one of them waits for the other's last trial, which is in it. Starting the workers is told apart.
+The figure is the time of all slots, from the first trial submitted to the last result kept, over
+the trials' own time, less 1. With two workers one of them waits for the other's last trial, which
+is in it. Starting the workers is told apart.
 """
 
 from __future__ import annotations
@@ -34,14 +36,20 @@ grid: {{seed: {[*range(TRIALS)]}}}
 
 
 def campaign() -> Campaign:
-    """The trials, each a search of some tens of milliseconds: what is added to longer ones is less."""
+    """The trials, each a search of some tens of milliseconds: what is added to longer ones is
+    less.
+    """
     workloads = Path(__file__).parents[1] / "examples" / "workloads"
-    return read_campaign(TEXT, "bench.yaml", lambda name: (workloads / name).read_text(encoding="utf-8"))
+    return read_campaign(
+        TEXT, "bench.yaml", lambda name: (workloads / name).read_text(encoding="utf-8")
+    )
 
 
 def measured(wanted: Campaign, workers: int, folder: Path) -> tuple[float, float, list[object]]:
     """The share added, the time to start the workers (s), and the values of all trials."""
-    kept = record.begin_campaign(load({"state_dir": str(folder)}), wanted, of_program(), resume=False)
+    kept = record.begin_campaign(
+        load({"state_dir": str(folder)}), wanted, of_program(), resume=False
+    )
     began = time.monotonic()
     with dask_client("local", workers, folder / "dask", folder) as client:
         slots = concurrent_trials(client, [""])
@@ -52,7 +60,9 @@ def measured(wanted: Campaign, workers: int, folder: Path) -> tuple[float, float
     assert len(results) == TRIALS and all(each["state"] == "done" for each in results)
     times = sorted(each["seconds"] for each in results)
     own = sum(times)
-    print(f"{workers} workers: {took:.1f} s, trials' own {own:.1f} s, median {times[TRIALS // 2]:.2f} s")
+    print(
+        f"{workers} workers: {took:.1f} s, trials' own {own:.1f} s, median {times[TRIALS // 2]:.2f} s"
+    )
     return took * slots[""] / own - 1, started - began, [each["values"] for each in results]
 
 

@@ -1,8 +1,10 @@
-"""A TCP window for each of two networks that come in turn, over cubic and over its own ablation, on the rig of line_rig.py.
+"""A TCP window for each of two networks that come in turn, over cubic and over its own ablation, on
+the rig of line_rig.py.
 
-Rounds of four arms whose order alternates: cubic, one window, a window for each network, and that without word of the networks.
-Then the other three conditions, rates and round trips equal or not, once each, which are only reported. Goodput of one flow; the
-interval is of the ratio of medians, over the rounds. Needs root and Linux 6.4 with BPF.
+Rounds of four arms whose order alternates: cubic, one window, a window for each network, and that
+without word of the networks. Then the other three conditions, rates and round trips equal or not,
+once each, which are only reported. Goodput of one flow; the interval is of the ratio of medians,
+over the rounds. Needs root and Linux 6.4 with BPF.
 """
 
 from __future__ import annotations
@@ -27,11 +29,17 @@ AT_LEAST, ALIKE = 1.20, 0.07
 FAVOURABLE = ("10,100", "100,40")
 OTHERS = (("10,100", "100,100"), ("10,10", "100,40"), ("10,10", "100,100"))
 """Mb/s and round trip (ms) of the packet network and the optical one."""
-RATIOS = {"over cubic": ("cubic", "two"), "over one window": ("one", "two"), "not told over one window": ("one", "unsaid")}
+RATIOS = {
+    "over cubic": ("cubic", "two"),
+    "over one window": ("one", "two"),
+    "not told over one window": ("one", "unsaid"),
+}
 
 
 def goodput(arm: str, rates: str, rtts: str, seconds: float) -> float:
-    """Mb/s of one measurement. Raises: CalledProcessError - the rig failed; its words went to standard error."""
+    """Mb/s of one measurement. Raises: CalledProcessError - the rig failed; its words went to
+    standard error.
+    """
     rig = [sys.executable, str(Path(__file__).with_name("line_rig.py")), arm]
     done = subprocess.run(
         [*rig, "--rates", rates, "--rtts", rtts, "--seconds", str(seconds)],
@@ -41,7 +49,10 @@ def goodput(arm: str, rates: str, rtts: str, seconds: float) -> float:
         timeout=120,
     )
     found = json.loads(done.stdout)
-    print(f"  {rates:<7} Mb/s {rtts:<8} ms {arm:<7} {found['mbps']:6.2f} Mb/s, {found['of_most']:.0%} of the most", flush=True)
+    print(
+        f"  {rates:<7} Mb/s {rtts:<8} ms {arm:<7} {found['mbps']:6.2f} Mb/s, {found['of_most']:.0%} of the most",
+        flush=True,
+    )
     return float(found["mbps"])
 
 
@@ -55,7 +66,10 @@ def main() -> int:
         judged = interval.compare_arms(found[a], found[b])
         assert judged is not None, "every arm was measured"
         ratios[name] = judged.ratio
-        print(f"  {name:<25} {judged.ratio.value:.3f} ({judged.ratio.low:.3f} to {judged.ratio.high:.3f})", flush=True)
+        print(
+            f"  {name:<25} {judged.ratio.value:.3f} ({judged.ratio.low:.3f} to {judged.ratio.high:.3f})",
+            flush=True,
+        )
     others = {}
     for rates, rtts in OTHERS:
         here = {arm: goodput(arm, rates, rtts, ELSEWHERE_S) for arm in ARMS[:3]}
@@ -72,7 +86,10 @@ def main() -> int:
         interval=[over.low, over.high],
         over_one_window=[ablation.value, ablation.low, ablation.high],
         not_notified_over_one_window=[control.value, control.low, control.high],
-        mbps={arm: round(statistics.median(value for (value,) in values), 2) for arm, values in found.items()},
+        mbps={
+            arm: round(statistics.median(value for (value,) in values), 2)
+            for arm, values in found.items()
+        },
         elsewhere_over_cubic_and_one_window=others,
         rounds=ROUNDS,
         label="dilated",

@@ -1,8 +1,10 @@
-"""How long from an event in a journal to the changed picture in `testbed ui`, in a real browser; and what the page weighs.
+"""How long from an event in a journal to the changed picture in `testbed ui`, in a real browser;
+and what the page weighs.
 
-`testbed ui` runs as a process; headless Chromium has its page open. Meanwhile 48 ports are sampled ten times a second into the same
-journal. Each round writes a point that says a circuit is dark, and takes the time at which the browser began to draw the frame
-behind the one with the change in it: both clocks are this machine's.
+`testbed ui` runs as a process; headless Chromium has its page open. Meanwhile 48 ports are sampled
+ten times a second into the same journal. Each round writes a point that says a circuit is dark, and
+takes the time at which the browser began to draw the frame behind the one with the change in it:
+both clocks are this machine's.
 """
 
 from __future__ import annotations
@@ -52,13 +54,19 @@ new MutationObserver(() => {
 
 
 def prepare(folder: Path) -> tuple[Settings, str]:
-    """A store in which a plan is up on the emulated lab, which does not run; return its settings and the run's id."""
-    os.environ.update({f"TESTBED_{name}_DIR": str(folder / name.lower()) for name in ("DATA", "STATE", "LOCK")})
+    """A store in which a plan is up on the emulated lab, which does not run; return its settings
+    and the run's id.
+    """
+    os.environ.update(
+        {f"TESTBED_{name}_DIR": str(folder / name.lower()) for name in ("DATA", "STATE", "LOCK")}
+    )
     os.environ["TESTBED_INVENTORY"] = str(ROOT / "inventory" / "emulated")
     settings = load()
     lab = load_lab(settings.inventory)
     text = (ROOT / "examples" / "topoopt-12.json").read_text()
-    goal = target(read_plan(text, "topoopt-12", lab), lab, dict.fromkeys(lab.devices, frozenset()), ())
+    goal = target(
+        read_plan(text, "topoopt-12", lab), lab, dict.fromkeys(lab.devices, frozenset()), ()
+    )
     with Store(settings.store_path) as store:
         run = store.new_run("up", key_of(lab), plan_name="topoopt-12", owner=settings.owner)
         store.own(tenancy_of(lab, settings), run.id, frozenset().union(*goal.wanted.values()))
@@ -83,7 +91,11 @@ def delays(url: str, journal: Journal, rounds: int) -> tuple[list[float], int]:
     found: list[float] = []
     weight = 0
     with sync_playwright() as playwright:
-        path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        path = (
+            shutil.which("chromium")
+            or shutil.which("chromium-browser")
+            or shutil.which("google-chrome")
+        )
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1920, "height": 1080})
         loaded = []
@@ -91,7 +103,9 @@ def delays(url: str, journal: Journal, rounds: int) -> tuple[list[float], int]:
         page.goto(url)
         page.wait_for_selector('.arc[data-state="lit"]', state="attached")
         time.sleep(1.0)
-        weight = sum(len(request.response().body()) for request in loaded if "events" not in request.url)
+        weight = sum(
+            len(request.response().body()) for request in loaded if "events" not in request.url
+        )
         page.evaluate(OBSERVE)
         for n in range(rounds):
             time.sleep(CALM_S + (n % 10) * 0.0041)  # at every place between two polls of the server
@@ -117,7 +131,9 @@ def drawn(page: Page, wanted: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:

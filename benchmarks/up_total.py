@@ -1,12 +1,14 @@
-"""The whole of `testbed up`, from process start to exit: 24 circuits moved, 132 host pairs verified, on a warm lab; then again.
+"""The whole of `testbed up`, from process start to exit: 24 circuits moved, 132 host pairs
+verified, on a warm lab; then again.
 
-Warm: the lab runs and its hosts are provisioned. Every run is a fresh process, as an operator's is. The second figure is the same
-command again: nothing to do, and not one write on any device (the devices' own counters).
+Warm: the lab runs and its hosts are provisioned. Every run is a fresh process, as an operator's is.
+The second figure is the same command again: nothing to do, and not one write on any device (the
+devices' own counters).
 
-    python benchmarks/up_total.py [--against PATH]
-PATH: another checkout, which is measured in turn with this one, on a lab of its own. For each the processor time of the command and
-of what it starts is printed too, and that of the whole machine meanwhile: the rest is the emulated hosts' and the devices', which
-real ones would spend elsewhere, and what else the machine does.
+    python benchmarks/up_total.py [--against PATH] PATH: another checkout, which is measured in turn
+with this one, on a lab of its own. For each the processor time of the command and of what it starts
+is printed too, and that of the whole machine meanwhile: the rest is the emulated hosts' and the
+devices', which real ones would spend elsewhere, and what else the machine does.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ RUNS, LIMIT_S, AGAIN_LIMIT_S = 5, 2.0, 0.5
 
 def machine_s() -> float:
     """Processor time (s) that this machine has spent on everything since it started."""
-    user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, *_ = (
+        Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
 
 
 class Ups:
-    """The runs of one tree's lab: seconds from start to exit, of processors for the command, and of the whole machine."""
+    """The runs of one tree's lab: seconds from start to exit, of processors for the command, and of
+    the whole machine.
+    """
 
     def __init__(self, lab: BenchLab) -> None:
         self.lab, self.wrote = lab, 0
@@ -47,10 +53,16 @@ class Ups:
 
     def timed(self, plan: Path, kept: list[tuple[float, float, float]]) -> dict[str, object]:
         """Bring `plan` up and keep what it took; return the report."""
-        used, all_s, began = resource.getrusage(resource.RUSAGE_CHILDREN), machine_s(), time.perf_counter()
+        used, all_s, began = (
+            resource.getrusage(resource.RUSAGE_CHILDREN),
+            machine_s(),
+            time.perf_counter(),
+        )
         report = self.lab.call("up", "--topology", plan, "--no-job")
         took, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        kept.append((took, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime, machine_s() - all_s))
+        kept.append(
+            (took, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime, machine_s() - all_s)
+        )
         return report
 
     def run(self, number: int) -> None:
@@ -58,13 +70,18 @@ class Ups:
         plan = self.plans[number % 2]
         report = self.timed(plan, self.first)
         if (report["made"], report["pairs_ok"]) != (48, 132):
-            raise RuntimeError(f"not the change that was to be timed: {report['made']} made, {report['pairs_ok']} pairs")
+            raise RuntimeError(
+                f"not the change that was to be timed: {report['made']} made, {report['pairs_ok']} pairs"
+            )
         before = self.lab.ask("writes")["writes"]
         if not self.timed(plan, self.again)["nothing_to_do"]:
             raise RuntimeError("the second up found something to do")
-        self.wrote += sum(after - before[name] for name, after in self.lab.ask("writes")["writes"].items())
+        self.wrote += sum(
+            after - before[name] for name, after in self.lab.ask("writes")["writes"].items()
+        )
         print(
-            f"  {self.lab.tree.name}, run {number + 1}: up {self.first[-1][0]:.2f} s, again {self.again[-1][0]:.2f} s", flush=True
+            f"  {self.lab.tree.name}, run {number + 1}: up {self.first[-1][0]:.2f} s, again {self.again[-1][0]:.2f} s",
+            flush=True,
         )
 
     def notify(self) -> dict[str, float]:
@@ -76,7 +93,11 @@ class Ups:
                 f"  {self.lab.tree.name}: {name:5} {took:.2f} s; processors: {own:.2f} s the command and Ansible,"
                 f" {max(0.0, whole - own):.2f} s hosts, devices and others, on {os.cpu_count()} cores"
             )
-            found |= {f"{name}_s": round(took, 3), f"{name}_own_s": round(own, 3), f"{name}_machine_s": round(whole, 3)}
+            found |= {
+                f"{name}_s": round(took, 3),
+                f"{name}_own_s": round(own, 3),
+                f"{name}_machine_s": round(whole, 3),
+            }
         return found
 
 
@@ -88,7 +109,9 @@ def main() -> int:
                 ups.run(number)
         reply = {ups.lab.tree.name: ups.notify() for ups in every}
         own = next(ups for ups in every if ups.lab.tree == ROOT)
-    first, second = (statistics.median(took for took, *_ in kept) for kept in (own.first, own.again))
+    first, second = (
+        statistics.median(took for took, *_ in kept) for kept in (own.first, own.again)
+    )
     return verdict(
         "up_total",
         first,

@@ -1,10 +1,12 @@
-"""Wavelengths that jobs need on a ring: ranks placed and links coloured together, against first fit with ranks in order.
+"""Wavelengths that jobs need on a ring: ranks placed and links coloured together, against first fit
+with ranks in order.
 
-Random demands on rings of 8, 12 and 16 nodes: the ranks are dealt at random into two to four groups with a ring each, and some
-pairs send bytes besides. In order means rank k on node k, every link the shorter way round on the first wavelength free, one link
-after the other. Placed: `planner.topology.wavelengths` chooses nodes, ways round and wavelengths. Judged is the number of
-wavelengths, which a count of the links over each stretch checks: no wavelength twice, and never fewer than the largest cut.
-What colouring alone gives, with ranks in order, is shown beside it.
+Random demands on rings of 8, 12 and 16 nodes: the ranks are dealt at random into two to four groups
+with a ring each, and some pairs send bytes besides. In order means rank k on node k, every link the
+shorter way round on the first wavelength free, one link after the other. Placed:
+`planner.topology.wavelengths` chooses nodes, ways round and wavelengths. Judged is the number of
+wavelengths, which a count of the links over each stretch checks: no wavelength twice, and never
+fewer than the largest cut. What colouring alone gives, with ranks in order, is shown beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,17 @@ import numpy as np
 
 from benchmarks.harness import verdict
 from planner.model.demand import Demand, Group
-from planner.topology.wavelengths import Colouring, Span, coloured, first_fit, flows, placed, ring_order, routed, steps_of
+from planner.topology.wavelengths import (
+    Colouring,
+    Span,
+    coloured,
+    first_fit,
+    flows,
+    placed,
+    ring_order,
+    routed,
+    steps_of,
+)
 
 SIZES, DEMANDS = (8, 12, 16), 20
 RATIO, AT_CUT = 0.80, 0.90
@@ -28,7 +40,10 @@ RATIO, AT_CUT = 0.80, 0.90
 def demand(n: int, seed: int) -> Demand:
     rng = np.random.default_rng((n, seed))
     dealt = np.array_split(rng.permutation(n), int(rng.integers(2, 5)))
-    groups = tuple(Group(f"g{k}", tuple(int(r) for r in sorted(members)), 10**6) for k, members in enumerate(dealt))
+    groups = tuple(
+        Group(f"g{k}", tuple(int(r) for r in sorted(members)), 10**6)
+        for k, members in enumerate(dealt)
+    )
     mp = np.zeros((n, n))
     for _ in range(n // 4):
         a, b = rng.choice(n, 2, replace=False)
@@ -37,11 +52,15 @@ def demand(n: int, seed: int) -> Demand:
 
 
 def links(given: Demand, at: tuple[int, ...]) -> list[tuple[int, int]]:
-    return [(at[a], at[b]) for flow in flows(given) for a, b in steps_of(ring_order(flow.members, at))]
+    return [
+        (at[a], at[b]) for flow in flows(given) for a, b in steps_of(ring_order(flow.members, at))
+    ]
 
 
 def check(spans: list[Span], found: Colouring, n: int) -> None:
-    """Raises: AssertionError - a wavelength twice over a stretch, or fewer wavelengths than links over one."""
+    """Raises: AssertionError - a wavelength twice over a stretch, or fewer wavelengths than links
+    over one.
+    """
     over: list[list[int]] = [[] for _ in range(n)]
     for span, colour in zip(spans, found.colours, strict=True):
         for step in range(span.length):
@@ -65,11 +84,24 @@ def main() -> int:
             least.append(found.least)
             cut.append(found.count == found.cut)
         text = "{:.2f} wavelengths in order by first fit, {:.2f} in order, {:.2f} placed"
-        print(f"  {n} nodes: {text.format(*map(statistics.mean, zip(*rows, strict=True)))} (means of {DEMANDS})", flush=True)
+        print(
+            f"  {n} nodes: {text.format(*map(statistics.mean, zip(*rows, strict=True)))} (means of {DEMANDS})",
+            flush=True,
+        )
     share = sum(cut) / len(cut)
-    print(f"  as many as the largest cut in {sum(cut)} of {len(cut)}; known to be the least for these places in {sum(least)}")
+    print(
+        f"  as many as the largest cut in {sum(cut)} of {len(cut)}; known to be the least for these places in {sum(least)}"
+    )
     more = {"at_cut": round(share, 4), "least": sum(least), "demands": len(cut)}
-    return verdict("wavelengths", statistics.median(ratios), "x", RATIO, "at most", also=share >= AT_CUT, **more)
+    return verdict(
+        "wavelengths",
+        statistics.median(ratios),
+        "x",
+        RATIO,
+        "at most",
+        also=share >= AT_CUT,
+        **more,
+    )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
-"""Requests that wait for a heavy program in the driver (XDP): run by the softirq, or by a kernel thread that the scheduler places.
+"""Requests that wait for a heavy program in the driver (XDP): run by the softirq, or by a kernel
+thread that the scheduler places.
 
-A stand-in: no specification of an XDP that can be scheduled is public, and none is built here. What is measured is the stock
-kernel's threaded NAPI with a priority. Native: real time, real packets, in a network namespace of its own. Arms:
+A stand-in: no specification of an XDP that can be scheduled is public, and none is built here. What
+is measured is the stock kernel's threaded NAPI with a priority. Native: real time, real packets, in
+a network namespace of its own. Arms:
 
 light    the program drops at once: the control
-softirq  the program takes 20 us a packet, in the softirq of the processor on which the packets arrive
+softirq the program takes 20 us a packet, in the softirq of the processor on which the packets
+arrive
 after    the same, in a thread (SCHED_OTHER) that is scheduled after the victim
 before   the same, in a thread (SCHED_FIFO) before the victim: the ablation, a thread without the right priority; only at the
          smaller load, for at the larger one it leaves the victim nothing
 
-The victim is an echo over UDP on loopback, on the processor on which the packets arrive (a veth pair whose receiving queue is
-steered there, RPS, as a network card's interrupt is); client and sender of the packets are on another. All three run at real-time
-priority, so that other work on the machine disturbs them little. Two loads: 250 packets in 10 ms, half of a processor, and 60 in
-1 ms, 1.2 of one. The figure is the ratio of p99, softirq over after, at the latter. Needs root, two processors and Linux 5.12.
+The victim is an echo over UDP on loopback, on the processor on which the packets arrive (a veth
+pair whose receiving queue is steered there, RPS, as a network card's interrupt is); client and
+sender of the packets are on another. All three run at real-time priority, so that other work on the
+machine disturbs them little. Two loads: 250 packets in 10 ms, half of a processor, and 60 in 1 ms,
+1.2 of one. The figure is the ratio of p99, softirq over after, at the latter. Needs root, two
+processors and Linux 5.12.
 """
 
 from __future__ import annotations
@@ -46,7 +51,8 @@ AT_LEAST = 3.0
 VICTIM, CLIENT = 1, 3  # real-time priorities; a thread before the victim has 2
 PAUSE_S = (0.001, 0.005)  # between requests, at random, so that they meet every moment of a burst
 PATIENCE_S = 2.0
-ENTRY, WIRE, FEED, HEAVY = 11, 12, 13, 14  # interfaces: the sender's, where packets arrive, and the pair before the program
+# interfaces: the sender's, where packets arrive, and the pair before the program
+ENTRY, WIRE, FEED, HEAVY = 11, 12, 13, 14
 
 
 def forked(cpu: int, priority: int, body: Callable[[], None]) -> int:
@@ -69,13 +75,18 @@ def place(cpu: int, priority: int) -> None:
 
 
 def network(arm: str, cpu: int) -> str:
-    """Make the interfaces, and the program's thread where the arm has one; return the name of the interface with the program."""
+    """Make the interfaces, and the program's thread where the arm has one; return the name of the
+    interface with the program.
+    """
     own_network()
     heavy = f"x{os.getpid()}"
     netlink = Netlink()
     netlink.send(
         [
-            *(veth(End(ENTRY, "entry"), End(WIRE, "wire")), veth(End(FEED, "feed"), End(HEAVY, heavy))),
+            *(
+                veth(End(ENTRY, "entry"), End(WIRE, "wire")),
+                veth(End(FEED, "feed"), End(HEAVY, heavy)),
+            ),
             *(link_state(index, True) for index in (1, ENTRY, WIRE, FEED, HEAVY)),
             *(clsact(WIRE), redirect(WIRE, FEED)),
         ]
@@ -92,7 +103,8 @@ def network(arm: str, cpu: int) -> str:
 
 
 def flood(burst: int, every_s: float) -> None:
-    frame = b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + bytes(50)  # ethertype for experiments, IEEE 802
+    # ethertype for experiments, IEEE 802
+    frame = b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + bytes(50)
     listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     listener.bind(("entry", 0))
     due = time.monotonic()
@@ -111,7 +123,9 @@ def echo(listener: socket.socket) -> None:
 
 
 def measure(arm: str, load: str) -> dict[str, object]:
-    """One measurement in this process: round trips of the victim (us) and packets a second that the program took."""
+    """One measurement in this process: round trips of the victim (us) and packets a second that the
+    program took.
+    """
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
         raise OSError("it needs two processors, one of them for the packets' sender")
@@ -119,7 +133,10 @@ def measure(arm: str, load: str) -> dict[str, object]:
     handled = Path("/sys/class/net", network(arm, here), "statistics/rx_packets")
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind(("127.0.0.1", 0))
-    children = [forked(here, VICTIM, lambda: echo(listener)), forked(elsewhere, VICTIM, lambda: flood(*LOADS[load]))]
+    children = [
+        forked(here, VICTIM, lambda: echo(listener)),
+        forked(elsewhere, VICTIM, lambda: flood(*LOADS[load])),
+    ]
     place(elsewhere, CLIENT)
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     client.connect(listener.getsockname())
@@ -149,12 +166,16 @@ def p99(values: list[float]) -> float:
 
 def main() -> int:
     """Measure all arms at both loads, in turn, and print; return the exit code."""
-    trips: dict[tuple[str, str], list[float]] = {(load, arm): [] for load in LOADS for arm in MEASURED[load]}
+    trips: dict[tuple[str, str], list[float]] = {
+        (load, arm): [] for load in LOADS for arm in MEASURED[load]
+    }
     rates: dict[tuple[str, str], list[float]] = {key: [] for key in trips}
     for load in LOADS:
         for arm in order(MEASURED[load], ROUNDS):
             command = [sys.executable, __file__, "measure", arm, load]
-            found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout)
+            found = json.loads(
+                subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+            )
             trips[load, arm] += found["us"]
             rates[load, arm].append(found["rate"])
     for (load, arm), values in trips.items():
@@ -176,7 +197,10 @@ def main() -> int:
         before_over_after_at_half=round(tail["half", "before"] / tail["half", "after"], 3),
         p99_us={f"{load} {arm}": round(value) for (load, arm), value in tail.items()},
         packets_after_over_softirq={
-            load: round(statistics.mean(rates[load, "after"]) / statistics.mean(rates[load, "softirq"]), 3) for load in LOADS
+            load: round(
+                statistics.mean(rates[load, "after"]) / statistics.mean(rates[load, "softirq"]), 3
+            )
+            for load in LOADS
         },
         label="native; stand-in",
     )

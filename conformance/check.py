@@ -1,4 +1,6 @@
-"""The definition of a check and the list of all checks. A check is a small async function of a `Subject`."""
+"""The definition of a check and the list of all checks. A check is a small async function of a
+`Subject`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,12 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(
-    sentence: str, capability: str, *, effect: Effect = Effect.MOVES, truth: bool = True, ports: int = 6
+    sentence: str,
+    capability: str,
+    *,
+    effect: Effect = Effect.MOVES,
+    truth: bool = True,
+    ports: int = 6,
 ) -> Callable[[Body], Body]:
     """Register the function; its name, with hyphens, is the name of the check."""
 
@@ -58,7 +65,9 @@ def check(
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check: first those that only read, then those that change connections without faults, then the rest."""
+    """Every check: first those that only read, then those that change connections without faults,
+    then the rest.
+    """
     for part in PARTS:
         import_module(f"conformance.checks.{part}")
     return tuple(sorted(CHECKS.values(), key=lambda c: (c.effect is not Effect.READS, c.truth)))

@@ -107,7 +107,8 @@ def private(lab: Lab, driver: str) -> Iterator[Opened]:
 
 @contextmanager
 def own_emulator(driver: str, command: str, address: str) -> Iterator[Opened]:
-    """A device served by your own emulator, which `command` starts; `{port}` and `{python}` are filled in.
+    """A device served by your own emulator, which `command` starts; `{port}` and `{python}` are
+    filled in.
 
     Raises: Missing - it does not answer in time.
     """
@@ -132,4 +133,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, command: str) -> None:
             time.sleep(0.02)
         else:
             return
-    raise Missing(f"{command!r} does not answer on port {port}", hint="the emulator listens on the port it is given")
+    raise Missing(
+        f"{command!r} does not answer on port {port}",
+        hint="the emulator listens on the port it is given",
+    )

@@ -1,4 +1,6 @@
-"""Check a real device: first the checks that only read, then, with consent, those that use free ports; then restore it."""
+"""Check a real device: first the checks that only read, then, with consent, those that use free
+ports; then restore it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ async def run_on_hardware(
     report_result: Callable[[Result], None] = lambda result: None,
     only: tuple[str, ...] = (),
 ) -> Report:
-    """Run the checks that need no emulator. `agreed` is awaited, with a description of what follows, before light is moved.
+    """Run the checks that need no emulator. `agreed` is awaited, with a description of what
+    follows, before light is moved.
 
-    Settings found at the start are restored at the end, also after a failed check or an interrupted run. `report_result` is
-    called after each check. Raises: whatever `agreed` raises; TestbedError - the device does not even identify itself.
+    Settings found at the start are restored at the end, also after a failed check or an interrupted
+    run. `report_result` is called after each check. Raises: whatever `agreed` raises; TestbedError
+    - the device does not even identify itself.
     """
     await subject.inspect()
     found = subject.foreign

@@ -1,4 +1,6 @@
-"""A private emulated lab: a separate process with one device per driver, on free ports, stopped when its block ends."""
+"""A private emulated lab: a separate process with one device per driver, on free ports, stopped
+when its block ends.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,22 @@ from optics import DeviceConfig, Missing
 START_S, STOP_S = 300.0, 10.0
 """A lab that starts is waited for as long as a command may take; one that dies ends the wait."""
 SETTLE_S = 0.02
-"""Switching time of the devices (s): long enough to be seen, short enough for hundreds of changes."""
+"""Switching time of the devices (s): long enough to be seen, short enough for hundreds of
+changes.
+"""
 BOOT_S = 0.1
 PATIENCE_S = "0.6"
 FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
-"""Loopback ports for labs: below those that the kernel gives to outgoing connections, and none of a lab with fixed ports."""
+"""Loopback ports for labs: below those that the kernel gives to outgoing connections, and none of a
+lab with fixed ports.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A running lab. inventory: its directory; state: its keys and its control socket; devices: what to open them with."""
+    """A running lab. inventory: its directory; state: its keys and its control socket; devices:
+    what to open them with.
+    """
 
     inventory: Path
     state: Path
@@ -57,17 +65,24 @@ def name_of(driver: str) -> str:
 
 def families() -> dict[str, dict[str, Any]]:
     """The emulators' description of each family: driver -> schemes, login, time_scale, size."""
-    found: dict[str, dict[str, Any]] = json.loads(_python("-m", "emulators.devices.families").stdout)
+    found: dict[str, dict[str, Any]] = json.loads(
+        _python("-m", "emulators.devices.families").stdout
+    )
     return found
 
 
 @contextmanager
 def devices_lab(
-    drivers: Iterable[str], *, keep_under: Path | None = None, emulated: Mapping[str, Mapping[str, object]] | None = None
+    drivers: Iterable[str],
+    *,
+    keep_under: Path | None = None,
+    emulated: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[Lab]:
-    """Run one fast-settling device of each driver in one process, without hosts. emulated: driver -> keys of emulator.yml.
+    """Run one fast-settling device of each driver in one process, without hosts. emulated: driver
+    -> keys of emulator.yml.
 
-    Raises: Missing - a driver without an emulator, or the lab does not start; the message quotes its output.
+    Raises: Missing - a driver without an emulator, or the lab does not start; the message quotes
+    its output.
     """
     folder = Path(tempfile.mkdtemp(prefix="testbed-conform-", dir=keep_under))
     try:
@@ -83,7 +98,9 @@ def devices_lab(
 
 @contextmanager
 def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
-    """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's own message."""
+    """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's
+    own message.
+    """
     folder = Path(tempfile.mkdtemp(prefix="testbed-lab-"))
     try:
         generate(folder / "lab", folder / "state", [driver], hosts)
@@ -94,29 +111,46 @@ def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
 
 
 def generate(out: Path, state: Path, drivers: Sequence[str], hosts: int | None) -> None:
-    """Write the inventory of a lab of one or more families with the emulators' generator; hosts: None or 0 for its default number.
+    """Write the inventory of a lab of one or more families with the emulators' generator; hosts:
+    None or 0 for its default number.
 
-    Raises: Missing - a driver has no emulator, or its device cannot serve that many hosts; the message is the generator's.
+    Raises: Missing - a driver has no emulator, or its device cannot serve that many hosts; the
+    message is the generator's.
     """
-    argv = ["--free-ports", *(f"--driver={driver}" for driver in drivers), "--out", str(out), "--state", str(state)]
+    argv = [
+        "--free-ports",
+        *(f"--driver={driver}" for driver in drivers),
+        "--out",
+        str(out),
+        "--state",
+        str(state),
+    ]
     try:
         _python("-m", "emulators.generate", *argv, *(["--hosts", str(hosts)] if hosts else []))
     except Missing as error:
         text = str(error).rpartition("error: ")[2]
-        raise Missing(f"no lab of {' and '.join(drivers)}: {text}", hint="testbed devices driver list") from None
+        raise Missing(
+            f"no lab of {' and '.join(drivers)}: {text}", hint="testbed devices driver list"
+        ) from None
 
 
-def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:
+def _write(
+    folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]
+) -> dict[str, DeviceConfig]:
     """One inventory with a device of every driver, on free ports."""
     import yaml
 
     known = families()
     if missing := sorted(set(drivers) - set(known)):
         raise Missing(
-            f"{missing[0]} has no emulator; there are {', '.join(sorted(known))}", hint="check a real device: --device NAME"
+            f"{missing[0]} has no emulator; there are {', '.join(sorted(known))}",
+            hint="check a real device: --device NAME",
         )
     ports = iter(free_ports(len(drivers)))
-    devices = {name_of(driver): _entry(driver, known[driver], folder / "state", next(ports)) for driver in drivers}
+    devices = {
+        name_of(driver): _entry(driver, known[driver], folder / "state", next(ports))
+        for driver in drivers
+    }
     lab = folder / "lab"
     for part in (lab, folder / "state"):
         part.mkdir(mode=0o700)
@@ -131,7 +165,10 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
     (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"unused": host}}}))
     (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
     (lab / "fibres.yml").write_text("fibres: []\n")
-    keys = {name_of(driver): {**known[driver]["quick"], **emulated.get(driver, {})} for driver in drivers}
+    keys = {
+        name_of(driver): {**known[driver]["quick"], **emulated.get(driver, {})}
+        for driver in drivers
+    }
     (lab / "emulator.yml").write_text(yaml.safe_dump({"hosts": False, "seed": 1, "devices": keys}))
     return _configs(lab)
 
@@ -148,14 +185,17 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
     }
     entry: dict[str, Any] = {
         "driver": driver,
-        "address": f"serial://{state}/{driver}" if scheme == "serial" else f"{scheme}://127.0.0.1:{port}",
+        "address": f"serial://{state}/{driver}"
+        if scheme == "serial"
+        else f"{scheme}://127.0.0.1:{port}",
         "options": {name: value for name, value in options.items() if name in found.OPTIONS},
         "traits": {"settle_s": SETTLE_S},
         "timeout_s": 2.0,
     }
     if family["login"]:
         entry["username"], entry["password"] = family["login"]
-    if family["time_scale"] != 1 or found.TRAITS.settle_s > 1:  # a robot's move, or a slow daemon, becomes as short as a mirror's
+    # a robot's move, or a slow daemon, becomes as short as a mirror's
+    if family["time_scale"] != 1 or found.TRAITS.settle_s > 1:
         entry["time_scale"] = max(family["time_scale"], round(found.TRAITS.settle_s / SETTLE_S))
     return entry
 
@@ -195,7 +235,9 @@ def _configs(inventory: Path) -> dict[str, DeviceConfig]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A lab in the foreground: seconds from starting Python until it reported ready, and its process id."""
+    """A lab in the foreground: seconds from starting Python until it reported ready, and its
+    process id.
+    """
 
     ready_s: float
     pid: int
@@ -203,12 +245,24 @@ class Running:
 
 @contextmanager
 def running(inventory: Path, *options: str) -> Iterator[Running]:
-    """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises: Missing - with its output."""
+    """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises:
+    Missing - with its output.
+    """
     here, existing = os.pipe()
     with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(existing), *options],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "emulators",
+                str(inventory),
+                "--foreground",
+                "--ready-fd",
+                str(existing),
+                *options,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -219,7 +273,11 @@ def running(inventory: Path, *options: str) -> Iterator[Running]:
         os.close(existing)
         try:
             if not _ready(here):
-                late = f"was not ready after {START_S:g} s" if process.poll() is None else "did not start"
+                late = (
+                    f"was not ready after {START_S:g} s"
+                    if process.poll() is None
+                    else "did not start"
+                )
                 end(process)
                 log.seek(0)
                 text = "\n".join(log.read().splitlines()[-15:])
@@ -258,5 +316,7 @@ def _python(*parts: str) -> subprocess.CompletedProcess[str]:
         check=False,
     )
     if done.returncode:
-        raise Missing(f"{' '.join(parts[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
+        raise Missing(
+            f"{' '.join(parts[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}"
+        )
     return done

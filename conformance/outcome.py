@@ -4,11 +4,15 @@ from __future__ import annotations
 
 
 class Failed(AssertionError):
-    """The driver, or the device, does not do what was declared; the message states what was wanted and what was seen."""
+    """The driver, or the device, does not do what was declared; the message states what was wanted
+    and what was seen.
+    """
 
 
 class NotTried(Exception):
-    """The check does not apply to this subject (too few free ports, no login); the message states what is missing."""
+    """The check does not apply to this subject (too few free ports, no login); the message states
+    what is missing.
+    """
 
 
 def want(holds: object, text: str) -> None:

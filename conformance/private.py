@@ -27,7 +27,9 @@ class CommandFailed(AssertionError):
 
 
 class Labs:
-    """Labs by driver and number of hosts: each is started when first requested; all are stopped together."""
+    """Labs by driver and number of hosts: each is started when first requested; all are stopped
+    together.
+    """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -42,7 +44,12 @@ class Labs:
     def __enter__(self) -> Labs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._labs.clear()
         self._stack.close()
 
@@ -54,9 +61,17 @@ class CommandLine:
         self.inventory, self.home = inventory, home
 
     def __call__(self, *parts: object, timeout_s: float = COMMAND_S) -> dict[str, Any]:
-        """Run `testbed WORDS --json`; return the `data` of its answer. Raises: CommandFailed - any exit code but 0."""
-        own = {f"TESTBED_{kind}_DIR": str(self.home / kind.lower()) for kind in ("DATA", "STATE", "LOCK")}
-        own |= {"TESTBED_INVENTORY": str(self.inventory), "TMPDIR": os.environ.get("TMPDIR", tempfile.gettempdir())}
+        """Run `testbed WORDS --json`; return the `data` of its answer. Raises: CommandFailed - any
+        exit code but 0.
+        """
+        own = {
+            f"TESTBED_{kind}_DIR": str(self.home / kind.lower())
+            for kind in ("DATA", "STATE", "LOCK")
+        }
+        own |= {
+            "TESTBED_INVENTORY": str(self.inventory),
+            "TMPDIR": os.environ.get("TMPDIR", tempfile.gettempdir()),
+        }
         done = subprocess.run(
             [sys.executable, "-P", "-m", "orchestrator.cli.main", *map(str, parts), "--json"],
             stdin=subprocess.DEVNULL,
@@ -69,7 +84,11 @@ class CommandLine:
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
-            raise CommandFailed(f"testbed {parts}: {done.stdout}{done.stderr}", done.returncode, {}) from None
+            raise CommandFailed(
+                f"testbed {parts}: {done.stdout}{done.stderr}", done.returncode, {}
+            ) from None
         if done.returncode:
-            raise CommandFailed(f"{answer['code']}: {answer['message']}; {answer['hint']}", done.returncode, answer)
+            raise CommandFailed(
+                f"{answer['code']}: {answer['message']}; {answer['hint']}", done.returncode, answer
+            )
         return dict(answer["data"])

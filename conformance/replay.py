@@ -1,8 +1,9 @@
 """Serves a transcript as a device on a loopback socket.
 
-The n-th time a question is asked it gets its n-th answer, the last one again and again; questions may come in another order. A TL1
-question matches whatever its tag, and the answer carries the client's tag. What the transcript does not hold is refused in the
-grammar's own way: TL1 by a denial `IICM`, a SCPI query of the error queue by an empty queue, HTTP by 404, anything else by silence.
+The n-th time a question is asked it gets its n-th answer, the last one again and again; questions
+may come in another order. A TL1 question matches whatever its tag, and the answer carries the
+client's tag. What the transcript does not hold is refused in the grammar's own way: TL1 by a denial
+`IICM`, a SCPI query of the error queue by an empty queue, HTTP by 404, anything else by silence.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ LONGEST = 1 << 20  # bytes of one question
 
 
 class Replay:
-    """A device that replays one transcript. piece: cut its answers into pieces of this many bytes; None leaves them whole."""
+    """A device that replays one transcript. piece: cut its answers into pieces of this many bytes;
+    None leaves them whole.
+    """
 
     def __init__(self, transcript: Transcript, port: int = 0, piece: int | None = None) -> None:
         if transcript.kind == "netconf":
-            raise BadFile([f"{transcript.name}: a NETCONF transcript cannot be served: its session is SSH, which is not recorded"])
+            raise BadFile(
+                [
+                    f"{transcript.name}: a NETCONF transcript cannot be served: its session is SSH, which is not recorded"
+                ]
+            )
         self.transcript = transcript
         self.port = port
         self.asked: list[str] = []
@@ -59,7 +66,13 @@ class Replay:
                 await self._http(reader, writer)
             else:
                 await self._lines(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError, ConnectionError, h11.ProtocolError):
+        except (
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+            asyncio.CancelledError,
+            ConnectionError,
+            h11.ProtocolError,
+        ):
             pass
         finally:
             writer.close()
@@ -97,8 +110,12 @@ class Replay:
             else:
                 return
 
-    async def _http_answer(self, server: h11.Connection, writer: asyncio.StreamWriter, asked: str) -> None:
-        known = self._answers.get(_http_key(asked)) or self._answers.get((*_http_key(asked)[:1], ""))
+    async def _http_answer(
+        self, server: h11.Connection, writer: asyncio.StreamWriter, asked: str
+    ) -> None:
+        known = self._answers.get(_http_key(asked)) or self._answers.get(
+            (*_http_key(asked)[:1], "")
+        )
         status, headers, body = 404, [("content-type", "text/plain")], "not in this transcript"
         if known:
             exchange = known.pop(0) if len(known) > 1 else known[0]
@@ -132,18 +149,24 @@ class Replay:
         tag = (question.removesuffix(";").split(":") + [""] * 4)[3] or "0"
         if not known:
             if tl1:
-                return [(0.0, f"\r\n\n   REPLAY 26-01-01 00:00:00\r\nM  {tag} DENY\r\n   IICM\r\n;")]
+                return [
+                    (0.0, f"\r\n\n   REPLAY 26-01-01 00:00:00\r\nM  {tag} DENY\r\n   IICM\r\n;")
+                ]
             return [(0.0, '0,"No error"\n')] if question.lower().endswith("err?") else []
         exchange = known.pop(0) if len(known) > 1 else known[0]
         eol = "\r\n" if tl1 else "\n"
-        parts = [(wait_s, "".join(line + eol for line in lines)) for wait_s, lines in exchange.answer]
+        parts = [
+            (wait_s, "".join(line + eol for line in lines)) for wait_s, lines in exchange.answer
+        ]
         if tl1:
             parts = [(wait_s, re.sub(r"(?m)^M  \S+", f"M  {tag}", text)) for wait_s, text in parts]
         return parts
 
 
 def _key(question: str) -> tuple[str, ...]:
-    """What identifies a question: for HTTP all but the headers, for TL1 all but tag and password, otherwise the whole text."""
+    """What identifies a question: for HTTP all but the headers, for TL1 all but tag and password,
+    otherwise the whole text.
+    """
     if is_http(question):
         return _http_key(question)
     if not question.endswith(";"):
@@ -159,5 +182,7 @@ def _key(question: str) -> tuple[str, ...]:
 
 def _http_key(question: str) -> tuple[str, ...]:
     first, _, rest = question.partition("\n")
-    *_, body = rest.split("\n\n", 1) if "\n\n" in f"\n{rest}" and ":" in rest.split("\n", 1)[0] else [rest]
+    *_, body = (
+        rest.split("\n\n", 1) if "\n\n" in f"\n{rest}" and ":" in rest.split("\n", 1)[0] else [rest]
+    )
     return first, body.strip()

@@ -1,4 +1,6 @@
-"""Run checks on a subject, one after another, and report for each declared capability whether it is confirmed."""
+"""Run checks on a subject, one after another, and report for each declared capability whether it is
+confirmed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class CapabilityStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One check's outcome; `message`: why it failed or was not tried; `seconds`: how long it took."""
+    """One check's outcome; `message`: why it failed or was not tried; `seconds`: how long it
+    took.
+    """
 
     check: Check
     verdict: Verdict
@@ -69,10 +73,14 @@ class Report:
         """Confirmed if at least one check passed and none failed."""
         if capability not in self.declared:
             return CapabilityStatus.NOT_DECLARED
-        verdicts = {result.verdict for result in self.results if result.check.capability == capability}
+        verdicts = {
+            result.verdict for result in self.results if result.check.capability == capability
+        }
         if Verdict.FAILED in verdicts:
             return CapabilityStatus.NOT_CONFIRMED
-        return CapabilityStatus.CONFIRMED if Verdict.PASSED in verdicts else CapabilityStatus.NOT_TRIED
+        return (
+            CapabilityStatus.CONFIRMED if Verdict.PASSED in verdicts else CapabilityStatus.NOT_TRIED
+        )
 
     @property
     def statuses(self) -> dict[str, CapabilityStatus]:
@@ -81,17 +89,23 @@ class Report:
 
 def declared(subject: Subject) -> tuple[str, ...]:
     """The capabilities that the subject's driver declares."""
-    return tuple(name for name, c in CAPABILITIES.items() if c.declared(subject.device, subject.config))
+    return tuple(
+        name for name, c in CAPABILITIES.items() if c.declared(subject.device, subject.config)
+    )
 
 
 def chosen(subject: Subject, only: Iterable[str] = ()) -> tuple[Check, ...]:
-    """The checks of declared capabilities, or those named in `only`. Raises: ValueError - there is no such check."""
+    """The checks of declared capabilities, or those named in `only`. Raises: ValueError - there is
+    no such check.
+    """
     checks = all_checks()
     names = set(only)
     if unknown := names - {check.name for check in checks}:
         raise ValueError(f"there is no check {sorted(unknown)[0]!r}")
     mine = declared(subject)
-    return tuple(check for check in checks if check.capability in mine and (not names or check.name in names))
+    return tuple(
+        check for check in checks if check.capability in mine and (not names or check.name in names)
+    )
 
 
 async def run_check(subject: Subject, check: Check) -> Result:
@@ -104,7 +118,9 @@ async def run_check(subject: Subject, check: Check) -> Result:
     if check.truth and subject.truth is None:
         return result(Verdict.NOT_TRIED, "needs an emulator")
     if check.ports > subject.lights:
-        return result(Verdict.NOT_TRIED, f"needs {check.ports} free connections, there are {subject.lights}")
+        return result(
+            Verdict.NOT_TRIED, f"needs {check.ports} free connections, there are {subject.lights}"
+        )
     violations = subject.truth.violations if subject.truth else 0
     problems: list[str] = []
     not_tried = ""
@@ -117,7 +133,8 @@ async def run_check(subject: Subject, check: Check) -> Result:
         problems.append(str(error) or f"not finished after {CHECK_S:.0f} s")
     except AssertionError as error:
         problems.append(str(error) or "an assertion failed")
-    except (TestbedError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:  # a driver may raise anything
+    # a driver may raise anything
+    except (TestbedError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
         problems.append(f"{type(error).__name__}: {error}")
     try:
         if subject.truth:
@@ -129,7 +146,11 @@ async def run_check(subject: Subject, check: Check) -> Result:
     except (AssertionError, TestbedError, OSError, RuntimeError, ValueError) as error:
         if not any(problem.endswith(str(error)) for problem in problems):
             problems.append(f"afterwards: {error}")
-    if subject.truth and subject.truth.violations != violations and check.capability != "two callers":
+    if (
+        subject.truth
+        and subject.truth.violations != violations
+        and check.capability != "two callers"
+    ):
         problems.append("a port that carried one light was driven for another")
     if problems:
         return result(Verdict.FAILED, "; ".join(problems))
@@ -141,7 +162,9 @@ async def run(
     checks: Sequence[Check] | None = None,
     report_result: Callable[[Result], None] = lambda result: None,
 ) -> Report:
-    """Read the subject's state, run the checks and return the report. `report_result` is called after each check."""
+    """Read the subject's state, run the checks and return the report. `report_result` is called
+    after each check.
+    """
     try:
         await subject.inspect()
     except TestbedError:
@@ -158,8 +181,19 @@ async def run(
 def report(subject: Subject, results: Iterable[Result]) -> Report:
     """The report of `results` on the subject."""
     identity = subject.identity
-    text = " ".join(word for word in (identity.vendor, identity.model, identity.serial, identity.firmware) if word)
-    return Report(subject.config.driver, subject.name, text, subject.truth is not None, declared(subject), tuple(results))
+    text = " ".join(
+        word
+        for word in (identity.vendor, identity.model, identity.serial, identity.firmware)
+        if word
+    )
+    return Report(
+        subject.config.driver,
+        subject.name,
+        text,
+        subject.truth is not None,
+        declared(subject),
+        tuple(results),
+    )
 
 
 async def run_many(
@@ -168,10 +202,11 @@ async def run_many(
     notify: Callable[[Subject, Result], None] = lambda subject, result: None,
     at_once: int = 4,
 ) -> dict[str, Report]:
-    """Run the checks of several subjects, `at_once` subjects in parallel; return the reports by driver.
+    """Run the checks of several subjects, `at_once` subjects in parallel; return the reports by
+    driver.
 
-    A check mostly waits for a device; a few in parallel use one processor fully. Slow families start first.
-    `notify` is called after each check.
+    A check mostly waits for a device; a few in parallel use one processor fully. Slow families
+    start first. `notify` is called after each check.
     """
     lock = asyncio.Semaphore(at_once)
     kinds = {subject: driver_class(subject.config.driver).TRAITS.settle_s for subject in subjects}
@@ -180,19 +215,26 @@ async def run_many(
         async with lock:
             try:
                 return await run(subject, only(subject), lambda result: notify(subject, result))
-            except (TestbedError, OSError, ValueError) as error:  # not even its identity can be read: everything failed
+            # not even its identity can be read: everything failed
+            except (TestbedError, OSError, ValueError) as error:
                 text = f"{type(error).__name__}: {error}"
-                return report(subject, [Result(check, Verdict.FAILED, text, 0.0) for check in only(subject)])
+                return report(
+                    subject, [Result(check, Verdict.FAILED, text, 0.0) for check in only(subject)]
+                )
             finally:
                 await subject.device.close()
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(subject)) for subject in sorted(subjects, key=lambda s: -kinds[s])]
+        tasks = [
+            group.create_task(one(subject)) for subject in sorted(subjects, key=lambda s: -kinds[s])
+        ]
     return {task.result().driver: task.result() for task in tasks}
 
 
 def imagined(driver: str, login: tuple[str, str] = ("", "")) -> Subject:
-    """A subject that is never queried: what its driver declares is known without a device. Raises: BadFile."""
+    """A subject that is never queried: what its driver declares is known without a device. Raises:
+    BadFile.
+    """
     scheme = evidence(driver).schemes[0]
     address = "serial:///dev/null" if scheme == "serial" else f"{scheme}://127.0.0.1:9"
     return Subject(DeviceConfig(driver, driver, address, *login))

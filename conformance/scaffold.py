@@ -1,4 +1,6 @@
-"""Write the skeleton of a driver package: driver, emulator, transcript, page and tests, which fail until it is written."""
+"""Write the skeleton of a driver package: driver, emulator, transcript, page and tests, which fail
+until it is written.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,23 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
-    """Write the package of driver `name` into the folder `out`, which must be absent or empty; return the files.
+    """Write the package of driver `name` into the folder `out`, which must be absent or empty;
+    return the files.
 
     Raises: Usage - an invalid name, an unknown protocol, a folder that is not empty.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise Usage(f"{name!r} is not a driver name: wanted lower-case letters, digits and single dashes, such as acme-scpi")
+        raise Usage(
+            f"{name!r} is not a driver name: wanted lower-case letters, digits and single dashes, such as acme-scpi"
+        )
     if protocol not in PROTOCOLS:
-        raise Usage(f"--protocol {protocol}: not one of {', '.join(PROTOCOLS)}{did_you_mean(protocol, PROTOCOLS)}")
+        raise Usage(
+            f"--protocol {protocol}: not one of {', '.join(PROTOCOLS)}{did_you_mean(protocol, PROTOCOLS)}"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Usage(f"{out}: already exists and is not empty", hint="name another folder: --out DIR")
+        raise Usage(
+            f"{out}: already exists and is not empty", hint="name another folder: --out DIR"
+        )
     package = name.replace("-", "_") + "_testbed"
     address, transcript = PROTOCOLS[protocol]
     texts = {
@@ -62,7 +71,12 @@ def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
     for target, source in files.items():
         path = out / target
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template((TEMPLATES / f"{source}.tmpl").read_text(encoding="utf-8")).substitute(texts), encoding="utf-8")
+        path.write_text(
+            Template((TEMPLATES / f"{source}.tmpl").read_text(encoding="utf-8")).substitute(texts),
+            encoding="utf-8",
+        )
         written.append(path)
-    (out / package / "__init__.py").write_text(f'"""Driver and emulator of {name}."""\n', encoding="utf-8")
+    (out / package / "__init__.py").write_text(
+        f'"""Driver and emulator of {name}."""\n', encoding="utf-8"
+    )
     return [*written, out / package / "__init__.py"]

@@ -1,4 +1,6 @@
-"""Addresses of the same kind as a device's, with no server behind them, or with one that sends nonsense."""
+"""Addresses of the same kind as a device's, with no server behind them, or with one that sends
+nonsense.
+"""
 
 from __future__ import annotations
 

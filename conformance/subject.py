@@ -1,4 +1,6 @@
-"""The subject of the checks: a driver, opened from a `DeviceConfig`, and what is known of the device it controls."""
+"""The subject of the checks: a driver, opened from a `DeviceConfig`, and what is known of the
+device it controls.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,32 @@ from conformance.outcome import Failed, NotTried, want
 from conformance.truth import Lit, Truth
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, open_device
-from optics import Change, CrossConnect, DeviceConfig, FrequencySlot, Identity, Outcome, Port, Setting, SpectralRoute, TestbedError
+from optics import (
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    FrequencySlot,
+    Identity,
+    Outcome,
+    Port,
+    Setting,
+    SpectralRoute,
+    TestbedError,
+)
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 LIGHTS = 16
 """The most connections a check may use."""
-_SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4  # 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
+# 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
+_SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4
 _POLL_S = 0.005
 _SLACK_S = 0.05  # the processor is shared
 
 
 class OneLine:
-    """A device on a line that only one program can open at a time: before each call the other instance closes it."""
+    """A device on a line that only one program can open at a time: before each call the other
+    instance closes it.
+    """
 
     def __init__(self, device: CircuitSwitch, other: CircuitSwitch, lock: asyncio.Lock) -> None:
         self._device, self._other, self._lock = device, other, lock
@@ -45,12 +61,13 @@ class OneLine:
 
 
 class Subject:
-    """One device under check. `light((a, b))` connects input a to output b, whatever the family calls its ports.
+    """One device under check. `light((a, b))` connects input a to output b, whatever the family
+    calls its ports.
 
-    The input of a cross-connect is an ingress port; that of a spectral route is a slot on the ingress that reaches most egress
-    ports. Where each ingress port has egress ports of its own, output b is the b-th of them. Ports in use at the beginning are
-    never used: their settings are foreign and must not change.
-    truth: the emulated lab behind it, None for a real device.
+    The input of a cross-connect is an ingress port; that of a spectral route is a slot on the
+    ingress that reaches most egress ports. Where each ingress port has egress ports of its own,
+    output b is the b-th of them. Ports in use at the beginning are never used: their settings are
+    foreign and must not change. truth: the emulated lab behind it, None for a real device.
     """
 
     def __init__(self, config: DeviceConfig, truth: Truth | None = None) -> None:
@@ -61,7 +78,8 @@ class Subject:
         self.foreign: frozenset[Setting] = frozenset()
         self.ingress: tuple[str, ...] = ()
         self.egress: tuple[str, ...] = ()
-        self.exits: Mapping[str, tuple[str, ...]] = {}  # of each ingress, where none shares its egress ports with another
+        # of each ingress, where none shares its egress ports with another
+        self.exits: Mapping[str, tuple[str, ...]] = {}
 
     # ---- the device
 
@@ -73,7 +91,10 @@ class Subject:
 
     def choose(self) -> None:
         """Choose free ports, as far as the device has reported what it carries."""
-        busy = {setting.ingress.label for setting in self.foreign}, {setting.egress.label for setting in self.foreign}
+        busy = (
+            {setting.ingress.label for setting in self.foreign},
+            {setting.egress.label for setting in self.foreign},
+        )
         duplex = set(self.identity.ingress) & set(self.identity.egress)
         taken = tuple(side | ((busy[0] | busy[1]) & duplex) for side in busy)
         enter = [label for label in self.identity.ingress if label not in taken[0]]
@@ -123,12 +144,18 @@ class Subject:
         options = changes.pop("options", None)
         if options is not None:
             known = driver_class(self.config.driver).OPTIONS
-            changes["options"] = {**self.config.options, **{k: v for k, v in options.items() if k in known}}
+            changes["options"] = {
+                **self.config.options,
+                **{k: v for k, v in options.items() if k in known},
+            }
         device = open_device(replace(self.config, **changes))
         mine = self.device
         if self.scheme == "serial":
             lock = asyncio.Lock()
-            self.device, device = cast(CircuitSwitch, OneLine(mine, device, lock)), cast(CircuitSwitch, OneLine(device, mine, lock))
+            self.device, device = (
+                cast(CircuitSwitch, OneLine(mine, device, lock)),
+                cast(CircuitSwitch, OneLine(device, mine, lock)),
+            )
         try:
             yield device
         finally:
@@ -152,15 +179,25 @@ class Subject:
                 raise NotTried("the device has a single output")
             return replace(setting, egress=Port(self.name, other))
         if self.exits:
-            other = next(label for label in self.exits[setting.ingress.label] if label != setting.egress.label)
+            other = next(
+                label
+                for label in self.exits[setting.ingress.label]
+                if label != setting.egress.label
+            )
             return CrossConnect(setting.ingress, Port(self.name, other))
         used = self.ingress.index(setting.ingress.label)
-        return CrossConnect(Port(self.name, self.ingress[(used + 7) % len(self.ingress)]), setting.egress)
+        return CrossConnect(
+            Port(self.name, self.ingress[(used + 7) % len(self.ingress)]), setting.egress
+        )
 
     def key(self, setting: Setting) -> Lit:
         """The identity of a setting in the emulator's true state: without its attenuation."""
         ends = (setting.ingress.label, setting.egress.label)
-        return (*ends, setting.slot.low_mhz, setting.slot.high_mhz) if isinstance(setting, SpectralRoute) else ends
+        return (
+            (*ends, setting.slot.low_mhz, setting.slot.high_mhz)
+            if isinstance(setting, SpectralRoute)
+            else ends
+        )
 
     def keys(self, settings: Iterable[Setting]) -> frozenset[Lit]:
         return frozenset(self.key(setting) for setting in settings)
@@ -171,9 +208,14 @@ class Subject:
         ingress = Port(self.name, self.ingress[a - 1])
         if self.spectral:
             slot = FrequencySlot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
-            return SpectralRoute(ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot)
+            return SpectralRoute(
+                ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot
+            )
         reached = self.exits.get(ingress.label, self.egress)
-        return CrossConnect(ingress, Port(self.name, reached[(b - 1) % len(reached)] if self.exits else reached[b - 1]))
+        return CrossConnect(
+            ingress,
+            Port(self.name, reached[(b - 1) % len(reached)] if self.exits else reached[b - 1]),
+        )
 
     # ---- changes
 
@@ -186,10 +228,14 @@ class Subject:
         ready: Ready = at_once,
     ) -> Outcome:
         """Apply a change through the device, or through another instance of it."""
-        return await (device or self.device).apply(Change(self.name, frozenset(remove), frozenset(add)), ready)
+        return await (device or self.device).apply(
+            Change(self.name, frozenset(remove), frozenset(add)), ready
+        )
 
     async def make(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
-        """Make connections; return their settings. Raises: Failed - the device did not make them all."""
+        """Make connections; return their settings. Raises: Failed - the device did not make them
+        all.
+        """
         wanted = self.light(*pairs)
         outcome = await self.apply(add=wanted)
         want(not outcome.failed, f"preparation failed: {_first(outcome)}")
@@ -213,10 +259,12 @@ class Subject:
         return self.truth
 
     async def world(self, expected: frozenset[Lit] = frozenset()) -> frozenset[Lit]:
-        """The connections that carry light, foreign ones excluded: from the emulator if there is one, else from the device.
+        """The connections that carry light, foreign ones excluded: from the emulator if there is
+        one, else from the device.
 
-        expected: connections that may still be settling. No public source states for any family that its report waits for the
-        mirrors, so light may take 1.5 times the settling time the driver promises to appear; darkness must be immediate.
+        expected: connections that may still be settling. No public source states for any family
+        that its report waits for the mirrors, so light may take 1.5 times the settling time the
+        driver promises to appear; darkness must be immediate.
         """
         deadline = time.monotonic() + 1.5 * self.device.traits.settle_s + _SLACK_S
         while True:
@@ -227,7 +275,9 @@ class Subject:
             await asyncio.sleep(_POLL_S)
 
     def listed(self, lit: frozenset[Lit]) -> frozenset[Lit]:
-        """Those that leave at a port the device listed: a module without a dark position rests at one it does not list."""
+        """Those that leave at a port the device listed: a module without a dark position rests at
+        one it does not list.
+        """
         return frozenset(one for one in lit if one[1] in self.identity.egress)
 
     async def shows(self, wanted: Iterable[Setting]) -> None:
@@ -237,15 +287,22 @@ class Subject:
         want(seen == expected, f"wanted {_text(expected)} lit, found {_text(seen)}")
 
     async def honest(self, outcome: Outcome) -> None:
-        """Check that the outcome reports the true connections and that its timestamps are in order. Raises: Failed."""
+        """Check that the outcome reports the true connections and that its timestamps are in order.
+        Raises: Failed.
+        """
         reported = self.keys(outcome.observed) - self.keys(self.foreign)
         seen = await self.world(reported)
         want(reported == seen, f"the outcome reports {_text(reported)}; {_text(seen)} is lit")
         marks = (outcome.sent_ns, outcome.broken_ns, outcome.acked_ns, outcome.settled_ns)
-        want(list(marks) == sorted(marks), f"timestamps out of order: sent, broken, acked, settled = {marks}")
+        want(
+            list(marks) == sorted(marks),
+            f"timestamps out of order: sent, broken, acked, settled = {marks}",
+        )
 
     def since(self, settings: Iterable[Setting]) -> dict[Lit, float]:
-        """When each of `settings` was last made, from the emulator's history; -1 if it was broken since."""
+        """When each of `settings` was last made, from the emulator's history; -1 if it was broken
+        since.
+        """
         wanted = self.keys(settings)
         found: dict[Lit, float] = dict.fromkeys(wanted, -1.0)
         for event in self.known.events():
@@ -275,7 +332,10 @@ async def refused(act: Callable[[], Any]) -> TestbedError | None:
 
 def names_device(subject: Subject, error: TestbedError) -> None:
     """Check that the error names its device. Raises: Failed."""
-    want(subject.name in str(error), f"the error does not name the device: {type(error).__name__}: {error}")
+    want(
+        subject.name in str(error),
+        f"the error does not name the device: {type(error).__name__}: {error}",
+    )
 
 
 def failed_exactly(subject: Subject, outcome: Outcome, wanted: Iterable[Setting]) -> None:
@@ -293,4 +353,10 @@ def _first(outcome: Outcome) -> str:
 
 
 def _text(lit: Iterable[Lit]) -> str:
-    return ", ".join(f"{one[0]}->{one[1]}" + (f"@{one[2]}-{one[3]}" if len(one) == 4 else "") for one in sorted(lit)) or "nothing"
+    return (
+        ", ".join(
+            f"{one[0]}->{one[1]}" + (f"@{one[2]}-{one[3]}" if len(one) == 4 else "")
+            for one in sorted(lit)
+        )
+        or "nothing"
+    )

@@ -1,7 +1,9 @@
-"""Transcripts: the questions put to a device and its answers, in one text file with source and grade at the top.
+"""Transcripts: the questions put to a device and its answers, in one text file with source and
+grade at the top.
 
-One marker and one blank start every line: `# ` header (source, grade, remarks), `> ` sent by the client, `< ` received from the
-device, `~ ` seconds that pass before the next line. Line ends are not recorded; blanks after the marker are significant.
+One marker and one blank start every line: `# ` header (source, grade, remarks), `> ` sent by the
+client, `< ` received from the device, `~ ` seconds that pass before the next line. Line ends are
+not recorded; blanks after the marker are significant.
 """
 
 from __future__ import annotations
@@ -53,23 +55,31 @@ class Transcript:
 
 
 def read_transcript(path: Path) -> Transcript:
-    """Read a transcript file. Raises: BadFile - it cannot be read, is not a regular file, is too large; or as `transcript_of`."""
+    """Read a transcript file. Raises: BadFile - it cannot be read, is not a regular file, is too
+    large; or as `transcript_of`.
+    """
     try:
         if path.exists() and not path.is_file():
             raise OSError("not a regular file")
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)
         if len(text) > MAX_CHARACTERS:
-            raise OSError(f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read")
+            raise OSError(
+                f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read"
+            )
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed devices driver record") from error
+        raise BadFile(
+            [f"{path}: {reason(error)}"],
+            hint="a transcript is made by: testbed devices driver record",
+        ) from error
     return transcript_of(text, path)
 
 
 def transcript_of(content: str, path: Path) -> Transcript:
     """Parse `content` as a transcript; `path`: its file, for error messages.
 
-    Raises: BadFile - a line that is not in the format (with file:line), no source or grade, no question.
+    Raises: BadFile - a line that is not in the format (with file:line), no source or grade, no
+    question.
     """
     header: dict[str, str] = {}
     exchanges: list[Exchange] = []
@@ -78,7 +88,11 @@ def transcript_of(content: str, path: Path) -> Transcript:
     for number, line in enumerate(content.splitlines(), 1):
         marker, text = line[:1], line[2:]
         if not line or marker not in "#><~" or line[1:2].strip():
-            raise BadFile([f"{path}:{number}: wanted a line that starts with '# ', '> ', '< ' or '~ ', got {line[:40]!r}"])
+            raise BadFile(
+                [
+                    f"{path}:{number}: wanted a line that starts with '# ', '> ', '< ' or '~ ', got {line[:40]!r}"
+                ]
+            )
         if marker == "#":
             key, _, value = text.partition(": ")
             header.setdefault(key, value)
@@ -103,9 +117,13 @@ def transcript_of(content: str, path: Path) -> Transcript:
         last = marker
     problems = []
     if not header.get("source"):
-        problems.append(f"{path}: no source: the first lines state its origin, such as '# source: own device, lab X'")
+        problems.append(
+            f"{path}: no source: the first lines state its origin, such as '# source: own device, lab X'"
+        )
     if header.get("grade") not in GRADES:
-        problems.append(f"{path}: grade: wanted one of {', '.join(GRADES)}, got {header.get('grade')!r}")
+        problems.append(
+            f"{path}: grade: wanted one of {', '.join(GRADES)}, got {header.get('grade')!r}"
+        )
     if not exchanges:
         problems.append(f"{path}: it has no question: no line starts with '> '")
     if problems:
@@ -123,7 +141,11 @@ class Recorder:
 
     def __init__(self, secrets: Iterable[str], pairs: Iterable[tuple[str, str]] = ()) -> None:
         argv = {s for s in secrets if s}
-        argv |= {base64.b64encode(f"{user}:{password}".encode()).decode() for user, password in pairs if password}
+        argv |= {
+            base64.b64encode(f"{user}:{password}".encode()).decode()
+            for user, password in pairs
+            if password
+        }
         self._secrets = sorted(argv, key=len, reverse=True)
         self._parts: list[tuple[str, float, bytearray]] = []
 
@@ -148,12 +170,20 @@ class Recorder:
             if direction == "<" and before_s is not None and at_s - before_s >= PAUSE_S:
                 lines.append(f"~ {at_s - before_s:.2f}")
             before_s = at_s
-            lines += [f"{direction} {line}" if line else direction for line in text.removesuffix("\n").split("\n")]
+            lines += [
+                f"{direction} {line}" if line else direction
+                for line in text.removesuffix("\n").split("\n")
+            ]
         return "\n".join(lines) + "\n"
 
     def _masked(self) -> list[str]:
-        """The text of every part. A secret may span several parts: a line that echoes does so character by character."""
-        texts = [data.decode("utf-8", "backslashreplace").replace("\r", "").replace(TEAR, "\\x00") for _, _, data in self._parts]
+        """The text of every part. A secret may span several parts: a line that echoes does so
+        character by character.
+        """
+        texts = [
+            data.decode("utf-8", "backslashreplace").replace("\r", "").replace(TEAR, "\\x00")
+            for _, _, data in self._parts
+        ]
         for one in {direction for direction, _, _ in self._parts}:
             mine = [at for at, (direction, _, _) in enumerate(self._parts) if direction == one]
             whole = TEAR.join(texts[at] for at in mine)

@@ -1,5 +1,5 @@
-"""An emulator's true state, which a real device does not disclose: connections, counters, faults. Read over the lab's control
-socket, as JSON lines."""
+"""An emulator's true state, which a real device does not disclose: connections, counters, faults.
+Read over the lab's control socket, as JSON lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 Lit = tuple[str, str] | tuple[str, str, int, int]
-"""(ingress, egress) of a cross-connect that carries light; of a spectral route with its slot's edges (MHz)."""
+"""(ingress, egress) of a cross-connect that carries light; of a spectral route with its slot's
+edges (MHz).
+"""
 ANSWER_S = 10.0
 
 
@@ -23,7 +25,8 @@ class NoTruth(RuntimeError):
 class Truth:
     """The true state of one emulated device of a running lab.
 
-    socket_path: the lab's `control.sock`; without a device only `ask` is useful. Raises: NoTruth from every request.
+    socket_path: the lab's `control.sock`; without a device only `ask` is useful. Raises: NoTruth
+    from every request.
     """
 
     def __init__(self, socket_path: Path, device: str = "") -> None:
@@ -69,7 +72,9 @@ class Truth:
         return len(self.ask("truth", device=self.device)["sessions"])
 
     def events(self) -> list[tuple[Any, ...]]:
-        """The history of its connections: (time, "making" | "lit" | "broken", ingress, egress, ...)."""
+        """The history of its connections: (time, "making" | "lit" | "broken", ingress, egress,
+        ...).
+        """
         return [tuple(event) for event in self.ask("history", device=self.device)["history"]]
 
     def fault(self, kind: str, **values: object) -> int:
@@ -118,7 +123,9 @@ class Truth:
         return float(self.ask("status")["devices"][self.device]["settle_s"])
 
     def pieces(self, how: str) -> None:
-        """Set how its replies are sent: "whole", "split" at random places, or one "byte" at a time."""
+        """Set how its replies are sent: "whole", "split" at random places, or one "byte" at a
+        time.
+        """
         self.ask("pieces", device=self.device, **{"as": how})
 
 

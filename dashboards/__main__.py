@@ -1,4 +1,6 @@
-"""Write the dashboards: `python -m dashboards` (and `--check`: only report whether the committed files are up to date)."""
+"""Write the dashboards: `python -m dashboards` (and `--check`: only report whether the committed
+files are up to date).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ PAGES = (live, reconfiguration, fabric, training, schedules, traffic)
 
 
 def finished(model: dict[str, Any]) -> dict[str, Any]:
-    """Give each panel its id, by the order alone; leave out what the library always writes and would hide links in a menu."""
+    """Give each panel its id, by the order alone; leave out what the library always writes and
+    would hide links in a menu.
+    """
     for each in (*model["links"], *model["annotations"]["list"]):
         del each["placement"]
     count = 0
@@ -37,16 +41,24 @@ def text_of(builder: board.Dashboard) -> str:
 
 def files() -> dict[str, str]:
     """Every dashboard's file name and text."""
-    texts = [text_of(build()) for build in (*(page.build for page in PAGES), *extension_parts("board", "build"))]
+    texts = [
+        text_of(build())
+        for build in (*(page.build for page in PAGES), *extension_parts("board", "build"))
+    ]
     return {f"{json.loads(text)['uid']}.json": text for text in texts}
 
 
 def main() -> int:
     wanted = files()
     held = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
-    stale = sorted(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
+    stale = sorted(
+        name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name)
+    )
     if "--check" in sys.argv[1:]:
-        print("\n".join(f"not what `python -m dashboards` writes: {name}" for name in stale) or "all as written")
+        print(
+            "\n".join(f"not what `python -m dashboards` writes: {name}" for name in stale)
+            or "all as written"
+        )
         return 1 if stale else 0
     for name in stale:
         path = FOLDER / name

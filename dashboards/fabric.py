@@ -18,9 +18,18 @@ STEPS = f'SELECT difference("oper") AS "step" FROM "port" WHERE {PORTS} GROUP BY
 
 
 def lines(
-    title: str, what: str, unit: str, *queries: Influx, w: int = 12, h: int = 8, interval: str = "1s", over: bool | float = True
+    title: str,
+    what: str,
+    unit: str,
+    *queries: Influx,
+    w: int = 12,
+    h: int = 8,
+    interval: str = "1s",
+    over: bool | float = True,
 ) -> timeseries.Panel:
-    """Curves over time. over: whether they are drawn across a time without values, or only across one that is shorter (ms)."""
+    """Curves over time. over: whether they are drawn across a time without values, or only across
+    one that is shorter (ms).
+    """
     return dress(
         curves()
         .fill_opacity(0)
@@ -38,7 +47,9 @@ def lines(
 
 
 def mean(field: str, measurement: str, where: str, *tags: str, fill: str = "none") -> Influx:
-    """A field's mean per interval, one series per set of `tags`. fill: the value of empty intervals."""
+    """A field's mean per interval, one series per set of `tags`. fill: the value of empty
+    intervals.
+    """
     grouped = "".join(f', "{tag}"' for tag in tags)
     alias = " ".join(f"$tag_{tag}" for tag in tags) or "$col"
     return Influx(
@@ -132,7 +143,8 @@ def build() -> board.Dashboard:
         )
     )
     drift = ", ".join(
-        f'{how}("loss_db") AS "{name}"' for how, name in (("spread", "drift"), ("min", "least"), ("max", "most"), ("last", "now"))
+        f'{how}("loss_db") AS "{name}"'
+        for how, name in (("spread", "drift"), ("min", "least"), ("max", "most"), ("last", "now"))
     )
     built.with_panel(
         dress(
@@ -142,13 +154,22 @@ def build() -> board.Dashboard:
             "dB",
             influx.table(f'SELECT {drift} FROM "circuit" WHERE {HERE} GROUP BY "ocs", "id"'),
             w=12,
-            transform=[NO_TIME, ("sortBy", {"fields": {}, "sort": [{"field": "drift", "desc": True}]})],
+            transform=[
+                NO_TIME,
+                ("sortBy", {"fields": {}, "sort": [{"field": "drift", "desc": True}]}),
+            ],
         ).override_by_name(
             "drift",
             [
                 models.DynamicConfigValue(
                     "thresholds",
-                    {"mode": "absolute", "steps": [{"color": "green", "value": None}, {"color": "orange", "value": 0.4}]},
+                    {
+                        "mode": "absolute",
+                        "steps": [
+                            {"color": "green", "value": None},
+                            {"color": "orange", "value": 0.4},
+                        ],
+                    },
                 ),
                 models.DynamicConfigValue("color", {"mode": "thresholds"}),
             ],
@@ -160,10 +181,15 @@ def build() -> board.Dashboard:
             "Carrier lost, by port",
             "How often each host port lost its carrier, from port. One port far above the others has a bad fibre or transceiver.",
             "short",
-            influx.table(f'SELECT count("step") AS "lost" FROM ({STEPS}) WHERE "step" < 0 GROUP BY "host", "port"'),
+            influx.table(
+                f'SELECT count("step") AS "lost" FROM ({STEPS}) WHERE "step" < 0 GROUP BY "host", "port"'
+            ),
             w=8,
             nothing="no carrier was lost",
-            transform=[NO_TIME, ("sortBy", {"fields": {}, "sort": [{"field": "lost", "desc": True}]})],
+            transform=[
+                NO_TIME,
+                ("sortBy", {"fields": {}, "sort": [{"field": "lost", "desc": True}]}),
+            ],
         )
     )
     built.with_panel(

@@ -1,7 +1,9 @@
-"""The queries of the dashboards: the portable subset of InfluxQL, and the form of a query in a panel.
+"""The queries of the dashboards: the portable subset of InfluxQL, and the form of a query in a
+panel.
 
-Portable means: the same text works on InfluxDB 1.6 to 3 (selectors, aggregates, derivative, difference, elapsed, moving average,
-arithmetic, fill, sub-queries; no INTO, SLIMIT, SHOW SERIES, cardinality). The lint of tests/dashboards holds every query to it.
+Portable means: the same text works on InfluxDB 1.6 to 3 (selectors, aggregates, derivative,
+difference, elapsed, moving average, arithmetic, fill, sub-queries; no INTO, SLIMIT, SHOW SERIES,
+cardinality). The lint of tests/dashboards holds every query to it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ Format = Literal["time_series", "table"]
 
 
 class Influx(cogbuilder.Builder[cogvariants.Dataquery], cogvariants.Dataquery):
-    """One InfluxQL query; the library has none of its own. `alias` names the series: `$tag_device` and the like."""
+    """One InfluxQL query; the library has none of its own. `alias` names the series: `$tag_device`
+    and the like.
+    """
 
-    def __init__(self, query: str, ref_id: str = "A", *, format: Format = "time_series", alias: str = "") -> None:
+    def __init__(
+        self, query: str, ref_id: str = "A", *, format: Format = "time_series", alias: str = ""
+    ) -> None:
         self.query = query
         self.ref_id = ref_id
         self.format = format

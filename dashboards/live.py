@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import barchart, nodegraph, stat, statetimeline, timeseries, xychart
+from grafana_foundation_sdk.builders import (
+    barchart,
+    nodegraph,
+    stat,
+    statetimeline,
+    timeseries,
+    xychart,
+)
 from grafana_foundation_sdk.builders import common as common_b
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.models import common as kinds
@@ -27,14 +34,18 @@ from dashboards.look import (
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 PARTS = ("ack", "dark", "link", "route", "first_packet")
-"""The phases of a reconfiguration that follow each other, all of milliseconds; command overlaps ack and dark, power overlaps link.
-What the job waits for is seconds, and has a panel of its own."""
+"""The phases of a reconfiguration that follow each other, all of milliseconds; command overlaps ack
+and dark, power overlaps link. What the job waits for is seconds, and has a panel of its own."""
 
 
-def number(title: str, what: str, unit: str, query: str, w: int = 4, *, nothing: str = "-", alarm: str = "") -> stat.Panel:
+def number(
+    title: str, what: str, unit: str, query: str, w: int = 4, *, nothing: str = "-", alarm: str = ""
+) -> stat.Panel:
     """One figure. alarm: its colour from 1 on; below, it is green."""
     panel = stat.Panel().reduce_options(last_value()).graph_mode(kinds.BigValueGraphMode.NONE)
-    panel.color_mode(kinds.BigValueColorMode.VALUE).color_scheme(by_threshold() if alarm else one_colour("text"))
+    panel.color_mode(kinds.BigValueColorMode.VALUE).color_scheme(
+        by_threshold() if alarm else one_colour("text")
+    )
     if alarm:
         panel.thresholds(steps((None, "green"), (1, alarm)))
     return dress(
@@ -51,7 +62,10 @@ def number(title: str, what: str, unit: str, query: str, w: int = 4, *, nothing:
 
 def device_phases(w: int, h: int) -> statetimeline.Panel:
     """What each device was doing."""
-    reply = {phase: models.ValueMappingResult(color=PHASE_COLOURS[phase], text=phase) for phase in DEVICE_PHASES}
+    reply = {
+        phase: models.ValueMappingResult(color=PHASE_COLOURS[phase], text=phase)
+        for phase in DEVICE_PHASES
+    }
     return dress(
         statetimeline.Panel()
         .mappings([models.ValueMap(options=reply)])
@@ -62,7 +76,10 @@ def device_phases(w: int, h: int) -> statetimeline.Panel:
         "Devices",
         "Activity of each device, from device_phase. Dark: no light passes. Fault: the device refused a command.",
         "none",
-        Influx(f'SELECT "phase" FROM "device_phase" WHERE {HERE} AND {DEVICE} GROUP BY "device"', alias="$tag_device"),
+        Influx(
+            f'SELECT "phase" FROM "device_phase" WHERE {HERE} AND {DEVICE} GROUP BY "device"',
+            alias="$tag_device",
+        ),
         w=w,
         h=h,
     )
@@ -72,36 +89,60 @@ DEVICE_PHASES = ("idle", "command", "dark", "settle", "up", "fault")
 
 
 PAUSES = [
-    (f"Pause, {name}", f"{what}, from reconfig.pause_ms.", "ms", pick(f"{value}", "reconfig", f"{HERE} AND {JOB}"))
+    (
+        f"Pause, {name}",
+        f"{what}, from reconfig.pause_ms.",
+        "ms",
+        pick(f"{value}", "reconfig", f"{HERE} AND {JOB}"),
+    )
     for name, what, value in (
-        ("median", "The longest time between the ends of two iterations around a reconfiguration", 'percentile("pause_ms", 50)'),
+        (
+            "median",
+            "The longest time between the ends of two iterations around a reconfiguration",
+            'percentile("pause_ms", 50)',
+        ),
         ("longest", "The longest of all", 'max("pause_ms")'),
     )
 ]
 """The cost of a reconfiguration for the job: title, description, unit, query."""
 
 
-def bars(x: str, orientation: kinds.VizOrientation = kinds.VizOrientation.HORIZONTAL) -> barchart.Panel:
+def bars(
+    x: str, orientation: kinds.VizOrientation = kinds.VizOrientation.HORIZONTAL
+) -> barchart.Panel:
     """An empty bar chart over the column `x`."""
-    return barchart.Panel().orientation(orientation).x_field(x).fill_opacity(85).legend(legend()).tooltip(all_series())
+    return (
+        barchart.Panel()
+        .orientation(orientation)
+        .x_field(x)
+        .fill_opacity(85)
+        .legend(legend())
+        .tooltip(all_series())
+    )
 
 
 def curves() -> timeseries.Panel:
     """An empty chart of thin lines."""
-    return timeseries.Panel().draw_style(kinds.GraphDrawStyle.LINE).line_width(1).tooltip(all_series())
+    return (
+        timeseries.Panel().draw_style(kinds.GraphDrawStyle.LINE).line_width(1).tooltip(all_series())
+    )
 
 
 def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
     """The time of each part of the last reconfigurations."""
     columns = ", ".join(f'"{part}_ms" AS "{part}"' for part in PARTS)
     panel = dress(
-        bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.NEVER),
+        bars("reconfig_id")
+        .stacking(kinds.StackingMode.NORMAL)
+        .show_value(kinds.VisibilityMode.NEVER),
         "Where the time went",
         f"The phases of the last {last} reconfigurations, newest first, from reconfig: dark is the devices' own switching, link "
         "the carriers coming up, route the hosts' commit. A long dark time is the device's; a long link "
         "or route time is the hosts'.",
         "ms",
-        table(f'SELECT "reconfig_id", {columns} FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'),
+        table(
+            f'SELECT "reconfig_id", {columns} FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'
+        ),
         w=w,
         h=h,
         transform=[NO_TIME],
@@ -112,7 +153,9 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
 def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
     """The pauses of the job in the last reconfigurations."""
     return dress(
-        bars("reconfig_id").show_value(kinds.VisibilityMode.AUTO).color_scheme(one_colour(PHASE_COLOURS["pause"])),
+        bars("reconfig_id")
+        .show_value(kinds.VisibilityMode.AUTO)
+        .color_scheme(one_colour(PHASE_COLOURS["pause"])),
         "How long the job paused",
         f"The longest time between the ends of two iterations around each of the last {last} reconfigurations, newest first, from "
         "reconfig. Far more than the dark time: the job was launched anew, or waited for its own timeouts.",
@@ -132,13 +175,17 @@ def ring_change_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
     columns = ", ".join(f'"{cause}_ms" AS "{cause}"' for cause in RING_CHANGE_COLOURS)
     done = f"{HERE} AND {JOB} AND \"ok\" = '1'"
     panel = dress(
-        bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.AUTO),
+        bars("reconfig_id")
+        .stacking(kinds.StackingMode.NORMAL)
+        .show_value(kinds.VisibilityMode.AUTO),
         "What a ring change cost",
         f"How long the job paused in each of the last {last} ring changes, newest first, from ring_change: dark is the devices' own "
         "switching, commit the hosts' routes, boundary the rest until the first iteration on the new rings ended. Far more than "
         "twice the dark time: look at the slow iterations in `testbed experiment report`.",
         "ms",
-        table(f'SELECT "reconfig_id", {columns} FROM "ring_change" WHERE {done} ORDER BY time DESC LIMIT {last}'),
+        table(
+            f'SELECT "reconfig_id", {columns} FROM "ring_change" WHERE {done} ORDER BY time DESC LIMIT {last}'
+        ),
         w=w,
         h=h,
         nothing="no job changed its rings",
@@ -149,7 +196,11 @@ def ring_change_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
     return panel
 
 
-RING_CHANGE_COLOURS = {"dark": PHASE_COLOURS["dark"], "commit": PHASE_COLOURS["route"], "boundary": PHASE_COLOURS["resume"]}
+RING_CHANGE_COLOURS = {
+    "dark": PHASE_COLOURS["dark"],
+    "commit": PHASE_COLOURS["route"],
+    "boundary": PHASE_COLOURS["resume"],
+}
 
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
@@ -158,13 +209,23 @@ def series(x: str, y: str) -> xychart.XYSeriesConfig:
     def named(field: str) -> xychart.MatcherConfig:
         return xychart.MatcherConfig().id("byName").options(field)
 
-    sides = xychart.XychartXYSeriesConfigX().matcher(named(x)), xychart.XychartXYSeriesConfigY().matcher(named(y))
+    sides = (
+        xychart.XychartXYSeriesConfigX().matcher(named(x)),
+        xychart.XychartXYSeriesConfigY().matcher(named(y)),
+    )
     return xychart.XYSeriesConfig().x(sides[0]).y(sides[1])
 
 
 def distribution(title: str, what: str, column: str, query: str, w: int, h: int) -> xychart.Panel:
-    """The share of events that were faster. One query of one column: of several, the library joins the rows by their times."""
-    share = {"mode": "index", "index": {"asPercentile": True}, "replaceFields": False, "alias": "share"}
+    """The share of events that were faster. One query of one column: of several, the library joins
+    the rows by their times.
+    """
+    share = {
+        "mode": "index",
+        "index": {"asPercentile": True},
+        "replaceFields": False,
+        "alias": "share",
+    }
     panel = dress(
         xychart.Panel()
         .mapping(xy.SeriesMapping.MANUAL)
@@ -172,16 +233,26 @@ def distribution(title: str, what: str, column: str, query: str, w: int, h: int)
         .show(xy.XYShowMode.LINES)
         .line_width(2)
         .legend(legend())
-        .tooltip(common_b.VizTooltipOptions().mode(kinds.TooltipDisplayMode.SINGLE).sort(kinds.SortOrder.NONE)),
+        .tooltip(
+            common_b.VizTooltipOptions()
+            .mode(kinds.TooltipDisplayMode.SINGLE)
+            .sort(kinds.SortOrder.NONE)
+        ),
         title,
         what,
         "ms",
         table(query),
         w=w,
         h=h,
-        transform=[("sortBy", {"fields": {}, "sort": [{"field": column}]}), ("calculateField", share)],
+        transform=[
+            ("sortBy", {"fields": {}, "sort": [{"field": column}]}),
+            ("calculateField", share),
+        ],
     )
-    return panel.override_by_name("share", [models.DynamicConfigValue("unit", "percentunit"), models.DynamicConfigValue("max", 1)])
+    return panel.override_by_name(
+        "share",
+        [models.DynamicConfigValue("unit", "percentunit"), models.DynamicConfigValue("max", 1)],
+    )
 
 
 def totals(w: int, h: int) -> xychart.Panel:
@@ -198,7 +269,12 @@ def totals(w: int, h: int) -> xychart.Panel:
 
 def throughput(w: int, h: int) -> timeseries.Panel:
     return dress(
-        curves().fill_opacity(20).span_nulls(False).min(0).color_scheme(one_colour("#5794F2")).legend(legend()),
+        curves()
+        .fill_opacity(20)
+        .span_nulls(False)
+        .min(0)
+        .color_scheme(one_colour("#5794F2"))
+        .legend(legend()),
         "Throughput of the fabric",
         "What all host ports receive together, from the counters in port. A dip at a mark is the reconfiguration; one without a "
         "mark has another cause.",
@@ -215,7 +291,9 @@ def topology(w: int, h: int) -> nodegraph.Panel:
     columns = ", ".join(f'last("{field}") AS "{name}"' for field, name in TOPOLOGY.items())
     inner = f'SELECT {columns} FROM "circuit" WHERE {HERE} GROUP BY "ocs", "id"'
     names = ", ".join(f'"{name}"' for name in TOPOLOGY.values())
-    query = f'SELECT {names} FROM ({inner}) WHERE "detail__state" != \'removed\' GROUP BY "ocs", "id"'
+    query = (
+        f'SELECT {names} FROM ({inner}) WHERE "detail__state" != \'removed\' GROUP BY "ocs", "id"'
+    )
     return dress(
         nodegraph.Panel(),
         "Circuits now",
@@ -232,7 +310,11 @@ def topology(w: int, h: int) -> nodegraph.Panel:
                 {
                     "excludeByName": {"Time": True},
                     "indexByName": {},
-                    "renameByName": {"id": "detail__ingress", "ocs": "detail__device", "circuit": "id"},
+                    "renameByName": {
+                        "id": "detail__ingress",
+                        "ocs": "detail__device",
+                        "circuit": "id",
+                    },
                 },
             )
         ],

@@ -36,8 +36,12 @@ def dress(
     interval: str = "",
     transform: Iterable[tuple[str, Mapping[str, Any]]] = (),
 ) -> P:
-    """Add the properties common to all panels. `what`: its content, its measurement, bad values. `w` of 24 columns."""
-    panel.title(title).description(what).unit(unit).no_value(nothing).span(w).height(h).datasource(SOURCE)
+    """Add the properties common to all panels. `what`: its content, its measurement, bad values.
+    `w` of 24 columns.
+    """
+    panel.title(title).description(what).unit(unit).no_value(nothing).span(w).height(h).datasource(
+        SOURCE
+    )
     for query in queries:
         panel.with_target(query)
     for name, options in transform:
@@ -60,7 +64,9 @@ def coloured_phases(panel: P, names: Iterable[str]) -> P:
 
 
 def steps(*given: tuple[float | None, str]) -> board.ThresholdsConfig:
-    """Thresholds, for numbers that mean an action: (from this value on, colour); the first has no value."""
+    """Thresholds, for numbers that mean an action: (from this value on, colour); the first has no
+    value.
+    """
     return (
         board.ThresholdsConfig()
         .mode(models.ThresholdsMode.ABSOLUTE)
@@ -92,13 +98,19 @@ def legend(*calcs: str, right: bool = False) -> common_b.VizLegendOptions:
 
 
 def all_series() -> common_b.VizTooltipOptions:
-    return common_b.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI).sort(kinds.SortOrder.DESCENDING)
+    return (
+        common_b.VizTooltipOptions()
+        .mode(kinds.TooltipDisplayMode.MULTI)
+        .sort(kinds.SortOrder.DESCENDING)
+    )
 
 
 def link_to(title: str, uid: str, **variables: str) -> models.DynamicConfigValue:
     """The override that makes a cell lead to another dashboard, with the time shown kept."""
     given = "".join(f"&var-{name}={value}" for name, value in variables.items())
-    return models.DynamicConfigValue("links", [{"title": title, "url": f"/d/{uid}?${{__url_time_range}}{given}"}])
+    return models.DynamicConfigValue(
+        "links", [{"title": title, "url": f"/d/{uid}?${{__url_time_range}}{given}"}]
+    )
 
 
 def variable(
@@ -117,7 +129,11 @@ def variable(
         .all_value(ALL)
         .current(models.VariableOption(text=["All"], value=["$__all"]))
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(models.VariableSort.ALPHABETICAL_DESC if newest else models.VariableSort.ALPHABETICAL_ASC)
+        .sort(
+            models.VariableSort.ALPHABETICAL_DESC
+            if newest
+            else models.VariableSort.ALPHABETICAL_ASC
+        )
     )
 
 
@@ -145,8 +161,12 @@ def titles() -> dict[str, str]:
     return UIDS | dict(extension_parts("board", "PAGE"))
 
 
-def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, since: str, refresh: str) -> board.Dashboard:
-    """An empty dashboard with what all have: variables, marks where the light moved and jobs turned, operators' notes, links."""
+def dashboard(
+    uid: str, what: str, variables: Sequence[board.QueryVariable], *, since: str, refresh: str
+) -> board.Dashboard:
+    """An empty dashboard with what all have: variables, marks where the light moved and jobs
+    turned, operators' notes, links.
+    """
     built = (
         board.Dashboard(titles()[uid])
         .uid(uid)

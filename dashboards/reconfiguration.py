@@ -1,4 +1,6 @@
-"""Reconfiguration analysis: how long each phase takes, which device is slow, which runs were worst."""
+"""Reconfiguration analysis: how long each phase takes, which device is slow, which runs were
+worst.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards import influx, live
 from dashboards.influx import DEVICE, FAMILY, HERE, JOB, Influx, pick
-from dashboards.look import NO_TIME, all_series, dashboard, dress, legend, link_to, one_colour, variable
+from dashboards.look import (
+    NO_TIME,
+    all_series,
+    dashboard,
+    dress,
+    legend,
+    link_to,
+    one_colour,
+    variable,
+)
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 SHARES = (50, 90, 99)
@@ -18,7 +29,11 @@ DEVICES = f"{HERE} AND {DEVICE} AND {FAMILY}"
 
 def percentiles(field: str) -> str:
     return ", ".join(
-        [*(f'percentile("{field}", {n}) AS "p{n}"' for n in SHARES), f'max("{field}") AS "max"', f'count("{field}") AS "n"']
+        [
+            *(f'percentile("{field}", {n}) AS "p{n}"' for n in SHARES),
+            f'max("{field}") AS "max"',
+            f'count("{field}") AS "n"',
+        ]
     )
 
 
@@ -33,7 +48,9 @@ def phases() -> table.Panel:
         "How long each phase of a run took: median, slow and slowest, from phase. The largest 99th "
         "percentile is where time can be won.",
         "ms",
-        influx.table(f'SELECT {percentiles("duration_ms")} FROM "phase" WHERE {HERE} AND "kind" = \'run\' GROUP BY "phase"'),
+        influx.table(
+            f'SELECT {percentiles("duration_ms")} FROM "phase" WHERE {HERE} AND "kind" = \'run\' GROUP BY "phase"'
+        ),
         w=8,
         h=9,
         transform=[NO_TIME],
@@ -50,19 +67,33 @@ def devices() -> table.Panel:
             "data sheet: a device far "
             "above its own median is ageing or overloaded. A device's name leads to its light.",
             "ms",
-            influx.table(f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'),
+            influx.table(
+                f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'
+            ),
             w=8,
             h=9,
             transform=[NO_TIME],
         )
         .override_by_name("n", [models.DynamicConfigValue("unit", "short")])
-        .override_by_name("device", [link_to("Light of this device", "testbed-fabric", device="${__value.text}")])
+        .override_by_name(
+            "device", [link_to("Light of this device", "testbed-fabric", device="${__value.text}")]
+        )
     )
 
 
 def worst() -> table.Panel:
     columns = ", ".join(
-        f'"{name}"' for name in ("dark_ms", "link_ms", "route_ms", "pause_ms", "reconfig_id", "run", "job", "trigger")
+        f'"{name}"'
+        for name in (
+            "dark_ms",
+            "link_ms",
+            "route_ms",
+            "pause_ms",
+            "reconfig_id",
+            "run",
+            "job",
+            "trigger",
+        )
     )
     return (
         dress(
@@ -72,7 +103,9 @@ def worst() -> table.Panel:
             "alone; `testbed run show RUN` "
             "draws its waterfall.",
             "ms",
-            influx.table(f'SELECT top("total_ms", 10) AS "total_ms", {columns} FROM "reconfig" WHERE {HERE} AND {JOB}'),
+            influx.table(
+                f'SELECT top("total_ms", 10) AS "total_ms", {columns} FROM "reconfig" WHERE {HERE} AND {JOB}'
+            ),
             w=24,
             h=8,
         )
@@ -85,7 +118,17 @@ def ring_changes() -> table.Panel:
     """The ring changes that cost most."""
     columns = ", ".join(
         f'"{name}"'
-        for name in ("worst_rank_ms", "before_ms", "after_ms", "prepare_ms", "move", "after", "mode", "reconfig_id", "run")
+        for name in (
+            "worst_rank_ms",
+            "before_ms",
+            "after_ms",
+            "prepare_ms",
+            "move",
+            "after",
+            "mode",
+            "reconfig_id",
+            "run",
+        )
     )
     return (
         dress(
@@ -94,7 +137,9 @@ def ring_changes() -> table.Panel:
             "Ring changes with the longest pauses of the job, from ring_change, with the longest stall of any rank and the iteration time "
             "before and after. Preparing runs beside the training and costs no standstill.",
             "ms",
-            influx.table(f'SELECT top("paused_ms", 10) AS "paused_ms", {columns} FROM "ring_change" WHERE {HERE} AND {JOB}'),
+            influx.table(
+                f'SELECT top("paused_ms", 10) AS "paused_ms", {columns} FROM "ring_change" WHERE {HERE} AND {JOB}'
+            ),
             w=12,
             h=8,
             nothing="no job changed its rings",
@@ -111,7 +156,9 @@ def failures() -> table.Panel:
         "Checks that did not pass",
         "Rungs of the verification ladder that failed, from verify, with the words shown to the operator. Empty is good.",
         "none",
-        influx.table(f'SELECT "level", "detail", "passed", "total", "reconfig_id", "run" FROM "verify" WHERE {HERE} AND "ok" = 0'),
+        influx.table(
+            f'SELECT "level", "detail", "passed", "total", "reconfig_id", "run" FROM "verify" WHERE {HERE} AND "ok" = 0'
+        ),
         w=12,
         h=8,
         nothing="all passed",
@@ -135,7 +182,11 @@ def refusals() -> table.Panel:
 
 def spread() -> histogram.Panel:
     return dress(
-        histogram.Panel().bucket_count(30).fill_opacity(70).color_scheme(one_colour(PHASE_COLOURS["dark"])).legend(legend()),
+        histogram.Panel()
+        .bucket_count(30)
+        .fill_opacity(70)
+        .color_scheme(one_colour(PHASE_COLOURS["dark"]))
+        .legend(legend()),
         "Spread of dark times",
         "How often devices were dark for how long, from reconfig_device. Two humps are two kinds of moves or two kinds of devices.",
         "ms",
@@ -217,7 +268,9 @@ def build() -> board.Dashboard:
         ),
     ]
     for title, what, unit, query in figures:
-        built.with_panel(live.number(title, what, unit, query, w=3, alarm="orange" if unit == "bytes" else ""))
+        built.with_panel(
+            live.number(title, what, unit, query, w=3, alarm="orange" if unit == "bytes" else "")
+        )
     built.with_panel(
         live.distribution(
             "Dark time of ${family}",

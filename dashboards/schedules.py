@@ -16,12 +16,16 @@ OURS = f"{HERE} AND {DEVICE}"
 HOSTS = f"{HERE} AND {HOST}"
 
 
-def over(what: str, field: str, name: str, where: str, *by: str, ref: str = "A", word: str = "") -> Influx:
+def over(
+    what: str, field: str, name: str, where: str, *by: str, ref: str = "A", word: str = ""
+) -> Influx:
     """A curve per value of the tags `by`: an aggregate over each interval."""
     groups = "".join(f', "{tag}"' for tag in by)
     alias = " ".join([*(f"$tag_{tag}" for tag in by), word]).strip()
     return Influx(
-        f'SELECT {what}("{field}") FROM "{name}" WHERE {where} GROUP BY time($__interval){groups} fill(none)', ref, alias=alias
+        f'SELECT {what}("{field}") FROM "{name}" WHERE {where} GROUP BY time($__interval){groups} fill(none)',
+        ref,
+        alias=alias,
     )
 
 
@@ -48,10 +52,19 @@ def slots_table() -> barchart.Panel:
         nothing="no slots turned",
         transform=[NO_TIME],
     )
-    return panel.override_by_name("dark", colour(PHASE_COLOURS["dark"])).override_by_name("late", colour(PHASE_COLOURS["pause"]))
+    return panel.override_by_name("dark", colour(PHASE_COLOURS["dark"])).override_by_name(
+        "late", colour(PHASE_COLOURS["pause"])
+    )
 
 
-def curve(title: str, what: str, unit: str, *queries: Influx, w: int = 12, nothing: str = "no slots turned") -> timeseries.Panel:
+def curve(
+    title: str,
+    what: str,
+    unit: str,
+    *queries: Influx,
+    w: int = 12,
+    nothing: str = "no slots turned",
+) -> timeseries.Panel:
     """Curves of one panel."""
     return lines(title, what, unit, *queries, w=w).no_value(nothing)
 
@@ -69,7 +82,12 @@ def build() -> board.Dashboard:
         refresh="5s",
     )
     for title, what, unit, query in (
-        ("Duty", "The share of light of the latest 100 slots, from slot.", "percentunit", pick('last("duty")', "slot", OURS)),
+        (
+            "Duty",
+            "The share of light of the latest 100 slots, from slot.",
+            "percentunit",
+            pick('last("duty")', "slot", OURS),
+        ),
         (
             "Dark, median",
             "First command to new state of a device, from slot.",

@@ -16,7 +16,9 @@ NO_SUMS = "no bytes were counted"
 def ratio(above: str, below: str, name: str, where: str, ref: str = "A", word: str = "") -> Influx:
     """A curve: the sums of two fields over each interval, one divided by the other."""
     return Influx(
-        f'SELECT sum("{above}") / sum("{below}") FROM "{name}" WHERE {where} GROUP BY time($__interval) fill(none)', ref, alias=word
+        f'SELECT sum("{above}") / sum("{below}") FROM "{name}" WHERE {where} GROUP BY time($__interval) fill(none)',
+        ref,
+        alias=word,
     )
 
 
@@ -24,7 +26,10 @@ def build() -> board.Dashboard:
     built = dashboard(
         "testbed-traffic",
         "What knows a job's traffic: its attachments, compressed sums, datagrams, checkpoints.",
-        [variable("run", "Run", "iteration", "run", of_runs=False, newest=True), variable("job", "Job", "iteration", "job")],
+        [
+            variable("run", "Run", "iteration", "run", of_runs=False, newest=True),
+            variable("job", "Job", "iteration", "job"),
+        ],
         since="15m",
         refresh="5s",
     )

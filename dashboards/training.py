@@ -18,7 +18,9 @@ OURS = f"{HERE} AND {JOB}"
 GPUS = f"{HERE} AND {HOST}"
 GPU = ("host", "gpu")
 PAUSE_MS = 10_000.0
-"""Curves of the job end where it ended no step for longer than this (ms), so that a pause is seen as one."""
+"""Curves of the job end where it ended no step for longer than this (ms), so that a pause is seen
+as one.
+"""
 
 
 def steps(title: str, what: str, unit: str, *queries: Influx, w: int = 12) -> timeseries.Panel:
@@ -47,11 +49,17 @@ def step_parts() -> timeseries.Panel:
 
 
 def late_ranks() -> statushistory.Panel:
-    """A row for each rank: what a step took it without the wait for others, the longer the redder."""
+    """A row for each rank: what a step took it without the wait for others, the longer the
+    redder.
+    """
     query = f'SELECT mean("iter_ms") - mean("wait_ms") FROM "rank" WHERE {OURS} GROUP BY time($__interval), "rank" fill(none)'
-    panel = statushistory.Panel().show_value(kinds.VisibilityMode.NEVER).row_height(0.9).col_width(1.0)
+    panel = (
+        statushistory.Panel().show_value(kinds.VisibilityMode.NEVER).row_height(0.9).col_width(1.0)
+    )
     return dress(
-        panel.legend(legend()).color_scheme(board.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)),
+        panel.legend(legend()).color_scheme(
+            board.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
+        ),
         "Which rank is late",
         "A row for each rank, from rank: a training step less the time in which it waited for other ranks. The others wait for one "
         "whose row is redder than theirs; `testbed job diagnose` says why it is late.",
@@ -67,7 +75,9 @@ def moves() -> barchart.Panel:
     """The job's step per run: each move of the light is a run."""
     shares = ", ".join(f'percentile("iter_ms", {n}) AS "p{n}"' for n in (50, 90, 99))
     return dress(
-        bars("run", kinds.VizOrientation.AUTO).fill_opacity(80).show_value(kinds.VisibilityMode.AUTO),
+        bars("run", kinds.VizOrientation.AUTO)
+        .fill_opacity(80)
+        .show_value(kinds.VisibilityMode.AUTO),
         "Before and after each move",
         "A training step's median and slow end in each run, from iteration: every move of the light begins a "
         "run, so neighbours are "

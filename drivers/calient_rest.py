@@ -1,10 +1,11 @@
 """Calient MEMS switches over REST: `http(s)://host/rest/...`, Basic login, session cookie.
 
-Requests as in the COSMOS Ryu application and NTT Com RENAT. What they leave open, and what is done here:
+Requests as in the COSMOS Ryu application and NTT Com RENAT. What they leave open, and what is done
+here:
 - A refusal arrives inside HTTP 200; every item of a batch has its own result, which alone counts.
 - `badd` makes a connection and activates it: no client activates what it added.
-- Public clients wait 20 s for lists, 15 s for ports, 5 s for the rest: lists get four times `timeout_s`, ports three times,
-  changes twice.
+- Public clients wait 20 s for lists, 15 s for ports, 5 s for the rest: lists get four times
+  `timeout_s`, ports three times, changes twice.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ CROSS = "/rest/crossconnects/"
 SYSTEM = "SYSTEM"  # the group public clients use
 SLOW_LIST, SLOW_PORTS, SLOW_CHANGE = 4, 3, 2
 BATCH = 64
-"""Items per `badd` or `bdel`: no source gives a limit; a lost answer leaves no more than these open."""
+"""Items per `badd` or `bdel`: no source gives a limit; a lost answer leaves no more than these
+open.
+"""
 
 
 class CalientRest(CalientSwitch):
     """A Calient switch over REST."""
 
     # S320 hardware guide p. 44: a set of connections within 200 ms.
-    TRAITS: ClassVar[Traits] = Traits(settle_s=0.2, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5)
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=0.2, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5
+    )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "group": "group name of the connections made here; default SYSTEM, as public clients have it",
         **OPTIONS,
@@ -47,7 +52,14 @@ class CalientRest(CalientSwitch):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Calient S-series, REST",
         ("http", "https"),
-        {"identify": "CODE", "read": "CODE", "change": "CODE", "refusals": "CODE", "power": "REAL", "settling": "DOC"},
+        {
+            "identify": "CODE",
+            "read": "CODE",
+            "change": "CODE",
+            "refusals": "CODE",
+            "power": "REAL",
+            "settling": "DOC",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -67,21 +79,29 @@ class CalientRest(CalientSwitch):
             reported, held = _first(version), _first(node)
             part = rest.text(held, "partnumber")
             return Identity(
-                "Calient", part, rest.text(held, "serialnumber"), rest.text(reported, "version"), tuple(labels), tuple(labels)
+                "Calient",
+                part,
+                rest.text(held, "serialnumber"),
+                rest.text(reported, "version"),
+                tuple(labels),
+                tuple(labels),
             )
         except Garbled as error:
             raise Garbled(f"{self.name}: identity: {error}") from error
 
     @property
     def _owner(self) -> str:
-        # In the group that every client uses, reserved connections of others cannot be distinguished from this program's.
+        # In the group that every client uses, reserved connections of others cannot be
+        # distinguished from this program's.
         return self._group if self._group != SYSTEM else ""
 
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> list[Connection]:
         await self._delete(todo.delete, marks)
         return [row for row in todo.delete if row.pairs & marks.reasons.keys()]
 
-    async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
+    async def _put_up(
+        self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]
+    ) -> None:
         items = []
         for c in enter:
             item = {"in": c.source, "out": c.destination, "dir": "bi" if c.bidirectional else "uni"}
@@ -103,12 +123,20 @@ class CalientRest(CalientSwitch):
     async def _delete(self, rows: Sequence[Connection], marks: Marks[Pair]) -> None:
         await self._batch("bdel", rows, [{"conn": row.name} for row in rows], marks)
 
-    async def _batch(self, verb: str, rows: Sequence[Connection], items: Sequence[Json], marks: Marks[Pair]) -> None:
-        """Send one item per connection; the words of a failed one are kept for each circuit it carries."""
+    async def _batch(
+        self, verb: str, rows: Sequence[Connection], items: Sequence[Json], marks: Marks[Pair]
+    ) -> None:
+        """Send one item per connection; the words of a failed one are kept for each circuit it
+        carries.
+        """
         for at in range(0, len(rows), BATCH):
             part = rows[at : at + BATCH]
             marks.write()
-            for row, text in zip(part, await self._request(verb, list(items[at : at + BATCH]), len(part)), strict=True):
+            for row, text in zip(
+                part,
+                await self._request(verb, list(items[at : at + BATCH]), len(part)),
+                strict=True,
+            ):
                 for pair in row.pairs:
                     if text:
                         marks.reasons[pair] = text
@@ -123,11 +151,19 @@ class CalientRest(CalientSwitch):
                 return [rest.restconf_message(answer.status, answer.body)] * count
             return wire.refusals(wire.body(answer.status, answer.body), count)
 
-        path, headers = f"{CROSS}?id={verb}", {"Content-Type": "application/json", "Accept": "application/json"}
+        path, headers = (
+            f"{CROSS}?id={verb}",
+            {"Content-Type": "application/json", "Accept": "application/json"},
+        )
         body = json.dumps(content).encode()
         try:
             found = await self._session.send(
-                "POST", path, parse, body=body, headers=headers, timeout_s=SLOW_CHANGE * self._timeout_s
+                "POST",
+                path,
+                parse,
+                body=body,
+                headers=headers,
+                timeout_s=SLOW_CHANGE * self._timeout_s,
             )
         except Refused as error:  # for example a read-only user
             found = [str(error)] * count
@@ -137,11 +173,16 @@ class CalientRest(CalientSwitch):
         def parse(answer: Answer) -> Json:
             found = wire.body(answer.status, answer.body)
             # A failed query is also answered by HTTP 200 with a result of status "0".
-            if isinstance(held := found[0] if isinstance(found, list) and found else found, dict) and held.get("status") == "0":
+            if (
+                isinstance(held := found[0] if isinstance(found, list) and found else found, dict)
+                and held.get("status") == "0"
+            ):
                 raise Refused(f'{self.name} refused "GET {path}": {wire.refusal(held)}')
             return found
 
-        return await self._session.ask(path, parse, headers={"Accept": "application/json"}, timeout_s=slow * self._timeout_s)
+        return await self._session.ask(
+            path, parse, headers={"Accept": "application/json"}, timeout_s=slow * self._timeout_s
+        )
 
     async def _table_now(self) -> tuple[Rows, frozenset[Unknown]]:
         answer = await self._ask(f"{CROSS}?id=list", SLOW_LIST)
@@ -160,11 +201,17 @@ class CalientRest(CalientSwitch):
                 continue
             if label not in details:
                 try:
-                    details[label] = _first(await self._ask(f"/rest/ports/?id=detail&port={percent(label, safe='')}", SLOW_PORTS))
+                    details[label] = _first(
+                        await self._ask(
+                            f"/rest/ports/?id=detail&port={percent(label, safe='')}", SLOW_PORTS
+                        )
+                    )
                 except Refused:
                     details[label] = {}  # not equipped: nothing to read
             try:
-                level = wire.level(details[label], "inpower" if port.label.endswith(":in") else "outpower")
+                level = wire.level(
+                    details[label], "inpower" if port.label.endswith(":in") else "outpower"
+                )
             except Garbled as error:
                 raise Garbled(f"{self.name}: power of {port.label}: {error}") from error
             if level is not None:
@@ -184,11 +231,24 @@ def _parse_row(row: Mapping[str, Json]) -> Connection:
     source, destination = wire.endpoints(halves[0])
     if bidirectional and wire.endpoints(halves[1]) != (destination, source):
         raise Garbled(f"halves that are not opposite: {rest.quote(repr(row))}")
-    name = rest.text(row, "name", "") or rest.text(row, "connid", "") or make(source, destination, bidirectional, "").name
+    name = (
+        rest.text(row, "name", "")
+        or rest.text(row, "connid", "")
+        or make(source, destination, bidirectional, "").name
+    )
 
     def state(key: str, well: str) -> str:
         lines = [rest.text(half, key, "").upper() for half in halves]
         return next((word for word in lines if word != well), well)
 
     admin, oper, condition = state("as", "IS"), state("os", "IS"), state("oc", "OK")
-    return Connection(source, destination, bidirectional, name, rest.text(row, "group", SYSTEM), admin, oper, condition)
+    return Connection(
+        source,
+        destination,
+        bidirectional,
+        name,
+        rest.text(row, "group", SYSTEM),
+        admin,
+        oper,
+        condition,
+    )

@@ -1,20 +1,27 @@
-"""Calient MEMS switches over TL1: S-series and PXC. Raw TL1 is port 3082 (`tcp://`), with prompt and negotiation 3083
-(`telnet://`).
+"""Calient MEMS switches over TL1: S-series and PXC. Raw TL1 is port 3082 (`tcp://`), with prompt
+and negotiation 3083 (`telnet://`).
 
-A circuit is made in two steps, ENT-CRS (reserve the ports) and ACT-CRS (move the mirrors), and taken down in two, CANC-CRS and
-DLT-CRS. Commands and rows: Quali cloudshell-L1-calient tests (captures), Phosphorus G2MPLS plugin (states), pynt, MonALISA.
+A circuit is made in two steps, ENT-CRS (reserve the ports) and ACT-CRS (move the mirrors), and
+taken down in two, CANC-CRS and DLT-CRS. Commands and rows: Quali cloudshell-L1-calient tests
+(captures), Phosphorus G2MPLS plugin (states), pynt, MonALISA.
 
 Decisions on what the public sources leave open:
 - `settled_ns` is the time of the first answer in which every wanted row reports IS, IS, OK.
-- Several commands go out in one write (at most `window`) where none depends on another: all CANC, then all DLT, all ENT, all ACT.
-  Their answers find them by tag. Mirrors move in parallel, so this keeps the dark time at one switching time.
-- Connections are entered under this program's own group, to distinguish its leftovers from another client's reservations.
-- Power is queried with RTRV-PORT-SUM (S-series); if the switch denies it, with the PXC's rtrv-det-eqpt.
-- A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the change come up. One that is in
-  progress is waited for, whatever was refused about it; before a rollback the table is read once more.
-- Whole tables of a PXC took pynt 73 s (connections) and 436 s (ports as well), with a time-out of 120 s. That much silence is
-  allowed in a table where RTRV-NE does not name an S-series chassis; on those it is timeout_s.
-- Alarms are skipped, not silenced: of INH-MSG only the name is known (Lawo VSM), so it is sent where `silence` asks for it.
+- Several commands go out in one write (at most `window`) where none depends on another: all CANC,
+  then all DLT, all ENT, all ACT. Their answers find them by tag. Mirrors move in parallel, so this
+  keeps the dark time at one switching time.
+- Connections are entered under this program's own group, to distinguish its leftovers from another
+  client's reservations.
+- Power is queried with RTRV-PORT-SUM (S-series); if the switch denies it, with the PXC's
+  rtrv-det-eqpt.
+- A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the
+  change come up. One that is in progress is waited for, whatever was refused about it; before a
+  rollback the table is read once more.
+- Whole tables of a PXC took pynt 73 s (connections) and 436 s (ports as well), with a time-out of
+  120 s. That much silence is allowed in a table where RTRV-NE does not name an S-series chassis; on
+  those it is timeout_s.
+- Alarms are skipped, not silenced: of INH-MSG only the name is known (Lawo VSM), so it is sent
+  where `silence` asks for it.
 """
 
 from __future__ import annotations
@@ -35,16 +42,22 @@ from optics import Dbm, DeviceConfig, Garbled, Identity, Port, Traits
 
 OLD_DUMP_S = 120.0
 """Silence (s) allowed in the tables of a switch of the PXC era: pynt's time-out (CODE)."""
-_S_SERIES = re.compile(r"(S|EDGE)[0-9]{3}.*", re.IGNORECASE)  # S162 (REAL), S160, S320, Edge640 (model names)
+# S162 (REAL), S160, S320, Edge640 (model names)
+_S_SERIES = re.compile(r"(S|EDGE)[0-9]{3}.*", re.IGNORECASE)
 
 
 class CalientTl1(CalientSwitch):
     """A Calient switch over TL1."""
 
-    # S320 hardware guide p. 44: a set of connections within 200 ms (DOC). Loss and meter accuracy are assumed: the guide's figures
-    # are not public.
+    # S320 hardware guide p. 44: a set of connections within 200 ms (DOC). Loss and meter accuracy
+    # are assumed: the guide's figures are not public.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.2, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
+        settle_s=0.2,
+        at_once=None,
+        keeps_others_lit=True,
+        latching=False,
+        insertion_loss_db=1.5,
+        meter_db=1.0,
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "group": "group name that marks the connections made by this program; default TESTBED",
@@ -73,8 +86,11 @@ class CalientTl1(CalientSwitch):
             raise ValueError(f"silence {silence!r}: true or false")
         self._sums = True  # whether RTRV-PORT-SUM is known here
         self._old_dump_s = max(config.timeout_s, OLD_DUMP_S / config.time_scale)
-        self._dump_s: float | None = None  # silence (s) allowed in a whole table, once the chassis is known
-        self._session: Tl1Session = open_tl1(config, opening=[Command("INH-MSG")] if silence == "true" else [])
+        # silence (s) allowed in a whole table, once the chassis is known
+        self._dump_s: float | None = None
+        self._session: Tl1Session = open_tl1(
+            config, opening=[Command("INH-MSG")] if silence == "true" else []
+        )
 
     async def identify(self) -> Identity:
         async with self._lock:
@@ -88,12 +104,16 @@ class CalientTl1(CalientSwitch):
             labels = tuple(sorted(filter(is_aid, names), key=natural))
             if not labels:
                 raise Garbled(f"no port in {names[:4]}")
-            return Identity("Calient", row["CHASSISTYPE"], row["SERIALNUMBER"], row["SWPACKAGE"], labels, labels)
+            return Identity(
+                "Calient", row["CHASSISTYPE"], row["SERIALNUMBER"], row["SWPACKAGE"], labels, labels
+            )
         except Garbled as error:
             raise Garbled(f"{self.name}: identity: {error}") from error
 
     async def _roll_back(self, stale: Sequence[Connection], marks: Marks[Pair]) -> None:
-        await self._one_by_one("CANC-CRS", [row for row in stale if row.engaged], "DLT-CRS", stale, marks)
+        await self._one_by_one(
+            "CANC-CRS", [row for row in stale if row.engaged], "DLT-CRS", stale, marks
+        )
 
     def _stale(self, rows: Rows, failed: set[Pair]) -> list[Connection]:
         return [row for row in rows if row.group == self._group and row.pairs & failed]
@@ -108,7 +128,9 @@ class CalientTl1(CalientSwitch):
             read |= details
         found: dict[Port, Dbm] = {}
         for port in wanted:
-            level = read.get(port.label.removesuffix(":in"), ("", ""))[0 if port.label.endswith(":in") else 1]
+            level = read.get(port.label.removesuffix(":in"), ("", ""))[
+                0 if port.label.endswith(":in") else 1
+            ]
             if level in ("", "NONE", "NA"):
                 continue  # not equipped, or without a meter
             if not re.fullmatch(r"[+-]?\d{1,3}(\.\d+)?", level):
@@ -119,7 +141,11 @@ class CalientTl1(CalientSwitch):
     async def _sums_of(self, labels: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Levels in and out of each port (S-series, Quali); a port it denies is absent."""
         replies = await self._session.batch([retrieve("RTRV-PORT-SUM", label) for label in labels])
-        rows = {label: tl1.parse_row(reply.rows[0]) for label, reply in zip(labels, replies, strict=True) if reply.rows}
+        rows = {
+            label: tl1.parse_row(reply.rows[0])
+            for label, reply in zip(labels, replies, strict=True)
+            if reply.rows
+        }
         return {label: (row["INPWR"], row["OUTPWR"]) for label, row in rows.items()}
 
     async def _details_of(self, labels: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -127,7 +153,9 @@ class CalientTl1(CalientSwitch):
         replies = await self._session.batch([retrieve("RTRV-DET-EQPT", label) for label in labels])
         found: dict[str, tuple[str, str]] = {}
         for label, reply in zip(labels, replies, strict=True):
-            fields = {key: value for row in reply.rows for key, value in tl1.parse_row(row).fields.items()}
+            fields = {
+                key: value for row in reply.rows for key, value in tl1.parse_row(row).fields.items()
+            }
             levels = fields.get("INOPTICALPOWER", ""), fields.get("OUTOPTICALPOWERWORKING", "")
             if any(levels):
                 found[label] = levels
@@ -136,28 +164,46 @@ class CalientTl1(CalientSwitch):
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> list[Connection]:
         return await self._one_by_one("CANC-CRS", todo.cancel, "DLT-CRS", todo.delete, marks)
 
-    async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
+    async def _put_up(
+        self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]
+    ) -> None:
         if denied := await self._one_by_one("ENT-CRS", enter, "ACT-CRS", activate, marks):
             # Perhaps only the name differs from the default: query it.
             rows = {(row.aid, row.kind, row.group): row for row in await self._rows()}
-            renamed = [row for c in denied if (row := rows.get((c.aid, c.kind, c.group))) and row.name != c.name]
+            renamed = [
+                row
+                for c in denied
+                if (row := rows.get((c.aid, c.kind, c.group))) and row.name != c.name
+            ]
             await self._send([("ACT-CRS", row) for row in renamed], marks)
 
     async def _one_by_one(
-        self, first: str, ones: Sequence[Connection], then: str, others: Sequence[Connection], marks: Marks[Pair]
+        self,
+        first: str,
+        ones: Sequence[Connection],
+        then: str,
+        others: Sequence[Connection],
+        marks: Marks[Pair],
     ) -> list[Connection]:
-        """Send `first` for `ones` and `then` for `others` in one batch; return those of `others` whose `then` was denied.
+        """Send `first` for `ones` and `then` for `others` in one batch; return those of `others`
+        whose `then` was denied.
 
-        A switch that is still busy with `first` may deny `then`: it is sent once more, after all answers. Where `first` was
-        denied, its reason is kept.
+        A switch that is still busy with `first` may deny `then`: it is sent once more, after all
+        answers. Where `first` was denied, its reason is kept.
         """
-        denied = await self._send([*((first, c) for c in ones), *((then, c) for c in others)], marks)
+        denied = await self._send(
+            [*((first, c) for c in ones), *((then, c) for c in others)], marks
+        )
         early = [c for verb, c in denied if verb == then and c in ones and (first, c) not in denied]
         late = await self._send([(then, c) for c in early], marks)
         return [c for verb, c in denied if verb == then and (c not in early or (then, c) in late)]
 
-    async def _send(self, orders: Sequence[tuple[str, Connection]], marks: Marks[Pair]) -> list[tuple[str, Connection]]:
-        """Send one command per connection, in this order; return the denied ones. The first reason for each circuit is kept."""
+    async def _send(
+        self, orders: Sequence[tuple[str, Connection]], marks: Marks[Pair]
+    ) -> list[tuple[str, Connection]]:
+        """Send one command per connection, in this order; return the denied ones. The first reason
+        for each circuit is kept.
+        """
         commands: list[tuple[tuple[str, Connection], Command]] = []
         denied: list[tuple[str, Connection]] = []
         for verb, connection in orders:
@@ -189,7 +235,9 @@ class CalientTl1(CalientSwitch):
         if self._dump_s is None:
             (element,) = await self._session.batch([retrieve("RTRV-NE")])
             kinds = [tl1.parse_row(row).fields.get("CHASSISTYPE", "") for row in element.rows]
-            self._dump_s = self._timeout_s if any(map(_S_SERIES.fullmatch, kinds)) else self._old_dump_s
+            self._dump_s = (
+                self._timeout_s if any(map(_S_SERIES.fullmatch, kinds)) else self._old_dump_s
+            )
         return await self._session.ask(question, timeout_s=self._dump_s)
 
     async def _table_now(self) -> tuple[Rows, frozenset[Unknown]]:
@@ -205,5 +253,7 @@ class CalientTl1(CalientSwitch):
 def _command(verb: str, connection: Connection) -> Command:
     """The four commands take the same arguments in three orders (Quali, Phosphorus)."""
     group, name = tl1.identifier(connection.group), tl1.identifier(connection.name)
-    payload = {"ENT-CRS": f"{group},{connection.kind}", "ACT-CRS": f"{name},{group}"}.get(verb, f",{group},{name}")
+    payload = {"ENT-CRS": f"{group},{connection.kind}", "ACT-CRS": f"{name},{group}"}.get(
+        verb, f",{group},{name}"
+    )
     return Command(verb, connection.aid, (payload,))

@@ -1,8 +1,9 @@
 """Finisar DWP/EWP wavelength-selective switch modules on a serial line (115200 8N1, CR LF).
 
-From public pyvisa scripts: every command is echoed, may answer one line of data, and ends with `OK`. A change has two phases: `URA`
-stages channel settings, `RSW` applies everything staged at once, so a change is one step whatever its size. The format of errors
-is not published: any line in place of `OK` is taken for the module's error message.
+From public pyvisa scripts: every command is echoed, may answer one line of data, and ends with
+`OK`. A change has two phases: `URA` stages channel settings, `RSW` applies everything staged at
+once, so a change is one step whatever its size. The format of errors is not published: any line in
+place of `OK` is taken for the module's error message.
 """
 
 from __future__ import annotations
@@ -19,22 +20,45 @@ from drivers.session.frame import Device
 from drivers.watch import PATIENCE_S, late_s, patience_option, patience_s, watch
 from drivers.wire import wssmap
 from drivers.wire.wssmap import BLOCKED_DB, Entry
-from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
+from optics import (
+    Change,
+    DeviceConfig,
+    Garbled,
+    Identity,
+    Outcome,
+    Port,
+    Refused,
+    Setting,
+    SpectralRoute,
+    Traits,
+)
 
 COMMON = "in"
-MOST_DB = 30.0  # more than any module attenuates on purpose (0..15 dB typical, unconfirmed); above it is a typing error
+# more than any module attenuates on purpose (0..15 dB typical, unconfirmed); above it is a typing
+# error
+MOST_DB = 30.0
 Map = dict[int, Entry]
 
 
 class FinisarSerial(Device[Setting]):
-    """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, in channels of 50 GHz."""
+    """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, in channels of
+    50 GHz.
+    """
 
-    # 0.2 s for RSW, 5.0 dB (modules of this kind lose 4 to 6) and a map kept without power are unconfirmed.
+    # 0.2 s for RSW, 5.0 dB (modules of this kind lose 4 to 6) and a map kept without power are
+    # unconfirmed.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.2, at_once=None, keeps_others_lit=True, latching=True, insertion_loss_db=5.0, spectral=True
+        settle_s=0.2,
+        at_once=None,
+        keeps_others_lit=True,
+        latching=True,
+        insertion_loss_db=5.0,
+        spectral=True,
     )
     STAGES: ClassVar[int] = 1
-    """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it is staged again, whole."""
+    """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it
+    is staged again, whole.
+    """
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "ports": "number of ports, the common one not counted; default 9",
         "first_mhz": "centre of channel 1 (MHz); default 191350000",
@@ -44,12 +68,20 @@ class FinisarSerial(Device[Setting]):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Finisar DWP/EWP modules, serial",
         ("serial", "visa"),
-        {"identify": "CODE", "read": "assumed", "change": "CODE", "refusals": "assumed", "settling": "assumed"},
+        {
+            "identify": "CODE",
+            "read": "assumed",
+            "change": "CODE",
+            "refusals": "assumed",
+            "settling": "assumed",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
+        self._patience_s = patience_s(
+            traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale
+        )
         self._ports = int(config.options.get("ports", "9"))
         self._first_mhz = int(config.options.get("first_mhz", str(wssmap.FIRST_MHZ)))
         if not 1 <= self._ports <= 64:
@@ -57,14 +89,18 @@ class FinisarSerial(Device[Setting]):
         address = config.address
         if address.startswith("serial://") and "baud=" not in address:
             address += "?baud=115200"
-        self._session: EchoedSession = EchoedSession(open_link(address, config.timeout_s, config.name))
+        self._session: EchoedSession = EchoedSession(
+            open_link(address, config.timeout_s, config.name)
+        )
 
     async def identify(self) -> Identity:
         async with self._lock:
             serial = await self._session.ask("SNO?")
             made = await self._session.ask("MFD?")
         egress = tuple(str(n) for n in range(1, self._ports + 1))
-        return Identity("Finisar", f"WSS 1x{self._ports}", serial, f"made {made}", (COMMON,), egress)
+        return Identity(
+            "Finisar", f"WSS 1x{self._ports}", serial, f"made {made}", (COMMON,), egress
+        )
 
     async def read(self) -> frozenset[Setting]:
         async with self._lock:
@@ -73,7 +109,8 @@ class FinisarSerial(Device[Setting]):
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         failed: dict[Setting, str] = {}
         wanted: dict[Setting, tuple[range, Entry | None]] = {}
-        for setting in (*sorted(change.remove, key=str), *sorted(change.add, key=str)):  # settings of two kinds have no order
+        # settings of two kinds have no order
+        for setting in (*sorted(change.remove, key=str), *sorted(change.add, key=str)):
             try:
                 led, goal = self._channels(setting)
             except ValueError as error:
@@ -82,10 +119,19 @@ class FinisarSerial(Device[Setting]):
                 wanted[setting] = led, (goal if setting in change.add else None)
 
         def missing(seen: Map) -> dict[Setting, tuple[range, Entry | None]]:
-            return {s: (channels, entry) for s, (channels, entry) in wanted.items() if not self._is_so(s, channels, entry, seen)}
+            return {
+                s: (channels, entry)
+                for s, (channels, entry) in wanted.items()
+                if not self._is_so(s, channels, entry, seen)
+            }
 
         first_s = late_s(self.traits) if marks.writes else 0.0
-        last = await watch(self._map, lambda seen: not missing(seen), expected_s=self.traits.settle_s, patience_s=first_s)
+        last = await watch(
+            self._map,
+            lambda seen: not missing(seen),
+            expected_s=self.traits.settle_s,
+            patience_s=first_s,
+        )
         texts: dict[Setting, str] = {}
         if todo := missing(last.report):
             staged = self._staged(todo, last.report, texts)
@@ -107,7 +153,8 @@ class FinisarSerial(Device[Setting]):
                     texts = refused
                 marks.broke()
                 marks.acknowledged()
-                # what is no OK may have been one before the line spoiled it: after RSW the map decides
+                # what is no OK may have been one before the line spoiled it: after RSW the map
+                # decides
                 last = await watch(
                     self._map,
                     lambda seen: all(s in texts for s in missing(seen)),
@@ -121,19 +168,34 @@ class FinisarSerial(Device[Setting]):
             failed[setting] = texts.get(setting, silence)
         return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
 
-    def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, texts: dict[Setting, str]) -> Map:
-        """The whole map to stage: what stays as it is (over any forgotten URA), removals, then additions."""
+    def _staged(
+        self,
+        todo: Mapping[Setting, tuple[range, Entry | None]],
+        seen: Map,
+        texts: dict[Setting, str],
+    ) -> Map:
+        """The whole map to stage: what stays as it is (over any forgotten URA), removals, then
+        additions.
+        """
         staged = dict(seen)
         for channels, entry in todo.values():
             if entry is None:
-                staged.update({channel: Entry(seen[channel].port, BLOCKED_DB) for channel in channels})
+                staged.update(
+                    {channel: Entry(seen[channel].port, BLOCKED_DB) for channel in channels}
+                )
         for setting, (channels, entry) in todo.items():
             if entry is None:
                 continue
             if held := [channel for channel in channels if not staged[channel].blocked]:
                 texts[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
-            elif neighbours := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
-                texts[setting] = f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
+            elif neighbours := [
+                channel
+                for channel in (channels[0] - 1, channels[-1] + 1)
+                if staged.get(channel) == entry
+            ]:
+                texts[setting] = (
+                    f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
+                )
             else:
                 staged.update(dict.fromkeys(channels, entry))
         return staged
@@ -145,17 +207,27 @@ class FinisarSerial(Device[Setting]):
         return not all(seen[channel] == removed for channel in channels)
 
     def _channels(self, setting: Setting) -> tuple[range, Entry]:
-        """The channels of a route and their settings. Raises: ValueError - this module cannot hold it."""
+        """The channels of a route and their settings. Raises: ValueError - this module cannot hold
+        it.
+        """
         if not isinstance(setting, SpectralRoute):
             raise ValueError("a cross-connect; this is a wavelength-selective switch")
         egress = [str(n) for n in range(1, self._ports + 1)]
-        if setting.ingress != Port(self.name, COMMON) or setting.egress.device != self.name or setting.egress.label not in egress:
+        if (
+            setting.ingress != Port(self.name, COMMON)
+            or setting.egress.device != self.name
+            or setting.egress.label not in egress
+        ):
             raise ValueError(f"not a port of {self.name}")
         channels = wssmap.channels_of(setting.slot, self._first_mhz)
         if channels is None:
-            raise ValueError(f"{setting.slot} is not a whole number of this module's 50 GHz channels")
+            raise ValueError(
+                f"{setting.slot} is not a whole number of this module's 50 GHz channels"
+            )
         if not 0 <= setting.attenuation_db <= MOST_DB:
-            raise ValueError(f"attenuation {setting.attenuation_db:.1f} dB is not between 0 and {MOST_DB:.0f}")
+            raise ValueError(
+                f"attenuation {setting.attenuation_db:.1f} dB is not between 0 and {MOST_DB:.0f}"
+            )
         return channels, Entry(int(setting.egress.label), setting.attenuation_db)
 
     async def _map(self) -> Map:
@@ -166,7 +238,9 @@ class FinisarSerial(Device[Setting]):
             await self._session.close()
             raise Garbled(f'{self.name}: answer to "RRA?": {error}') from error
         if len(found) != wssmap.CHANNELS:
-            raise Garbled(f'{self.name}: answer to "RRA?": {len(found)} channels, not {wssmap.CHANNELS}')
+            raise Garbled(
+                f'{self.name}: answer to "RRA?": {len(found)} channels, not {wssmap.CHANNELS}'
+            )
         return found
 
     def _routes(self, seen: Map) -> frozenset[Setting]:

@@ -1,19 +1,23 @@
-"""Glimmerglass MEMS switches (System 100/300/500) over TL1, port 10033: echo, the prompt `<`, long answers in blocks.
+"""Glimmerglass MEMS switches (System 100/300/500) over TL1, port 10033: echo, the prompt `<`, long
+answers in blocks.
 
-Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by key, older firmware has fewer. Ports: 10001.. light
-enters, 20001.. light leaves.
+Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by key, older firmware
+has fewer. Ports: 10001.. light enters, 20001.. light leaves.
 
 Decisions on what the public sources leave open:
-- A row is an established circuit when it reports `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then
-  it is as good as the switch can make it. A `fault` with light at the input holds its ports and is not a circuit, but `holders`
-  reports it; one that `apply` made is deleted again and reported with its cause.
-- A circuit may need a while to become steady. What this change entered is waited for, not entered again, and deleted only after
-  `patience_s` without a change and a last read.
-- A port locked by another user is not driven: the change fails with the holder's name before anything is sent for it.
-- Several circuits go in one command, lists paired by position (CODE for duplex pairs); where the switch denies a list, what is
-  missing is sent one by one, so that each gets its own answer.
+- A row is an established circuit when it reports `steady`, or `fault` and no light enters (its
+  cause says so, or INPWR does): then it is as good as the switch can make it. A `fault` with light
+  at the input holds its ports and is not a circuit, but `holders` reports it; one that `apply` made
+  is deleted again and reported with its cause.
+- A circuit may need a while to become steady. What this change entered is waited for, not entered
+  again, and deleted only after `patience_s` without a change and a last read.
+- A port locked by another user is not driven: the change fails with the holder's name before
+  anything is sent for it.
+- Several circuits go in one command, lists paired by position (CODE for duplex pairs); where the
+  switch denies a list, what is missing is sent one by one, so that each gets its own answer.
 - One question at a time: the switch echoes.
-- No source shows a login. A user in the inventory logs in; a switch that does not know the command is assumed to need none.
+- No source shows a login. A user in the inventory logs in; a switch that does not know the command
+  is assumed to need none.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ _NUMBER = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of RTRV-CRS-FIBER. 0 for a side that is not connected; `locked_by`: None when it is not locked."""
+    """One row of RTRV-CRS-FIBER. 0 for a side that is not connected; `locked_by`: None when it is
+    not locked.
+    """
 
     ingress: int
     egress: int
@@ -66,7 +72,9 @@ class Row:
 
     @property
     def established(self) -> bool:
-        dark = self.cause == "input_loss_of_light" or (self.input_dbm is not None and self.input_dbm <= LOSS_OF_SIGNAL_DBM)
+        dark = self.cause == "input_loss_of_light" or (
+            self.input_dbm is not None and self.input_dbm <= LOSS_OF_SIGNAL_DBM
+        )
         return self.connected and (self.state == "steady" or (self.state == "fault" and dark))
 
     @property
@@ -81,10 +89,19 @@ def parse(text: str) -> Row:
     for side in sides:
         if not _SIDE.fullmatch(side):
             raise Garbled(f"row {text[:60]!r}: port {side!r}")
-    if sides == ("0", "0") or (sides[0][0], sides[1][0]) in {("2", "2"), ("1", "1"), ("2", "1"), ("2", "0"), ("0", "1")}:
+    if sides == ("0", "0") or (sides[0][0], sides[1][0]) in {
+        ("2", "2"),
+        ("1", "1"),
+        ("2", "1"),
+        ("2", "0"),
+        ("0", "1"),
+    }:
         raise Garbled(f"row {text[:60]!r}: from port {sides[0]} to port {sides[1]}")
     if "0" in sides and row["CONNSTATE"].lower() in ("steady", "fault"):
-        raise Garbled(f"row {text[:60]!r}: {row['CONNSTATE']}, from port {sides[0]} to port {sides[1]}")  # to what, it does not say
+        # to what, it does not say
+        raise Garbled(
+            f"row {text[:60]!r}: {row['CONNSTATE']}, from port {sides[0]} to port {sides[1]}"
+        )
     level = row.fields.get("INPWR", "NA")
     locked = row.fields.get("CONNLOCK", "").upper() not in _OPEN
     return Row(
@@ -105,9 +122,15 @@ def unreadable(text: str) -> Unknown:
 class GlimmerglassTl1(PairSwitch):
     """A Glimmerglass switch. Its ports are numbers of five digits: 10001.. in, 20001.. out."""
 
-    # Reflexion 80x80, 2003 trade article: under 10 ms. Field rows: 0.84 to 1.67 dB (REAL). Meter accuracy and latching assumed.
+    # Reflexion 80x80, 2003 trade article: under 10 ms. Field rows: 0.84 to 1.67 dB (REAL). Meter
+    # accuracy and latching assumed.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.01, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.25, meter_db=1.0
+        settle_s=0.01,
+        at_once=None,
+        keeps_others_lit=True,
+        latching=False,
+        insertion_loss_db=1.25,
+        meter_db=1.0,
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
@@ -118,7 +141,13 @@ class GlimmerglassTl1(PairSwitch):
         "Glimmerglass System 100/300/500, TL1",
         ("tcp", "telnet"),
         {
-            **{"identify": "CODE", "read": "REAL", "change": "CODE", "refusals": "assumed", "power": "REAL"},
+            **{
+                "identify": "CODE",
+                "read": "REAL",
+                "change": "CODE",
+                "refusals": "assumed",
+                "power": "REAL",
+            },
             **{"locks": "REAL", "settling": "DOC"},
         },
     )
@@ -135,16 +164,25 @@ class GlimmerglassTl1(PairSwitch):
 
     def holders(self) -> Mapping[Setting | Port, str]:
         """Circuits in fault although light enters; ports of rows that cannot be read."""
-        idle = {row.pair: row.message for row in self._table if row.connected and not row.established}
-        held: dict[Setting | Port, str] = {self._setting(pair): printable(text, keep="") for pair, text in idle.items()}
+        idle = {
+            row.pair: row.message for row in self._table if row.connected and not row.established
+        }
+        held: dict[Setting | Port, str] = {
+            self._setting(pair): printable(text, keep="") for pair, text in idle.items()
+        }
         return held | unknown.holders(self.name, self._strange)
 
     async def identify(self) -> Identity:
         async with self._lock:
             reply = await self._session.ask(retrieve("rtrv-system-info"))
         text = ",".join((*reply.rows, *reply.stray))
-        found = {key.lower(): value.strip() for key, value in re.findall(r"([A-Za-z]+)=([^,\"\\]*)", text)}
-        size = re.fullmatch(r"(\d{1,4})\s*x\s*(\d{1,4})", found.get("licensedportmatrix", ""), re.IGNORECASE)
+        found = {
+            key.lower(): value.strip()
+            for key, value in re.findall(r"([A-Za-z]+)=([^,\"\\]*)", text)
+        }
+        size = re.fullmatch(
+            r"(\d{1,4})\s*x\s*(\d{1,4})", found.get("licensedportmatrix", ""), re.IGNORECASE
+        )
         model = found.get("systemtype") or found.get("chassistype", "")
         if not size or not model or not found.get("serialnumber"):
             raise Garbled(f"{self.name}: identity: {text[:160]!r}")
@@ -183,15 +221,26 @@ class GlimmerglassTl1(PairSwitch):
         if not any(row.pair in tried and not row.established for row in self._table):
             return outcome
         pairs = await self._read()  # a last read: what became steady by now is kept
-        failed = {s: text for s, text in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
+        failed = {
+            s: text
+            for s, text in outcome.failed.items()
+            if s not in change.add or self._pair(s) not in pairs
+        }
         outcome = replace(outcome, observed=self._settings(pairs), failed=failed)
-        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.established}
+        stale = {
+            row.pair: row
+            for row in self._table
+            if row.pair in tried and row.connected and not row.established
+        }
         stale = {
             pair: row for pair, row in stale.items() if pair not in marks.reasons
         }  # refused: another client's, not to be deleted here
         if not stale:
             return outcome
-        failed |= {tried[pair]: f"made, but reports {row.message}; deleted again" for pair, row in stale.items()}
+        failed |= {
+            tried[pair]: f"made, but reports {row.message}; deleted again"
+            for pair, row in stale.items()
+        }
         await self._break(sorted(stale), marks)
         last = await watch(
             self._read,
@@ -199,7 +248,12 @@ class GlimmerglassTl1(PairSwitch):
             expected_s=self.traits.settle_s,
             patience_s=late_s(self.traits),
         )
-        return replace(outcome, observed=self._settings(last.report), writes=marks.writes, failed=dict(sorted(failed.items())))
+        return replace(
+            outcome,
+            observed=self._settings(last.report),
+            writes=marks.writes,
+            failed=dict(sorted(failed.items())),
+        )
 
     async def _rows(self) -> tuple[tuple[Row, ...], frozenset[Unknown]]:
         reply = await self._session.ask(retrieve("rtrv-crs-fiber", "all"))
@@ -211,7 +265,9 @@ class GlimmerglassTl1(PairSwitch):
             raise Garbled(f"{self.name}: connection table: {error}") from error
 
     async def _read(self) -> frozenset[Pair]:
-        rows, self._strange = await believed(f"{self.name}: connection table", self._rows, self._strange)
+        rows, self._strange = await believed(
+            f"{self.name}: connection table", self._rows, self._strange
+        )
         held = [row.pair for row in rows if row.connected]
         if len({a for a, _ in held}) < len(set(held)) or len({b for _, b in held}) < len(set(held)):
             raise Garbled(f"{self.name}: connection table: a port in two circuits")
@@ -223,7 +279,8 @@ class GlimmerglassTl1(PairSwitch):
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         broken = [row for row in self._table if row.connected and not row.established]
-        coming = {row.pair for row in broken} & marks.doubtful  # entered by this change before, and not steady yet
+        # entered by this change before, and not steady yet
+        coming = {row.pair for row in broken} & marks.doubtful
         pairs = [pair for pair in pairs if pair not in coming]
         if again := [row.pair for row in broken if row.pair in pairs]:
             await self._change("dlt-crs-fiber", self._ours(again, marks), marks)
@@ -231,19 +288,36 @@ class GlimmerglassTl1(PairSwitch):
             for row in broken:
                 if row.pair != pair and (row.ingress == pair[0] or row.egress == pair[1]):
                     port = pair[0] if row.ingress == pair[0] else pair[1]
-                    marks.reasons[pair] = f"port {port} is held by {row.ingress}->{row.egress} ({row.message})"
+                    marks.reasons[pair] = (
+                        f"port {port} is held by {row.ingress}->{row.egress} ({row.message})"
+                    )
         free = self._ours([pair for pair in pairs if pair not in marks.reasons], marks)
         if free:
             await self._change("ent-crs-fiber", free, marks)
 
     def _ours(self, pairs: list[Pair], marks: Marks[Pair]) -> list[Pair]:
         """Those whose ports no other user has locked; the others get the holder's name."""
-        locks = {port: row.locked_by for row in self._table if row.locked_by is not None for port in row.pair if port}
+        locks = {
+            port: row.locked_by
+            for row in self._table
+            if row.locked_by is not None
+            for port in row.pair
+            if port
+        }
         free: list[Pair] = []
         for pair in pairs:
-            port = next((port for port in pair if port in locks and (locks[port] != self._user or not self._user)), 0)
+            port = next(
+                (
+                    port
+                    for port in pair
+                    if port in locks and (locks[port] != self._user or not self._user)
+                ),
+                0,
+            )
             if port:
-                marks.reasons[pair] = f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
+                marks.reasons[pair] = (
+                    f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
+                )
             else:
                 free.append(pair)
         return free
@@ -251,7 +325,13 @@ class GlimmerglassTl1(PairSwitch):
     async def _change(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
         for at in range(0, len(pairs), self._bulk):
             part = pairs[at : at + self._bulk]
-            await self._in_lists(verb == "ent-crs-fiber", part, marks, lambda pairs: self._command(verb, pairs, marks), self._held)
+            await self._in_lists(
+                verb == "ent-crs-fiber",
+                part,
+                marks,
+                lambda pairs: self._command(verb, pairs, marks),
+                self._held,
+            )
 
     async def _held(self) -> frozenset[Pair]:
         """The pairs that hold ports, steady or not."""
@@ -266,4 +346,8 @@ class GlimmerglassTl1(PairSwitch):
         return text
 
     def _ends(self, ingress: str, egress: str) -> Pair | None:
-        return (int(ingress), int(egress)) if _LABEL.fullmatch(ingress) and _LABEL.fullmatch(egress) else None
+        return (
+            (int(ingress), int(egress))
+            if _LABEL.fullmatch(ingress) and _LABEL.fullmatch(egress)
+            else None
+        )

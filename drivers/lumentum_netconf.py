@@ -1,11 +1,13 @@
-"""Lumentum ROADM-20 (two wavelength-selective switches and two amplifiers in one box) over NETCONF: `netconf://host:830`.
+"""Lumentum ROADM-20 (two wavelength-selective switches and two amplifiers in one box) over NETCONF:
+`netconf://host:830`.
 
-Requests as in the COSMOS team's client and Mininet-Optical; attenuation alone as in the ONOS driver. Module 1 multiplexes add ports
-4101..4120 into the line port 4201, module 2 demultiplexes the line port 5101 into drop ports 5201..5220. No public source states
-how the device reports its serial number or firmware.
+Requests as in the COSMOS team's client and Mininet-Optical; attenuation alone as in the ONOS
+driver. Module 1 multiplexes add ports 4101..4120 into the line port 4201, module 2 demultiplexes
+the line port 5101 into drop ports 5201..5220. No public source states how the device reports its
+serial number or firmware.
 
-One edit-config makes any number of connections; if it is refused, each is sent alone so that each gets its own answer. Removals
-go first: spectrum that overlaps what is still there is refused.
+One edit-config makes any number of connections; if it is refused, each is sent alone so that each
+gets its own answer. Removals go first: spectrum that overlaps what is still there is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from drivers.watch import late_s, patience_option, watch
 from drivers.wire import netconf, roadm
 from drivers.wire.netconf import tree
 from drivers.wire.roadm import Connection
-from optics import Change, Dbm, DeviceConfig, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
+from optics import (
+    Change,
+    Dbm,
+    DeviceConfig,
+    Identity,
+    Outcome,
+    Port,
+    Refused,
+    Setting,
+    SpectralRoute,
+    Traits,
+)
 
 FLOOR_DBM = Decimal(-30)  # COSMOS
 MOST_DB = 25.0  # no source gives the range of attenuation; above it is a typing error
@@ -48,7 +61,8 @@ class Table:
 class LumentumNetconf(RouteSwitch[Table]):
     """A ROADM-20. Ports carry the numbers printed on it."""
 
-    # An edit-config takes 1 to 5 s (unconfirmed); 4.0 dB per path is the default of the COSMOS testbed.
+    # An edit-config takes 1 to 5 s (unconfirmed); 4.0 dB per path is the default of the COSMOS
+    # testbed.
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=5.0,
         at_once=None,
@@ -66,7 +80,14 @@ class LumentumNetconf(RouteSwitch[Table]):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Lumentum ROADM-20, NETCONF",
         ("netconf",),
-        {"identify": "assumed", "read": "CODE", "change": "CODE", "refusals": "assumed", "power": "CODE", "settling": "assumed"},
+        {
+            "identify": "assumed",
+            "read": "CODE",
+            "change": "CODE",
+            "refusals": "assumed",
+            "power": "CODE",
+            "settling": "assumed",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -82,12 +103,20 @@ class LumentumNetconf(RouteSwitch[Table]):
     async def identify(self) -> Identity:
         async with self._lock:
             uris = await self._session.capabilities()
-        revisions = [found[1] for uri in uris if uri.startswith(roadm.NS) and (found := re.search(r"revision=([0-9-]{10})", uri))]
+        revisions = [
+            found[1]
+            for uri in uris
+            if uri.startswith(roadm.NS) and (found := re.search(r"revision=([0-9-]{10})", uri))
+        ]
         firmware = f"connection model {revisions[0]}" if revisions else "not reported"
-        return Identity("Lumentum", "ROADM-20", "not reported", firmware, (*ADD, DEMUX_IN), (MUX_OUT, *DROP))
+        return Identity(
+            "Lumentum", "ROADM-20", "not reported", firmware, (*ADD, DEMUX_IN), (MUX_OUT, *DROP)
+        )
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        """As the protocol says: the sum over the connections of a port, the only power the device is known to report."""
+        """As the protocol says: the sum over the connections of a port, the only power the device
+        is known to report.
+        """
         async with self._lock:
             seen = await self._look()
         sums: dict[str, float] = {}
@@ -96,20 +125,31 @@ class LumentumNetconf(RouteSwitch[Table]):
                 if level is not None and level > FLOOR_DBM:
                     sums[label] = sums.get(label, 0.0) + 10 ** (float(level) / 10)
         return {
-            port: round(10 * math.log10(sums[port.label]), 2) for port in ports if port.label in sums and port.device == self.name
+            port: round(10 * math.log10(sums[port.label]), 2)
+            for port in ports
+            if port.label in sums and port.device == self.name
         }
 
     async def _look(self) -> Table:
-        connections = await self._session.get(tree("connections", ns=roadm.NS), roadm.parse_connections, question="get connections")
+        connections = await self._session.get(
+            tree("connections", ns=roadm.NS), roadm.parse_connections, question="get connections"
+        )
         where = {
-            SpectralRoute(Port(self.name, c.ingress), Port(self.name, c.egress), c.slot, float(c.attenuation_db)): c
+            SpectralRoute(
+                Port(self.name, c.ingress),
+                Port(self.name, c.egress),
+                c.slot,
+                float(c.attenuation_db),
+            ): c
             for c in connections
             if c.lit
         }
         return Table(connections, where)
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
-        """As every device of routes; amplifiers left out of service by an earlier round whose answer was lost come back first."""
+        """As every device of routes; amplifiers left out of service by an earlier round whose
+        answer was lost come back first.
+        """
         if self._dark:
             await marks.begin()
             await self._light(marks)
@@ -133,17 +173,23 @@ class LumentumNetconf(RouteSwitch[Table]):
                 self._dark = True
                 marks.write()
                 await self._session.edit(
-                    roadm.amplifiers("out-of-service"), question="edfas out-of-service", timeout_s=self._write_s
+                    roadm.amplifiers("out-of-service"),
+                    question="edfas out-of-service",
+                    timeout_s=self._write_s,
                 )
             for route in removed:
                 await self._request(
-                    [route], roadm.deletion_of(seen.where[route].dn), f"delete-connection {seen.where[route].dn}", marks
+                    [route],
+                    roadm.deletion_of(seen.where[route].dn),
+                    f"delete-connection {seen.where[route].dn}",
+                    marks,
                 )
             if removed:
                 marks.broke()
             if tuned:
                 await self._tune(tuned, seen, marks)
-            stuck = [route for route in removed if route in marks.reasons]  # a new route may not use what could not be removed
+            # a new route may not use what could not be removed
+            stuck = [route for route in removed if route in marks.reasons]
             marks.reasons.update({route: text for route in new if (text := blocking(route, stuck))})
             if free := [route for route in new if route not in marks.reasons]:
                 await self._make(free, seen, removed, marks)
@@ -154,18 +200,39 @@ class LumentumNetconf(RouteSwitch[Table]):
         """Put the amplifiers back in service if this driver took them out."""
         if self._dark:
             marks.write()
-            await self._session.edit(roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s)
+            await self._session.edit(
+                roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s
+            )
             self._dark = False
 
-    async def _tune(self, tuned: Sequence[tuple[SpectralRoute, SpectralRoute]], seen: Table, marks: Marks[Setting]) -> None:
-        changes = {seen.where[before].dn: Decimal(f"{after.attenuation_db:.1f}") for before, after in tuned}
+    async def _tune(
+        self,
+        tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
+        seen: Table,
+        marks: Marks[Setting],
+    ) -> None:
+        changes = {
+            seen.where[before].dn: Decimal(f"{after.attenuation_db:.1f}") for before, after in tuned
+        }
         both = [route for pair in tuned for route in pair]
-        await self._request(both, roadm.attenuation_of(changes), f"edit attenuation of {len(tuned)}", marks, edit=True)
+        await self._request(
+            both,
+            roadm.attenuation_of(changes),
+            f"edit attenuation of {len(tuned)}",
+            marks,
+            edit=True,
+        )
 
     async def _make(
-        self, new: Sequence[SpectralRoute], seen: Table, removed: Sequence[SpectralRoute], marks: Marks[Setting]
+        self,
+        new: Sequence[SpectralRoute],
+        seen: Table,
+        removed: Sequence[SpectralRoute],
+        marks: Marks[Setting],
     ) -> None:
-        """Send one edit-config for all; if the device refuses it, find out which of them it refuses."""
+        """Send one edit-config for all; if the device refuses it, find out which of them it
+        refuses.
+        """
         wanted = self._numbered(new, seen, removed, marks)
         if not wanted or not await self._try(wanted, marks) or len(wanted) == 1:
             return
@@ -183,12 +250,20 @@ class LumentumNetconf(RouteSwitch[Table]):
     async def _try(self, wanted: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> bool:
         names = ", ".join(c.dn.removeprefix(f"{roadm.CARD};") for c in [*wanted.values()][:3])
         more = ", ..." if len(wanted) > 3 else ""
-        return await self._request([*wanted], roadm.config_of(*wanted.values()), f"edit {names}{more}", marks, edit=True)
+        return await self._request(
+            [*wanted], roadm.config_of(*wanted.values()), f"edit {names}{more}", marks, edit=True
+        )
 
     def _numbered(
-        self, new: Sequence[SpectralRoute], seen: Table, removed: Sequence[SpectralRoute], marks: Marks[Setting]
+        self,
+        new: Sequence[SpectralRoute],
+        seen: Table,
+        removed: Sequence[SpectralRoute],
+        marks: Marks[Setting],
     ) -> dict[SpectralRoute, Connection]:
-        """Give each route a free number of its module. A dark connection of this program for the same route is reused."""
+        """Give each route a free number of its module. A dark connection of this program for the
+        same route is reused.
+        """
         freed = {seen.where[route].dn for route in removed if route not in marks.reasons}
         taken = {(c.module, c.number) for c in seen.connections if c.dn not in freed}
         found: dict[SpectralRoute, Connection] = {}
@@ -197,17 +272,29 @@ class LumentumNetconf(RouteSwitch[Table]):
             same = (route.ingress.label, route.egress.label, route.slot)
             owned = [c for c in seen.connections if not c.lit and c.name.startswith(roadm.NAME)]
             again = [c.number for c in owned if (c.ingress, c.egress, c.slot) == same]
-            free = again or [n for n in range(1, roadm.MOST_CONNECTIONS + 1) if (module, n) not in taken]
+            free = again or [
+                n for n in range(1, roadm.MOST_CONNECTIONS + 1) if (module, n) not in taken
+            ]
             if not free:
-                marks.reasons[route] = f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
+                marks.reasons[route] = (
+                    f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
+                )
                 continue
             taken.add((module, free[0]))
             db, name = Decimal(f"{route.attenuation_db:.1f}"), f"{roadm.NAME}-{module}-{free[0]}"
-            found[route] = Connection(module, free[0], route.ingress.label, route.egress.label, route.slot, db, True, name)
+            found[route] = Connection(
+                module, free[0], route.ingress.label, route.egress.label, route.slot, db, True, name
+            )
         return found
 
     async def _request(
-        self, routes: Sequence[SpectralRoute], what: netconf.Element, question: str, marks: Marks[Setting], *, edit: bool = False
+        self,
+        routes: Sequence[SpectralRoute],
+        what: netconf.Element,
+        question: str,
+        marks: Marks[Setting],
+        *,
+        edit: bool = False,
     ) -> bool:
         """Send a change; if the device refuses it, keep the reason for `routes` and return True."""
         marks.write()

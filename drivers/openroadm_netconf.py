@@ -1,11 +1,13 @@
 """ROADMs that speak the OpenROADM 2.x device model over NETCONF: `netconf://host:830`.
 
-The model is public (DOC, org-openroadm-device of releases 2.0 to 2.2.1), its use as in public controllers: media channels, network
-media channels and the connection in three edits, removal in the opposite order (ONOS and a NETCONF program, CODE); then
-`opticalControlMode` power, to degrees with a target, and 20 s to reach it (TransportPCE, CODE).
+The model is public (DOC, org-openroadm-device of releases 2.0 to 2.2.1), its use as in public
+controllers: media channels, network media channels and the connection in three edits, removal in
+the opposite order (ONOS and a NETCONF program, CODE); then `opticalControlMode` power, to degrees
+with a target, and 20 s to reach it (TransportPCE, CODE).
 
-Whether a connection passes light while its mode is `off` is in no public source: TransportPCE takes it for dark, the ONOS driver
-never sets another mode. So a connection of others that is `off` is no route, and its spectrum is not used either.
+Whether a connection passes light while its mode is `off` is in no public source: TransportPCE takes
+it for dark, the ONOS driver never sets another mode. So a connection of others that is `off` is no
+route, and its spectrum is not used either.
 """
 
 from __future__ import annotations
@@ -25,10 +27,23 @@ from drivers.session.routes import RouteSwitch, blocking
 from drivers.watch import patience_option
 from drivers.wire import openroadm, unknown
 from drivers.wire.openroadm import MC, NMC, OFF, OMS, OWN, Connection, Interface, Node, Table
-from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
+from optics import (
+    Change,
+    DeviceConfig,
+    Garbled,
+    Identity,
+    Outcome,
+    Port,
+    Refused,
+    Setting,
+    SpectralRoute,
+    Traits,
+)
 
 LEAST_DBM, MOST_DBM = -20, 5
-"""TransportPCE asks for -9 to 2 dBm in 50 GHz (CODE); what is far outside that is a typing error."""
+"""TransportPCE asks for -9 to 2 dBm in 50 GHz (CODE); what is far outside that is a typing
+error.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +60,13 @@ class Held:
 
 
 class OpenroadmNetconf(RouteSwitch[Held]):
-    """A node of degrees and add/drop groups. `DEG1` is degree 1, both ways; `SRG1/3/0/C3` is port C3 of circuit pack 3/0."""
+    """A node of degrees and add/drop groups. `DEG1` is degree 1, both ways; `SRG1/3/0/C3` is port
+    C3 of circuit pack 3/0.
+    """
 
-    # Power at a degree's output is reached within 12 s (specification, as quoted by TRNSPRTPCE-88); TransportPCE waits 20 s. The
-    # node amplifies and levels, so no loss is promised. Whether connections outlive a loss of power is in no source.
+    # Power at a degree's output is reached within 12 s (specification, as quoted by TRNSPRTPCE-88);
+    # TransportPCE waits 20 s. The node amplifies and levels, so no loss is promised. Whether
+    # connections outlive a loss of power is in no source.
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=20.0,
         at_once=None,
@@ -68,7 +86,13 @@ class OpenroadmNetconf(RouteSwitch[Held]):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "OpenROADM 2.x ROADMs, NETCONF",
         ("netconf",),
-        {"identify": "DOC", "read": "DOC", "change": "CODE", "refusals": "assumed", "settling": "CODE"},
+        {
+            "identify": "DOC",
+            "read": "DOC",
+            "change": "CODE",
+            "refusals": "assumed",
+            "settling": "CODE",
+        },
     )
     max_attenuation_db = 0.0  # the node levels each channel itself
 
@@ -78,55 +102,84 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         self._write_s = config.timeout_s + traits.settle_s
         self._dbm = _dbm(config.options.get("output_dbm", "-9"))
         self._node: Node | None = None
-        self._lit_at: dict[str, float] = {}  # when (s, monotonic) the light of a connection made here is there
+        # when (s, monotonic) the light of a connection made here is there
+        self._lit_at: dict[str, float] = {}
         self._seen: Held | None = None
 
     async def identify(self) -> Identity:
         async with self._lock:
             self._node = None
             node = await self._read_node()
-        return Identity(node.vendor, node.model, node.serial, node.firmware, tuple(node.ingress), tuple(node.egress))
+        return Identity(
+            node.vendor,
+            node.model,
+            node.serial,
+            node.firmware,
+            tuple(node.ingress),
+            tuple(node.egress),
+        )
 
     def holders(self) -> Mapping[Setting | Port, str]:
-        """Connections that do not, or not yet, carry light, and ports whose connection is not understood."""
+        """Connections that do not, or not yet, carry light, and ports whose connection is not
+        understood.
+        """
         if self._seen is None:
             return {}
-        dark: dict[Setting | Port, str] = {route: _dark(held) for route, held in self._seen.dark.items()}
+        dark: dict[Setting | Port, str] = {
+            route: _dark(held) for route, held in self._seen.dark.items()
+        }
         return dark | unknown.holders(self.name, self._seen.table.odd)
 
     async def _read_node(self) -> Node:
         """Cards may be added at any time, so each change begins by asking again."""
         if self._node is None:
-            self._node = await self._session.get(openroadm.asked_node(), openroadm.parse_node, question="get info and ports")
+            self._node = await self._session.get(
+                openroadm.asked_node(), openroadm.parse_node, question="get info and ports"
+            )
         return self._node
 
     async def _look(self) -> Held:
         read = partial(openroadm.parse_table, node=await self._read_node())
         table = await self._session.get(
-            openroadm.asked_table(), read, question="get-config interface and roadm-connections", config=True
+            openroadm.asked_table(),
+            read,
+            question="get-config interface and roadm-connections",
+            config=True,
         )
         where: dict[SpectralRoute, Connection] = {}
         dark: dict[SpectralRoute, Connection] = {}
         now = time.monotonic()
         for held in table.connections:
             lit = held.mode != OFF and now >= self._lit_at.get(held.name, 0.0)
-            route = SpectralRoute(Port(self.name, held.ingress), Port(self.name, held.egress), held.slot)
+            route = SpectralRoute(
+                Port(self.name, held.ingress), Port(self.name, held.egress), held.slot
+            )
             (where if lit else dark)[route] = held
         self._seen = Held(table, where, dark)
         return self._seen
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         self._node = None
-        if marks.writes:  # a lost answer may have been that to a deletion: what rested below the connection is still there
+        # a lost answer may have been that to a deletion: what rested below the connection is still
+        # there
+        if marks.writes:
             seen = await self._look()
-            routes = [{r for r in half if isinstance(r, SpectralRoute)} - seen.routes for half in (change.remove, change.add)]
-            removed, wanted = ({name for route in half for name in self._own_at(route, seen)} for half in routes)
+            routes = [
+                {r for r in half if isinstance(r, SpectralRoute)} - seen.routes
+                for half in (change.remove, change.add)
+            ]
+            removed, wanted = (
+                {name for route in half for name in self._own_at(route, seen)} for half in routes
+            )
             await self._tidy(removed - wanted, marks)
         return await super()._round(change, marks)
 
     def _own_at(self, route: SpectralRoute, seen: Held) -> set[str]:
         """The channels of this program in the route's slot at its two ends."""
-        ends = {self._known.ingress.get(route.ingress.label), self._known.egress.get(route.egress.label)}
+        ends = {
+            self._known.ingress.get(route.ingress.label),
+            self._known.egress.get(route.egress.label),
+        }
         own = (each for each in seen.table.interfaces.values() if each.name.startswith(OWN))
         return {each.name for each in own if each.place in ends and each.slot == route.slot}
 
@@ -138,7 +191,10 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             return f"not a port of {self.name}"
         if route.attenuation_db:
             return "a node of this model levels its channels itself; no attenuation can be set"
-        places = [(label, side[label]) for label, side in zip(ends, (node.ingress, node.egress), strict=True)]
+        places = [
+            (label, side[label])
+            for label, side in zip(ends, (node.ingress, node.egress), strict=True)
+        ]
         for label, place in places:
             if label.startswith("DEG") and seen.table.find(OMS, place) is None:
                 return f"degree {label[3:]} has no OMS interface at {place.pack} {place.port}: bring its line into service first"
@@ -161,7 +217,8 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             await self._take_down({route: seen.where[route] for route in removed}, marks)
             marks.broke()
             seen = await self._look() if new else seen
-        stuck = [route for route in removed if route in marks.reasons]  # a new route may not use what could not be removed
+        # a new route may not use what could not be removed
+        stuck = [route for route in removed if route in marks.reasons]
         marks.reasons.update({route: text for route in new if (text := blocking(route, stuck))})
         if free := [route for route in new if route not in marks.reasons]:
             seen = await self._clear(free, seen, marks)
@@ -173,33 +230,44 @@ class OpenroadmNetconf(RouteSwitch[Held]):
                     marks.reasons[route] = text
                     await self._undo(route, marks)
 
-    async def _take_down(self, removed: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> None:
+    async def _take_down(
+        self, removed: Mapping[SpectralRoute, Connection], marks: Marks[Setting]
+    ) -> None:
         refused = await self._delete([*removed.values()], marks)
         for route, held in removed.items() if refused else ():
             text = await self._delete([held], marks) if len(removed) > 1 else refused
             if text:
                 marks.reasons[route] = text
-        await self._tidy({name for held in removed.values() for name in (held.source, held.destination)}, marks)
+        await self._tidy(
+            {name for held in removed.values() for name in (held.source, held.destination)}, marks
+        )
 
     async def _delete(self, held: Sequence[Connection], marks: Marks[Setting]) -> str:
         names = [each.name for each in held]
-        rows = [openroadm.deletion_of("roadm-connections", "connection-name", name) for name in names]
+        rows = [
+            openroadm.deletion_of("roadm-connections", "connection-name", name) for name in names
+        ]
         text = await self._edit(rows, f"delete roadm-connections {_few(names)}", marks)
         for name in () if text else names:
             self._lit_at.pop(name, None)
         return text
 
     async def _tidy(self, nmcs: set[str], marks: Marks[Setting]) -> None:
-        """Delete these network media channels, then the media channels below, as far as nothing rests on them any more.
+        """Delete these network media channels, then the media channels below, as far as nothing
+        rests on them any more.
 
-        A refusal is no failure: the light is gone, and a channel that stays is named by the device when its spectrum is wanted.
+        A refusal is no failure: the light is gone, and a channel that stays is named by the device
+        when its spectrum is wanted.
         """
         mcs: set[str] = set()
         for wanted in (nmcs, mcs):
             if not wanted:
                 continue
             table = (await self._look()).table
-            free = [table.interfaces[name] for name in sorted(wanted & table.interfaces.keys() - table.used)]
+            free = [
+                table.interfaces[name]
+                for name in sorted(wanted & table.interfaces.keys() - table.used)
+            ]
             free = [each for each in free if each.kind in (MC, NMC)]
             mcs |= {each.below for each in free if each.kind == NMC and each.below}
             if names := [each.name for each in free]:
@@ -207,21 +275,32 @@ class OpenroadmNetconf(RouteSwitch[Held]):
                 await self._edit(rows, f"delete interface {_few(names)}", marks)
 
     async def _clear(self, new: Sequence[SpectralRoute], seen: Held, marks: Marks[Setting]) -> Held:
-        """Delete what an interrupted change of this program left in the spectrum of the new routes; return what is held then."""
+        """Delete what an interrupted change of this program left in the spectrum of the new routes;
+        return what is held then.
+        """
         node = self._known
         own = {other: held for other, held in seen.dark.items() if held.own and held.mode == OFF}
-        left = {other: held for other, held in own.items() if other not in new and blocking(other, new)}
+        left = {
+            other: held for other, held in own.items() if other not in new and blocking(other, new)
+        }
         if left:
             await self._take_down(left, marks)
             for other in left:
                 marks.reasons.pop(other, None)
             seen = await self._look()
-        at = {(node.ingress[r.ingress.label], r.slot) for r in new} | {(node.egress[r.egress.label], r.slot) for r in new}
+        at = {(node.ingress[r.ingress.label], r.slot) for r in new} | {
+            (node.egress[r.egress.label], r.slot) for r in new
+        }
         names = {
             each.name
             for each in seen.table.interfaces.values()
-            if each.name.startswith(OWN) and each.name not in seen.table.used and each.slot is not None
-            if any(place == each.place and slot != each.slot and slot.overlaps(each.slot) for place, slot in at)
+            if each.name.startswith(OWN)
+            and each.name not in seen.table.used
+            and each.slot is not None
+            if any(
+                place == each.place and slot != each.slot and slot.overlaps(each.slot)
+                for place, slot in at
+            )
         }
         if not names:
             return seen
@@ -229,7 +308,9 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         return await self._look()
 
     async def _build(self, new: Sequence[SpectralRoute], seen: Held, marks: Marks[Setting]) -> str:
-        """Make the channels of all, then the connections, then bring them to power; stop at the first refusal and return it."""
+        """Make the channels of all, then the connections, then bring them to power; stop at the
+        first refusal and return it.
+        """
         table = seen.table
         mcs: dict[str, Interface] = {}
         nmcs: dict[str, Interface] = {}
@@ -241,11 +322,21 @@ class OpenroadmNetconf(RouteSwitch[Held]):
             name = _name_of(route)
             if (name, *ends) not in existing:
                 rows.append(openroadm.connection_of(name, *ends))
-            power.append(openroadm.lighting_of(name, self._dbm if route.egress.label.startswith("DEG") else None))
+            power.append(
+                openroadm.lighting_of(
+                    name, self._dbm if route.egress.label.startswith("DEG") else None
+                )
+            )
         names = [_name_of(route) for route in new]
         steps: tuple[tuple[list[str], str], ...] = (
-            ([openroadm.interface_of(each) for each in mcs.values()], f"edit interface {_few([*mcs])}"),
-            ([openroadm.interface_of(each) for each in nmcs.values()], f"edit interface {_few([*nmcs])}"),
+            (
+                [openroadm.interface_of(each) for each in mcs.values()],
+                f"edit interface {_few([*mcs])}",
+            ),
+            (
+                [openroadm.interface_of(each) for each in nmcs.values()],
+                f"edit interface {_few([*nmcs])}",
+            ),
             (rows, f"edit roadm-connections {_few(names)}"),
             (power, f"edit opticalControlMode of {_few(names)}"),
         )
@@ -256,9 +347,16 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         return ""
 
     def _channels(
-        self, route: SpectralRoute, side: str, table: Table, mcs: dict[str, Interface], nmcs: dict[str, Interface]
+        self,
+        route: SpectralRoute,
+        side: str,
+        table: Table,
+        mcs: dict[str, Interface],
+        nmcs: dict[str, Interface],
     ) -> str:
-        """The name of the network media channel of one end; what is not there yet is put into `mcs` and `nmcs`."""
+        """The name of the network media channel of one end; what is not there yet is put into `mcs`
+        and `nmcs`.
+        """
         node = self._known
         label = (route.ingress if side == "RX" else route.egress).label
         place = (node.ingress if side == "RX" else node.egress)[label]
@@ -267,11 +365,15 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         if label.startswith("DEG"):
             oms = table.find(OMS, place)
             assert oms is not None  # else it is a fault
-            mc = table.find(MC, place, route.slot) or Interface(_named(end, "mc", route), MC, place, oms.name, route.slot)
+            mc = table.find(MC, place, route.slot) or Interface(
+                _named(end, "mc", route), MC, place, oms.name, route.slot
+            )
             if mc.name not in table.interfaces:
                 mcs[mc.name] = mc
             below = mc.name
-        nmc = table.find(NMC, place, route.slot) or Interface(_named(end, "nmc", route), NMC, place, below, route.slot)
+        nmc = table.find(NMC, place, route.slot) or Interface(
+            _named(end, "nmc", route), NMC, place, below, route.slot
+        )
         if nmc.name not in table.interfaces:
             nmcs[nmc.name] = nmc
         return nmc.name
@@ -288,7 +390,9 @@ class OpenroadmNetconf(RouteSwitch[Held]):
         """Send one edit-config; return the device's words if it refuses."""
         marks.write()
         try:
-            await self._session.edit(openroadm.config_of(*rows), question=question, timeout_s=self._write_s)
+            await self._session.edit(
+                openroadm.config_of(*rows), question=question, timeout_s=self._write_s
+            )
         except Refused as error:
             return str(error).removeprefix(f"{self.name} ")
         return ""
@@ -309,7 +413,11 @@ def _dbm(text: str) -> Decimal:
 
 
 def _dark(held: Connection) -> str:
-    state = "opticalControlMode off, whether it passes light is not known" if held.mode == OFF else "its power is being set"
+    state = (
+        "opticalControlMode off, whether it passes light is not known"
+        if held.mode == OFF
+        else "its power is being set"
+    )
     return f"roadm-connection {held.name}: {state}"
 
 
@@ -318,7 +426,9 @@ def _name_of(route: SpectralRoute) -> str:
 
 
 def _named(end: str, kind: str, route: SpectralRoute) -> str:
-    """TransportPCE's form with edges for slot numbers; it finds the one kind from the other by `nmc` and `mc`."""
+    """TransportPCE's form with edges for slot numbers; it finds the one kind from the other by
+    `nmc` and `mc`.
+    """
     return f"{OWN}{end}-{kind}-{route.slot.low_mhz}-{route.slot.high_mhz}"
 
 

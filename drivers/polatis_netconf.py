@@ -1,8 +1,9 @@
 """Polatis / HUBER+SUHNER switches over NETCONF: `netconf://host:830`.
 
-Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits is called `pairs` in models
-before revision 2017-08-04 and `pair` from then on; the hello lists the revision. One edit-config carries any
-number of circuits; if the device refuses it, each is sent alone so that each gets its own answer.
+Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits
+is called `pairs` in models before revision 2017-08-04 and `pair` from then on; the hello lists the
+revision. One edit-config carries any number of circuits; if the device refuses it, each is sent
+alone so that each gets its own answer.
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ class PolatisNetconf(PolatisYang):
     async def identify(self) -> Identity:
         def read(data: Element) -> Identity:
             keys = ("manufacturer", "model-name", "serial-number", "software-version")
-            vendor, model, serial, firmware = (netconf.reported(data, "product-information", key) for key in keys)
+            vendor, model, serial, firmware = (
+                netconf.reported(data, "product-information", key) for key in keys
+            )
             return self._identity(vendor, model, serial, firmware)
 
         async with self._lock:
-            return await self._session.get(tree("product-information", ns=NS), read, question="get product-information")
+            return await self._session.get(
+                tree("product-information", ns=NS), read, question="get product-information"
+            )
 
     async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
         """By the RPC `port-set-state`, a port at a time; its body as in ONOS."""
@@ -70,9 +75,13 @@ class PolatisNetconf(PolatisYang):
         def read(data: Element) -> frozenset[Pair]:
             held = netconf.child(data, "cross-connects")
             rows = [] if held is None else list(netconf.children(held, word))
-            return polatis.whole_map((int(netconf.number(r, "ingress")), int(netconf.number(r, "egress"))) for r in rows)
+            return polatis.whole_map(
+                (int(netconf.number(r, "ingress")), int(netconf.number(r, "egress"))) for r in rows
+            )
 
-        return await self._session.get(tree("cross-connects", ns=NS), read, question="get cross-connects")
+        return await self._session.get(
+            tree("cross-connects", ns=NS), read, question="get cross-connects"
+        )
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._in_lists(False, pairs, marks, lambda part: self._edit("delete", part, marks))
@@ -83,14 +92,22 @@ class PolatisNetconf(PolatisYang):
     async def _edit(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
         """Send one edit-config; return the device's reason for a refusal, empty if it was done.
 
-        A circuit is merged, not created, as public clients do; the map was read a moment ago and its ports were free.
+        A circuit is merged, not created, as public clients do; the map was read a moment ago and
+        its ports were free.
         """
         word = await self._word()
-        rows = [tree(word, tree("ingress", str(a)), tree("egress", str(b)), ns=NS, nc_operation=operation) for a, b in pairs]
+        rows = [
+            tree(
+                word, tree("ingress", str(a)), tree("egress", str(b)), ns=NS, nc_operation=operation
+            )
+            for a, b in pairs
+        ]
         few = ", ".join(f"{a}->{b}" for a, b in pairs[:4]) + (", ..." if len(pairs) > 4 else "")
         marks.write()
         try:
-            await self._session.edit(tree("cross-connects", *rows, ns=NS), question=f"{operation} {word} {few}")
+            await self._session.edit(
+                tree("cross-connects", *rows, ns=NS), question=f"{operation} {word} {few}"
+            )
         except Refused as error:
             return str(error).removeprefix(f"{self.name} ")
         return ""
@@ -98,7 +115,9 @@ class PolatisNetconf(PolatisYang):
     async def _word(self) -> str:
         """The name of the list of circuits on this device."""
         for uri in await self._session.capabilities():
-            if uri.startswith(NS + "?") and (revision := re.search(r"[?&]revision=([0-9-]{10})", uri.replace("&amp;", "&"))):
+            if uri.startswith(NS + "?") and (
+                revision := re.search(r"[?&]revision=([0-9-]{10})", uri.replace("&amp;", "&"))
+            ):
                 return "pair" if revision[1] >= SINCE_PAIR else "pairs"
         return "pair"
 
@@ -113,7 +132,10 @@ class PolatisNetconf(PolatisYang):
         return await self._session.get(tree(name, ns=NS), read, question=f"get {name}")
 
     async def _states(self) -> dict[int, str]:
-        return {n: netconf.reported(row, "status") for n, row in (await self._ports("port-config")).items()}
+        return {
+            n: netconf.reported(row, "status")
+            for n, row in (await self._ports("port-config")).items()
+        }
 
     async def _attenuators(self) -> dict[int, Voa]:
         return {n: _voa(row) for n, row in (await self._ports("voa")).items()}
@@ -123,16 +145,28 @@ class PolatisNetconf(PolatisYang):
         for n, voa in sorted(wanted.items()):
             row = [tree("port-id", str(n)), tree("atten-mode", voa.mode)]
             if voa.level is not None:
-                row += [tree("atten-level", polatis.level(voa.level)), tree("reference-port", str(voa.reference))]
+                row += [
+                    tree("atten-level", polatis.level(voa.level)),
+                    tree("reference-port", str(voa.reference)),
+                ]
             config.append(tree("port", *row, ns=NS))
         if wanted:
-            await self._session.edit(config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}")
+            await self._session.edit(
+                config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}"
+            )
 
     async def _meters(self) -> dict[int, Dbm]:
-        return {n: float(netconf.number(row, "power")) for n, row in (await self._ports("opm-power")).items()}
+        return {
+            n: float(netconf.number(row, "power"))
+            for n, row in (await self._ports("opm-power")).items()
+        }
 
 
 def _voa(row: Element) -> Voa:
-    level = float(netconf.number(row, "atten-level")) if netconf.reported(row, "atten-level", default="") else None
+    level = (
+        float(netconf.number(row, "atten-level"))
+        if netconf.reported(row, "atten-level", default="")
+        else None
+    )
     reference = netconf.reported(row, "reference-port", default="")
     return Voa(netconf.reported(row, "atten-mode"), level, port_number(reference) or 0)

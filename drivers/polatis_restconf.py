@@ -1,14 +1,18 @@
 """Polatis / HUBER+SUHNER switches over RESTCONF (RFC 8040): `http://host:8008`, or https.
 
-Resources and answers as in public clients (devices: port 8008, Basic login, `application/yang-data+json|xml`, ETag in answers).
+Resources and answers as in public clients (devices: port 8008, Basic login,
+`application/yang-data+json|xml`, ETag in answers).
 
 How circuits are written:
-- One PUT or DELETE of `pair=N` per circuit. A public client's PUT of a pair is XML, so this one's is.
-- A PUT carries `If-None-Match: *`: it never replaces what another client put there meanwhile (412, and the device is read
-  again). A DELETE carries the ETag last seen of the collection, when there is one, as `If-Match`.
-- POST is never used: a field report has it land in the candidate datastore and vanish after about 5 s.
-- A PUT of the whole collection replaces *all* circuits. It is used only where the option `bulk_from` allows it, the answer
-  to the read carried an ETag, and then under `If-Match`.
+- One PUT or DELETE of `pair=N` per circuit. A public client's PUT of a pair is XML, so this one's
+  is.
+- A PUT carries `If-None-Match: *`: it never replaces what another client put there meanwhile (412,
+  and the device is read again). A DELETE carries the ETag last seen of the collection, when there
+  is one, as `If-Match`.
+- POST is never used: a field report has it land in the candidate datastore and vanish after about 5
+  s.
+- A PUT of the whole collection replaces *all* circuits. It is used only where the option
+  `bulk_from` allows it, the answer to the read carried an ETag, and then under `If-Match`.
 """
 
 from __future__ import annotations
@@ -31,9 +35,13 @@ from optics import Dbm, DeviceConfig, Garbled, Identity, Refused, Traits
 JSON = {"Accept": "application/yang-data+json"}
 MAP = "/data/optical-switch:cross-connects"
 PAIR = "optical-switch:pair"
-"""A list's name with its module's (RFC 7951); a client reads its entries under it, one as an object or all as a list (CODE)."""
+"""A list's name with its module's (RFC 7951); a client reads its entries under it, one as an object
+or all as a list (CODE).
+"""
 VOA = ("optical-switch:voa", "polatis-switch:voa")
-"""Where attenuators are: public clients have them in one module, the list of resources of another in the other."""
+"""Where attenuators are: public clients have them in one module, the list of resources of another
+in the other.
+"""
 RETRIES = 3
 """Times a refused precondition (412) is answered by reading again before the change is given up."""
 
@@ -75,13 +83,17 @@ class PolatisRestconf(PolatisYang):
     async def identify(self) -> Identity:
         def parse(answer: Answer) -> Identity:
             reply = rest.mapping(_body(answer), "the answer")
-            found = rest.mapping(reply.get("optical-switch:product-information", reply), "product-information")
+            found = rest.mapping(
+                reply.get("optical-switch:product-information", reply), "product-information"
+            )
             keys = ("manufacturer", "model-name", "serial-number", "software-version")
             vendor, model, serial, firmware = (rest.text(found, key) for key in keys)
             return self._identity(vendor, model, serial, firmware)
 
         async with self._lock:
-            return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
+            return await self._session.ask(
+                f"{self._api}/data/optical-switch:product-information", parse, headers=JSON
+            )
 
     async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
         """Write each port's whole row back with only its `status` changed."""
@@ -95,7 +107,9 @@ class PolatisRestconf(PolatisYang):
             await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
 
     async def _read(self) -> frozenset[Pair]:
-        self._seen, self._tag = await self._session.ask(f"{self._api}{MAP}", _parse_map, headers=JSON)
+        self._seen, self._tag = await self._session.ask(
+            f"{self._api}{MAP}", _parse_map, headers=JSON
+        )
         return self._seen
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
@@ -112,7 +126,11 @@ class PolatisRestconf(PolatisYang):
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         if self._in_bulk(pairs):
             for _ in range(RETRIES):
-                if any(pair[0] == held[0] or pair[1] == held[1] for pair in pairs for held in self._seen):
+                if any(
+                    pair[0] == held[0] or pair[1] == held[1]
+                    for pair in pairs
+                    for held in self._seen
+                ):
                     break  # another client changed the map: pair by pair, each with its own answer
                 if not await self._replace(self._seen | set(pairs), pairs, marks):
                     return
@@ -122,12 +140,18 @@ class PolatisRestconf(PolatisYang):
     def _in_bulk(self, pairs: list[Pair]) -> bool:
         return bool(self._bulk_from and len(pairs) >= self._bulk_from and self._tag)
 
-    async def _replace(self, wanted: frozenset[Pair], changed: list[Pair], marks: Marks[Pair]) -> bool:
-        """Put the whole map; True when another client changed it meanwhile and it was read again."""
+    async def _replace(
+        self, wanted: frozenset[Pair], changed: list[Pair], marks: Marks[Pair]
+    ) -> bool:
+        """Put the whole map; True when another client changed it meanwhile and it was read
+        again.
+        """
         rows = [{"ingress": a, "egress": b} for a, b in sorted(wanted)]
         body = json.dumps({"optical-switch:cross-connects": {"pair": rows}}).encode()
         marks.write()
-        status, text = await self._write("PUT", MAP, body, "application/yang-data+json", {"If-Match": self._tag})
+        status, text = await self._write(
+            "PUT", MAP, body, "application/yang-data+json", {"If-Match": self._tag}
+        )
         if status in (409, 412):
             await self._read()
             return True
@@ -141,13 +165,28 @@ class PolatisRestconf(PolatisYang):
         """Write one circuit; the reason for a refusal goes into `marks.text`."""
         both = f"{MAP}/pair={pair[0]},{pair[1]}"
         path = both if self._both_keys else f"{MAP}/pair={pair[0]}"
-        body = f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode() if method == "PUT" else b""
+        body = (
+            f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode()
+            if method == "PUT"
+            else b""
+        )
         for _ in range(RETRIES):
-            guard = {"If-None-Match": "*"} if method == "PUT" else {"If-Match": self._tag} if self._tag else {}
+            guard = (
+                {"If-None-Match": "*"}
+                if method == "PUT"
+                else {"If-Match": self._tag}
+                if self._tag
+                else {}
+            )
             refused_tag = self._tag
             marks.write()
             status, text = await self._write(method, path, body, "application/yang-data+xml", guard)
-            if method == "DELETE" and status in (400, 404) and path != both and pair in await self._read():
+            if (
+                method == "DELETE"
+                and status in (400, 404)
+                and path != both
+                and pair in await self._read()
+            ):
                 path = both  # still there: a client deletes by both ports (CODE)
                 continue
             if status != 412:
@@ -155,16 +194,25 @@ class PolatisRestconf(PolatisYang):
             seen = await self._read()
             if method == "DELETE" and pair not in seen:
                 return  # gone already; what took its place belongs to another client
-            if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
-                text = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
+            if method == "PUT" and (
+                held := [other for other in sorted(seen) if other[0] == pair[0]]
+            ):
+                text = (
+                    ""
+                    if pair in seen
+                    else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
+                )
                 break
-            if self._tag == refused_tag:  # no client wrote: this device's tags are not the collection's
+            # no client wrote: this device's tags are not the collection's
+            if self._tag == refused_tag:
                 self._tag = ""
         self._both_keys = self._both_keys or (path == both and not text)
         if text and not (method == "DELETE" and status == 404):
             marks.reasons[pair] = text
 
-    async def _write(self, method: str, path: str, body: bytes, kind: str, headers: Mapping[str, str]) -> tuple[int, str]:
+    async def _write(
+        self, method: str, path: str, body: bytes, kind: str, headers: Mapping[str, str]
+    ) -> tuple[int, str]:
         """Write; return the status and the reason for a refusal, empty if it was done."""
         reply = {**JSON, **({"Content-Type": kind} if body else {}), **headers}
 
@@ -172,19 +220,24 @@ class PolatisRestconf(PolatisYang):
             if answer.status in (200, 201, 204):
                 return answer.status, "", _etag(answer)
             if not 400 <= answer.status < 500:
-                raise Garbled(rest.restconf_message(answer.status, answer.body))  # done or not: read and see
+                # done or not: read and see
+                raise Garbled(rest.restconf_message(answer.status, answer.body))
             text = f'refused "{method} {path.rpartition(":")[2]}": {rest.restconf_message(answer.status, answer.body)}'
             return answer.status, text, self._tag
 
         try:
-            status, text, self._tag = await self._session.send(method, f"{self._api}{path}", parse, body=body, headers=reply)
+            status, text, self._tag = await self._session.send(
+                method, f"{self._api}{path}", parse, body=body, headers=reply
+            )
         except Refused as error:
             return 403, str(error)
         return status, text
 
     async def _put(self, resource: str, row: object) -> None:
         body = json.dumps(row, default=str).encode()
-        _, text = await self._write("PUT", f"/data/{resource}", body, "application/yang-data+json", {})
+        _, text = await self._write(
+            "PUT", f"/data/{resource}", body, "application/yang-data+json", {}
+        )
         if text:
             raise Refused(f"{self.name} {text}")
 
@@ -195,7 +248,10 @@ class PolatisRestconf(PolatisYang):
             if answer.status == 404:
                 return {}
             held = rest.mapping(rest.mapping(_body(answer), "the answer").get(resource), resource)
-            return {rest.whole(row, "port-id"): row for row in rest.entries(held.get("port", []), "port")}
+            return {
+                rest.whole(row, "port-id"): row
+                for row in rest.entries(held.get("port", []), "port")
+            }
 
         return await self._session.ask(f"{self._api}/data/{resource}", parse, headers=JSON)
 
@@ -218,7 +274,10 @@ class PolatisRestconf(PolatisYang):
         return {n: float(rest.number(row, "power")) for n, row in rows.items() if "power" in row}
 
     async def _states(self) -> dict[int, str]:
-        return {n: rest.text(row, "status") for n, row in (await self._ports("optical-switch:port-config")).items()}
+        return {
+            n: rest.text(row, "status")
+            for n, row in (await self._ports("optical-switch:port-config")).items()
+        }
 
 
 def _voa(row: Mapping[str, Json]) -> Voa:
@@ -234,12 +293,20 @@ def _body(answer: Answer) -> Json:
 
 
 def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
-    """The map and its ETag. Without any circuit the resource may not exist (RFC 8040, 3.3.1: 404 `invalid-value`)."""
-    missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
+    """The map and its ETag. Without any circuit the resource may not exist (RFC 8040, 3.3.1: 404
+    `invalid-value`).
+    """
+    missing = answer.status == 404 and all(
+        word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value")
+    )
     if answer.status == 204 or missing:
         return frozenset(), _etag(answer)
     reply = rest.mapping(_body(answer), "the answer")
-    held = reply if PAIR in reply else rest.mapping(reply.get("optical-switch:cross-connects"), "cross-connects")
+    held = (
+        reply
+        if PAIR in reply
+        else rest.mapping(reply.get("optical-switch:cross-connects"), "cross-connects")
+    )
     found = rest.entries(held.get("pair", held.get(PAIR, [])), "pair")
     pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in found]
     return polatis.whole_map(pairs), _etag(answer)

@@ -1,11 +1,13 @@
-"""Polatis / HUBER+SUHNER piezo switches over SCPI: TCP 5025, RS-232 38400 8N1, or anything pyvisa opens.
+"""Polatis / HUBER+SUHNER piezo switches over SCPI: TCP 5025, RS-232 38400 8N1, or anything pyvisa
+opens.
 
-Commands as in the hpn-bristol and R. Polster clients (the latter cites manual PROD-B-100-03-0). Set commands are not answered and
-an impossible pair is silently not made, so each is followed at once by `:syst:err?` and accepted only when `:oxc:swit:conn:stat?`
-confirms it.
+Commands as in the hpn-bristol and R. Polster clients (the latter cites manual PROD-B-100-03-0). Set
+commands are not answered and an impossible pair is silently not made, so each is followed at once
+by `:syst:err?` and accepted only when `:oxc:swit:conn:stat?` confirms it.
 
-What `settled_ns` means here: the moment the switch's own map showed the change. No public source states whether the map waits for
-the piezo to settle; treat light as proven by a power reading or the link, not by this timestamp.
+What `settled_ns` means here: the moment the switch's own map showed the change. No public source
+states whether the map waits for the piezo to settle; treat light as proven by a power reading or
+the link, not by this timestamp.
 """
 
 from __future__ import annotations
@@ -56,25 +58,31 @@ class PolatisScpi(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         self._session: ScpiSession = ScpiSession(
-            open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
+            open_link(config.address, config.timeout_s, config.name),
+            pace_s=float(config.options.get("pace_s", "0")),
         )
         self._metered: bool | None = None
 
     async def identify(self) -> Identity:
         async with self._lock:
             vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
-            enter, leave = await self._session.ask(":oxc:swit:size?", partial(scpi.parse_integers, count=2))
+            enter, leave = await self._session.ask(
+                ":oxc:swit:size?", partial(scpi.parse_integers, count=2)
+            )
         if not (0 < enter <= 4096 and 0 < leave <= 4096):
             raise Garbled(f'{self.name}: answer to ":oxc:swit:size?": {enter} x {leave} ports')
         numbers = [str(n) for n in range(1, enter + leave + 1)]
-        return Identity(vendor, model, serial, firmware, tuple(numbers[:enter]), tuple(numbers[enter:]))
+        return Identity(
+            vendor, model, serial, firmware, tuple(numbers[:enter]), tuple(numbers[enter:])
+        )
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = self._numbers(ports)
         async with self._lock:
             if self._metered is None:
                 identity = await self._session.ask("*IDN?", scpi.parse_identity)
-                self._metered = not identity[1].upper().startswith("I-OST")  # that series has no power meters
+                # that series has no power meters
+                self._metered = not identity[1].upper().startswith("I-OST")
             if not self._metered:
                 return {}
             numbers = sorted(wanted)
@@ -83,7 +91,11 @@ class PolatisScpi(PairSwitch):
                 part = numbers[at : at + PORTS_PER_QUERY]
                 read = partial(scpi.parse_numbers, count=len(part))
                 levels = await self._session.ask(f":pmon:pow? {scpi.channels(part)}", read)
-                found.update((wanted[n], level) for n, level in zip(part, levels, strict=True) if level > FLOOR_DBM)
+                found.update(
+                    (wanted[n], level)
+                    for n, level in zip(part, levels, strict=True)
+                    if level > FLOOR_DBM
+                )
             return found
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
@@ -96,7 +108,9 @@ class PolatisScpi(PairSwitch):
         async with self._lock:
             if wanted:
                 await self._drain()
-                command = f":oxc:swit:port:{'enab' if enabled else 'dis'} {scpi.channels(sorted(wanted))}"
+                command = (
+                    f":oxc:swit:port:{'enab' if enabled else 'dis'} {scpi.channels(sorted(wanted))}"
+                )
                 if text := await self._session.order(command, ERRORS, scpi.parse_error):
                     raise Refused(f"{self.name} {text}")
             return await self._port_states(wanted)
@@ -104,7 +118,8 @@ class PolatisScpi(PairSwitch):
     async def persistence(self) -> str:
         async with self._lock:
             answer = await self._session.ask(":oxc:boot:mode?", scpi.parse_string)
-        for word in ("DARK", "RESTORE", "AUTOSAVE"):  # user notes of the manual; the short form is four letters
+        # user notes of the manual; the short form is four letters
+        for word in ("DARK", "RESTORE", "AUTOSAVE"):
             if answer.upper() in (word, word[:4]):
                 return word
         raise Garbled(f'{self.name}: answer to ":oxc:boot:mode?": {answer[:80]!r}')
@@ -126,7 +141,9 @@ class PolatisScpi(PairSwitch):
         await self._in_lists(True, pairs, marks, lambda part: self._command("add", part, marks))
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
-        """Send a set command for `pairs`; return the errors it caused, empty when there are none."""
+        """Send a set command for `pairs`; return the errors it caused, empty when there are
+        none.
+        """
         lists = f"{scpi.channels(a for a, _ in pairs)},{scpi.channels(b for _, b in pairs)}"
         marks.write()
         return await self._session.order(f":oxc:swit:conn:{verb} {lists}", ERRORS, scpi.parse_error)
@@ -144,17 +161,24 @@ def _parse_map(text: str) -> frozenset[Pair]:
     if len(lists) != 2 or len(lists[0]) != len(lists[1]):
         raise Garbled(f"not two lists of the same length: {text[:120]!r}")
     pairs = frozenset(zip(*lists, strict=True))
-    if len(pairs) != len(lists[0]) or len(set(lists[0])) != len(pairs) or len(set(lists[1])) != len(pairs):
+    if (
+        len(pairs) != len(lists[0])
+        or len(set(lists[0])) != len(pairs)
+        or len(set(lists[1])) != len(pairs)
+    ):
         raise Garbled(f"a port in two circuits: {text[:120]!r}")
     return pairs
 
 
-_STATES = {"D": PortState.DISABLED, "E": PortState.ENABLED, "F": PortState.FAILED}  # user notes of the manual
+# user notes of the manual
+_STATES = {"D": PortState.DISABLED, "E": PortState.ENABLED, "F": PortState.FAILED}
 
 
 def _parse_states(text: str, count: int) -> tuple[PortState, ...]:
     """Read `(D,E,F)`. Raises: Garbled - another number of letters, or others."""
-    letters = [part.strip().upper() for part in text.strip().removeprefix("(").removesuffix(")").split(",")]
+    letters = [
+        part.strip().upper() for part in text.strip().removeprefix("(").removesuffix(")").split(",")
+    ]
     if len(letters) != count or not set(letters) <= _STATES.keys():
         raise Garbled(f"not {count} port states: {text[:120]!r}")
     return tuple(_STATES[letter] for letter in letters)

@@ -5,8 +5,8 @@ A third party adds a driver by an entry point in its own distribution, without a
     [project.entry-points."testbed.drivers"]
     acme-rest = "acme_testbed.driver:AcmeRest"
 
-The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning), `EVIDENCE` (what it is based on)
-and takes a `DeviceConfig` and the `Traits` to use.
+The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning),
+`EVIDENCE` (what it is based on) and takes a `DeviceConfig` and the `Traits` to use.
 """
 
 from __future__ import annotations
@@ -70,33 +70,44 @@ def built_in_drivers() -> tuple[str, ...]:
 
 
 def driver_class(name: str) -> Driver:
-    """Import and return the class of driver `name`. Raises: BadFile - no such driver, or a third party's cannot be imported."""
+    """Import and return the class of driver `name`. Raises: BadFile - no such driver, or a third
+    party's cannot be imported.
+    """
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         return cast(Driver, getattr(import_module(module), attribute))
     entry = _third_party().get(name)
     if entry is None:
-        raise BadFile([f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"])
+        raise BadFile(
+            [
+                f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"
+            ]
+        )
     dist = entry.dist
     whose = f"{entry.value} of {f'{dist.name} {dist.version}' if dist is not None else 'an unknown distribution'}"
     try:
         found = entry.load()
     except (Exception, SystemExit) as error:  # a third party's module may raise anything
-        raise BadFile([f"driver: {name!r} ({whose}) cannot be imported: {type(error).__name__}: {error}"]) from error
+        raise BadFile(
+            [f"driver: {name!r} ({whose}) cannot be imported: {type(error).__name__}: {error}"]
+        ) from error
     if missing := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
         raise BadFile([f"driver: {name!r} ({whose}) has no {' and no '.join(missing)}"])
     return cast(Driver, found)
 
 
 def evidence(name: str) -> Evidence:
-    """The evidence behind driver `name`; of a third-party driver that states none, only its name. Raises: BadFile."""
+    """The evidence behind driver `name`; of a third-party driver that states none, only its name.
+    Raises: BadFile.
+    """
     return getattr(driver_class(name), "EVIDENCE", None) or Evidence(name)
 
 
 def open_device(config: DeviceConfig) -> CircuitSwitch:
     """Return the device of `config`; nothing is sent before its first request.
 
-    Raises: BadFile - unknown driver, trait or option, or a value of the wrong kind; all of the device's problems at once.
+    Raises: BadFile - unknown driver, trait or option, or a value of the wrong kind; all of the
+    device's problems at once.
     """
     where = f"devices.{config.name}"
     try:
@@ -115,13 +126,17 @@ def open_device(config: DeviceConfig) -> CircuitSwitch:
     try:
         return driver(config, traits)
     except BadFile as error:
-        raise BadFile([f"{where}: {problem.removeprefix(config.name + ': ')}" for problem in error.problems]) from None
+        raise BadFile(
+            [f"{where}: {problem.removeprefix(config.name + ': ')}" for problem in error.problems]
+        ) from None
     except ValueError as error:
         raise BadFile([f"{where}.options: {error}"]) from error
 
 
 def driver_traits(config: DeviceConfig) -> Traits:
-    """The numbers to plan with: the driver's own at the device's time scale, else the inventory's. Raises: BadFile."""
+    """The numbers to plan with: the driver's own at the device's time scale, else the inventory's.
+    Raises: BadFile.
+    """
     traits, wrong = _traits(driver_class(config.driver).TRAITS, config)
     if wrong:
         raise BadFile([f"devices.{config.name}.traits.{text}" for text in wrong])
@@ -152,14 +167,20 @@ def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
 def _fault(key: str, value: object) -> str:
     """The problem with a trait's value, empty if there is none."""
     if key == "at_once":
-        fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+        fine = value is None or (
+            isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        )
         return "" if fine else "a whole number of at least 1, or null for no limit"
     if key == "directions":
-        pairs = isinstance(value, list | tuple) and all(isinstance(path, list | tuple) and len(path) == 2 for path in value)
+        pairs = isinstance(value, list | tuple) and all(
+            isinstance(path, list | tuple) and len(path) == 2 for path in value
+        )
         fine = pairs and all(_pattern(a, b) for a, b in cast(list[list[object]], value))
         return "" if fine else "pairs of patterns of port labels"
     if key in ("settle_s", "insertion_loss_db", "meter_db"):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
         fine = number and cast(float, value) >= 0 and not (key == "settle_s" and value == 0)
         return "" if fine else ("seconds above 0" if key == "settle_s" else "decibel, 0 or more")
     return "" if isinstance(value, bool) else "true or false"
@@ -167,7 +188,11 @@ def _fault(key: str, value: object) -> str:
 
 def _pattern(ingress: object, egress: object) -> bool:
     try:
-        return isinstance(ingress, str) and isinstance(egress, str) and bool(re.compile(one_pattern(ingress, egress)))
+        return (
+            isinstance(ingress, str)
+            and isinstance(egress, str)
+            and bool(re.compile(one_pattern(ingress, egress)))
+        )
     except re.error:
         return False
 

@@ -1,7 +1,8 @@
 """Rotor switches: a few whole maps, stored in the device, through which it turns by its own clock.
 
-No vendor sells one with a public interface: the dialect (`docs/reference/rotor-dialect.md`) is our reading of the rotors of
-RotorNet (SIGCOMM 2017) and Opera (NSDI 2020), and every figure here is assumed. Stopped, it is an ordinary cross-connect switch.
+No vendor sells one with a public interface: the dialect (`docs/reference/rotor-dialect.md`) is our
+reading of the rotors of RotorNet (SIGCOMM 2017) and Opera (NSDI 2020), and every figure here is
+assumed. Stopped, it is an ordinary cross-connect switch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.watch import patience_option
 from drivers.wire import rotor
-from optics import Change, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, Traits
+from optics import (
+    Change,
+    Dbm,
+    DeviceConfig,
+    Garbled,
+    Identity,
+    Outcome,
+    Port,
+    Refused,
+    Setting,
+    Traits,
+)
 
 FLOOR_DBM = -40.0
 """Weaker readings are the meter's own noise."""
@@ -42,7 +54,19 @@ class Rotor(PairSwitch):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Rotor with stored maps (no vendor)",
         ("tcp",),
-        dict.fromkeys(("identify", "read", "change", "refusals", "power", "stored maps", "settling", "unsolicited"), "assumed"),
+        dict.fromkeys(
+            (
+                "identify",
+                "read",
+                "change",
+                "refusals",
+                "power",
+                "stored maps",
+                "settling",
+                "unsolicited",
+            ),
+            "assumed",
+        ),
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -57,14 +81,18 @@ class Rotor(PairSwitch):
             vendor, model, serial, firmware = rotor.parse_identity((await self._ask("ID?")).lines)
             enter, leave = await self._size()
         numbers = [str(n) for n in range(1, enter + leave + 1)]
-        return Identity(vendor, model, serial, firmware, tuple(numbers[:enter]), tuple(numbers[enter:]))
+        return Identity(
+            vendor, model, serial, firmware, tuple(numbers[:enter]), tuple(numbers[enter:])
+        )
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = self._numbers(ports)
         if not wanted:
             return {}
         async with self._lock:
-            found = rotor.parse_power((await self._ask("POWER? " + " ".join(map(str, sorted(wanted))))).lines)
+            found = rotor.parse_power(
+                (await self._ask("POWER? " + " ".join(map(str, sorted(wanted))))).lines
+            )
         if strange := sorted(found.keys() - wanted.keys()):
             raise Garbled(f'{self.name}: answer to "POWER?": port {strange[0]} was not asked about')
         return {wanted[n]: level for n, level in found.items() if level > FLOOR_DBM}
@@ -79,7 +107,10 @@ class Rotor(PairSwitch):
         if (change.remove or change.add) and not marks.writes:
             at = rotor.parse_position((await self._ask("POS?")).lines)
             if at.state in CLOSED:
-                raise Refused(f"{self.name}: it turns through its stored maps", hint="testbed service stop schedule")
+                raise Refused(
+                    f"{self.name}: it turns through its stored maps",
+                    hint="testbed service stop schedule",
+                )
         return await super()._round(change, marks)
 
     async def _read(self) -> frozenset[Pair]:
@@ -87,10 +118,14 @@ class Rotor(PairSwitch):
         return settled
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._in_lists(False, pairs, marks, lambda part: self._set("CLEAR", part, marks), self._held)
+        await self._in_lists(
+            False, pairs, marks, lambda part: self._set("CLEAR", part, marks), self._held
+        )
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._in_lists(True, pairs, marks, lambda part: self._set("SET", part, marks), self._held)
+        await self._in_lists(
+            True, pairs, marks, lambda part: self._set("SET", part, marks), self._held
+        )
 
     async def _held(self) -> frozenset[Pair]:
         """Pairs that hold ports: those whose light is still to come too."""
@@ -98,17 +133,27 @@ class Rotor(PairSwitch):
         return settled | moving
 
     async def _set(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
-        """Send one command for `pairs`; return why it was refused as a whole, empty when it was not."""
+        """Send one command for `pairs`; return why it was refused as a whole, empty when it was
+        not.
+        """
         marks.write()
         command = f"{verb} {rotor.write_pairs(pairs)}"
         reply = await self._ask(command, changes=True, refused=True)
         failed = rotor.parse_failures(reply.lines)
-        marks.reasons.update({pair: f'refused "{verb}": {why}' for pair, why in failed.items() if pair in pairs})
-        return f'refused "{command[:80]}": {reply.code} {reply.text}' if reply.code and not failed else ""
+        marks.reasons.update(
+            {pair: f'refused "{verb}": {why}' for pair, why in failed.items() if pair in pairs}
+        )
+        return (
+            f'refused "{command[:80]}": {reply.code} {reply.text}'
+            if reply.code and not failed
+            else ""
+        )
 
     # -- stored maps
 
-    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float) -> None:
+    async def load(
+        self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float
+    ) -> None:
         """As `drivers.api.Presets.load`."""
         maps = []
         for k, settings in enumerate(slots):
@@ -123,12 +168,16 @@ class Rotor(PairSwitch):
             # A lost connection forgets what was begun, so a repetition starts from the first line.
             *_, last = await self._ask_all([*lines, "LOAD END"], changes=True)
             if (crc := rotor.one("LOADED", last.lines)) != program.crc:
-                raise Garbled(f'{self.name}: answer to "LOAD END": checksum {crc[:20]!r}, {program.crc} was sent')
+                raise Garbled(
+                    f'{self.name}: answer to "LOAD END": checksum {crc[:20]!r}, {program.crc} was sent'
+                )
 
     async def start(self, slot: int = 0) -> float:
         """As `drivers.api.Presets.start`."""
         async with self._lock:
-            began = rotor.count(rotor.one("STARTED", (await self._ask(f"START {slot}", changes=True)).lines))
+            began = rotor.count(
+                rotor.one("STARTED", (await self._ask(f"START {slot}", changes=True)).lines)
+            )
             return (began - await self._clock()) / 1e6
 
     async def stop(self) -> None:
@@ -141,7 +190,9 @@ class Rotor(PairSwitch):
         """As `drivers.api.Presets.position`."""
         async with self._lock:
             at = rotor.parse_position((await self._ask("POS?")).lines)
-            left = None if at.until_us is None else max(0.0, (at.until_us - await self._clock()) / 1e6)
+            left = (
+                None if at.until_us is None else max(0.0, (at.until_us - await self._clock()) / 1e6)
+            )
         return PresetState(at.state in CLOSED, at.slot, at.dark_window, at.cycle, left)
 
     async def _clock(self) -> int:
@@ -152,10 +203,14 @@ class Rotor(PairSwitch):
     async def _ask(self, line: str, *, changes: bool = False, refused: bool = False) -> rotor.Reply:
         return (await self._ask_all([line], changes=changes, refused=refused))[0]
 
-    async def _ask_all(self, lines: Sequence[str], *, changes: bool = False, refused: bool = False) -> list[rotor.Reply]:
-        """Send `lines` at once and return their replies; questions once more on a new connection if the old one had ended.
+    async def _ask_all(
+        self, lines: Sequence[str], *, changes: bool = False, refused: bool = False
+    ) -> list[rotor.Reply]:
+        """Send `lines` at once and return their replies; questions once more on a new connection if
+        the old one had ended.
 
-        refused: a refusal is returned, not raised. Raises: Unreachable, TimedOut, Garbled; Refused - in the device's words.
+        refused: a refusal is returned, not raised. Raises: Unreachable, TimedOut, Garbled; Refused
+        - in the device's words.
         """
         try:
             replies = await self._once(lines)

@@ -1,4 +1,6 @@
-"""The frame that every `apply` shares: timestamps, and rounds that begin by reading; a lost answer is never retried blindly."""
+"""The frame that every `apply` shares: timestamps, and rounds that begin by reading; a lost answer
+is never retried blindly.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ ROUNDS = 3
 
 @dataclass(slots=True)
 class Marks(Generic[K]):
-    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `reasons`: the device's reasons in this round.
+    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `reasons`: the device's
+    reasons in this round.
 
-    tried: items for which a command was sent. doubtful: items for which it was sent twice, so that a refusal may only mean that the
-    first is being carried out; they are still waited for.
+    tried: items for which a command was sent. doubtful: items for which it was sent twice, so that
+    a refusal may only mean that the first is being carried out; they are still waited for.
     """
 
     ready: Ready = at_once
@@ -37,7 +40,8 @@ class Marks(Generic[K]):
     async def begin(self) -> bool:
         """Await the ready signal, once; call before the first command that could change the device.
 
-        Return whether it had to wait: then earlier reads may be out of date, and the device is read again.
+        Return whether it had to wait: then earlier reads may be out of date, and the device is read
+        again.
         """
         ready, self.ready = self.ready, at_once
         await ready()
@@ -64,19 +68,30 @@ class Marks(Generic[K]):
     def acknowledged(self) -> None:
         self.acked_ns = time.monotonic_ns()
 
-    def outcome(self, device: DeviceName, observed: frozenset[Setting], settled_ns: int, failed: Mapping[Setting, str]) -> Outcome:
+    def outcome(
+        self,
+        device: DeviceName,
+        observed: frozenset[Setting],
+        settled_ns: int,
+        failed: Mapping[Setting, str],
+    ) -> Outcome:
         sent_ns = self.sent_ns or self.acked_ns  # nothing was sent: nothing took time
         broken_ns = self.broken_ns or sent_ns
-        texts = dict(sorted(failed.items(), key=lambda item: str(item[0])))  # settings of two kinds have no order
-        return Outcome(device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, texts)
+        # settings of two kinds have no order
+        texts = dict(sorted(failed.items(), key=lambda item: str(item[0])))
+        return Outcome(
+            device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, texts
+        )
 
 
 async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
-    """Run `attempt`, which reads the device and sends what is missing, until it ends without a lost answer.
+    """Run `attempt`, which reads the device and sends what is missing, until it ends without a lost
+    answer.
 
-    A lost or unreadable answer leaves open whether the command was executed; the next round reads the device and decides. A round
-    that failed before it sent anything is not repeated: then the device does not answer at all.
-    Raises: whatever the last attempt raised; an Unreachable after commands were sent becomes a TimedOut, which claims less.
+    A lost or unreadable answer leaves open whether the command was executed; the next round reads
+    the device and decides. A round that failed before it sent anything is not repeated: then the
+    device does not answer at all. Raises: whatever the last attempt raised; an Unreachable after
+    commands were sent becomes a TimedOut, which claims less.
     """
     for left in reversed(range(ROUNDS)):
         before = marks.writes
@@ -87,6 +102,8 @@ async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
             if marks.writes > before and left:
                 continue
             if isinstance(error, Unreachable) and marks.writes:
-                raise TimedOut(f"{error}; commands were sent before, what they did is not known") from error
+                raise TimedOut(
+                    f"{error}; commands were sent before, what they did is not known"
+                ) from error
             raise
     raise AssertionError("unreachable: the last round returns or raises")

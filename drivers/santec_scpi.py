@@ -1,10 +1,13 @@
-"""Santec OSX-100, OSX-150 and JGR Optics SX1 switches over SCPI: modules 1xN, TCP or anything pyvisa opens.
+"""Santec OSX-100, OSX-150 and JGR Optics SX1 switches over SCPI: modules 1xN, TCP or anything
+pyvisa opens.
 
-Commands as in public clients that cite tables 4 and 5 of the manual M-OSX_SX1-001. Commands run asynchronously and unanswered:
-each is followed by `SYST:ERR?`, and is done when `STAT:OPER:COND?` says 0 and `ROUTe0:CHANnel?` names the channel. No position of a
-module is dark, so a circuit is removed by turning to a channel that leads nowhere (`rest`), where the lab has one.
+Commands as in public clients that cite tables 4 and 5 of the manual M-OSX_SX1-001. Commands run
+asynchronously and unanswered: each is followed by `SYST:ERR?`, and is done when `STAT:OPER:COND?`
+says 0 and `ROUTe0:CHANnel?` names the channel. No position of a module is dark, so a circuit is
+removed by turning to a channel that leads nowhere (`rest`), where the lab has one.
 
-Modules of two common ports (2A, 2B, 2C) are left alone: which of their ports meet is in no public source.
+Modules of two common ports (2A, 2B, 2C) are left alone: which of their ports meet is in no public
+source.
 """
 
 from __future__ import annotations
@@ -28,12 +31,20 @@ ERRORS = "SYST:ERR?"
 
 
 class SantecScpi(Selectors):
-    """A chassis of 1xN modules. Module m's common port is `m.in`, its channels are `m.1`, `m.2`, ...; modules count from 0."""
+    """A chassis of 1xN modules. Module m's common port is `m.in`, its channels are `m.1`, `m.2`,
+    ...; modules count from 0.
+    """
 
-    # 300 ms for a turn: notes on the manual, with the emulator of a public client (CODE); another client waits 250 ms. The loss is
-    # assumed. Whether a module keeps its channel without power is in no source, hence not latching.
+    # 300 ms for a turn: notes on the manual, with the emulator of a public client (CODE); another
+    # client waits 250 ms. The loss is assumed. Whether a module keeps its channel without power is
+    # in no source, hence not latching.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.3, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.0, directions=DIRECTIONS
+        settle_s=0.3,
+        at_once=1,
+        keeps_others_lit=True,
+        latching=False,
+        insertion_loss_db=1.0,
+        directions=DIRECTIONS,
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "rest": "channel that leads nowhere, where a module without a circuit rests; 24, or one per module: 0:24,2:12",
@@ -42,12 +53,20 @@ class SantecScpi(Selectors):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Santec OSX / JGR Optics SX1, 1xN, SCPI",
         ("tcp", "visa"),
-        {"identify": "CODE", "read": "CODE", "change": "CODE", "refusals": "CODE", "settling": "CODE"},
+        {
+            "identify": "CODE",
+            "read": "CODE",
+            "change": "CODE",
+            "refusals": "CODE",
+            "settling": "CODE",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name))
+        self._session: ScpiSession = ScpiSession(
+            open_link(config.address, config.timeout_s, config.name)
+        )
         self._rests = rests(config.options.get("rest", ""))
 
     async def identify(self) -> Identity:
@@ -66,18 +85,26 @@ class SantecScpi(Selectors):
             )
         for module in sizes.keys() & self._rests.keys():
             if self._rests[module] > sizes[module]:
-                raise Garbled(f"{self.name}: options.rest: module {module} has {sizes[module]} channels, not {self._rests[module]}")
+                raise Garbled(
+                    f"{self.name}: options.rest: module {module} has {sizes[module]} channels, not {self._rests[module]}"
+                )
         return sizes
 
     async def _busy(self) -> bool:
-        return (await self._session.ask("STAT:OPER:COND?", partial(scpi.parse_integers, count=1)))[0] != 0
+        return (await self._session.ask("STAT:OPER:COND?", partial(scpi.parse_integers, count=1)))[
+            0
+        ] != 0
 
     async def _channel(self, module: int) -> int:
-        return await self._session.ask(f"ROUTe{module}:CHANnel?", partial(_channel, size=self._sizes[module]))
+        return await self._session.ask(
+            f"ROUTe{module}:CHANnel?", partial(_channel, size=self._sizes[module])
+        )
 
     async def _connect(self, module: int, channel: int, marks: Marks[Pair]) -> str:
         marks.write()
-        return await self._session.order(f"ROUTe{module}:CHANnel {channel}", ERRORS, scpi.parse_error)
+        return await self._session.order(
+            f"ROUTe{module}:CHANnel {channel}", ERRORS, scpi.parse_error
+        )
 
     async def _drain(self) -> list[str]:
         return await self._session.drain(ERRORS, scpi.parse_error)
@@ -119,7 +146,9 @@ def rests(text: str) -> dict[int, int]:
     for item in text.split(",") if text else []:
         match = re.fullmatch(r"\s*(?:(\d{1,2})\s*:)?\s*([1-9]\d{0,2})\s*", item)
         if not match or int(match[1] or -1) in found:
-            raise ValueError(f"rest {text!r}: a channel for all modules (24), or one for each (0:24,2:12)")
+            raise ValueError(
+                f"rest {text!r}: a channel for all modules (24), or one for each (0:24,2:12)"
+            )
         found[int(match[1] or -1)] = int(match[2])
     if -1 in found and len(found) > 1:
         raise ValueError(f"rest {text!r}: one channel for all modules, or one for each")

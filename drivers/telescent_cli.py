@@ -1,8 +1,9 @@
 """Telescent robotic patch panels over the command line of their SSH port, one command at a time.
 
-Everything here is read off the public client ericrqs/cloudshell-L1-Telescent (CODE); no capture of a device is public, and what a
-newer panel (NTM G4, G5) speaks is published nowhere. A port may be locked and is unlocked before it is moved. A command may be
-answered before the robot is done: only `switchstate` counts, which is polled until it shows the change.
+Everything here is read off the public client ericrqs/cloudshell-L1-Telescent (CODE); no capture of
+a device is public, and what a newer panel (NTM G4, G5) speaks is published nowhere. A port may be
+locked and is unlocked before it is moved. A command may be answered before the robot is done: only
+`switchstate` counts, which is polled until it shows the change.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ TRIES = 1
 
 
 class TelescentCli(Robot[tuple[int, int]]):
-    """A patch panel. Ingress and egress ports are numbers; the same number is two ports, one of each kind."""
+    """A patch panel. Ingress and egress ports are numbers; the same number is two ports, one of
+    each kind.
+    """
 
     # Nothing is published about its time and loss; those of ROME are proposed.
     STAGES: ClassVar[int] = 2
-    """Which ports are unlocked cannot be read in any known form: after a lost answer both of a connection are unlocked again."""
+    """Which ports are unlocked cannot be read in any known form: after a lost answer both of a
+    connection are unlocked again.
+    """
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Telescent patch panels, CLI",
         ("ssh",),
@@ -54,26 +59,36 @@ class TelescentCli(Robot[tuple[int, int]]):
         self._moving = False  # a move was asked for and not answered
 
     async def identify(self) -> Identity:
-        """The panel says no name, number or version in any known command; only its ports are its own."""
+        """The panel says no name, number or version in any known command; only its ports are its
+        own.
+        """
         async with self._lock:
             cells = await self._look()
         ports = tuple(str(egress) for egress, cell in sorted(cells.items()) if not cell.absent)
-        return Identity("Telescent", f"panel of {len(ports)} ports", "unknown", "unknown", ports, ports)
+        return Identity(
+            "Telescent", f"panel of {len(ports)} ports", "unknown", "unknown", ports, ports
+        )
 
     async def read(self) -> frozenset[Setting]:
         async with self._lock:
             return self._settings(telescent.allocated(await self._look()))
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """Read the panel, request what is missing, one move after the other, until the panel shows it."""
+        """Read the panel, request what is missing, one move after the other, until the panel shows
+        it.
+        """
         remove, add, failed = self._sides(change)
         goal = {**dict.fromkeys(remove, False), **dict.fromkeys(add, True)}
         at_ns = time.monotonic_ns()
         cells = await self._look()
         if marks.writes:  # a move whose answer was lost may be in progress: do not request it again
-            at_ns, cells = await self._watch(goal, cells, marks, self._budget_s if self._moving else 0.0)
+            at_ns, cells = await self._watch(
+                goal, cells, marks, self._budget_s if self._moving else 0.0
+            )
         marks.reasons.clear()
-        for pair in [pair for pair in add if any(port not in cells or cells[port].absent for port in pair)]:
+        for pair in [
+            pair for pair in add if any(port not in cells or cells[port].absent for port in pair)
+        ]:
             failed[add.pop(pair)] = f"not a port of {self.name}: {pair[0]}->{pair[1]}"
             del goal[pair]
         removed, new = _wanting(remove, add, cells, marks)
@@ -93,7 +108,9 @@ class TelescentCli(Robot[tuple[int, int]]):
             for _ in range(TRIES):
                 at_ns, cells = await self._watch(goal, await self._look(), marks)
                 plugged = telescent.allocated(cells)
-                for pair in [pair for pair in new if pair not in plugged and pair not in marks.reasons]:
+                for pair in [
+                    pair for pair in new if pair not in plugged and pair not in marks.reasons
+                ]:
                     await self._connect(pair, cells, marks)  # accepted, and nothing came of it
             at_ns, cells = await self._watch(goal, await self._look(), marks)
         marks.acked_ns = marks.acked_ns or time.monotonic_ns()
@@ -119,11 +136,15 @@ class TelescentCli(Robot[tuple[int, int]]):
     async def _free(self, pair: Pair, marks: Marks[Pair]) -> tuple[int, dict[int, Cell]]:
         """Unlock and free a connection, and poll until it is gone.
 
-        The client's author found that unlocking the side of a port that is meant is not enough, "apparent bug in the switch (or at
-        least the simulator)": where that does not do, both sides of both ports are unlocked, and both ends freed.
+        The client's author found that unlocking the side of a port that is meant is not enough,
+        "apparent bug in the switch (or at least the simulator)": where that does not do, both sides
+        of both ports are unlocked, and both ends freed.
         """
         ingress, egress = f"-in {pair[0]}", f"-out {pair[1]}"
-        for unlocks, frees in (((ingress, egress), (ingress,)), ((f"{pair[0]}", f"{pair[1]}"), (ingress, egress))):
+        for unlocks, frees in (
+            ((ingress, egress), (ingress,)),
+            ((f"{pair[0]}", f"{pair[1]}"), (ingress, egress)),
+        ):
             marks.reasons.pop(pair, None)
             for ends in unlocks:
                 await self._request(f"unlock --force {ends}", pair, marks)
@@ -136,7 +157,9 @@ class TelescentCli(Robot[tuple[int, int]]):
         return at_ns, cells
 
     async def _request(self, command: str, pair: Pair, marks: Marks[Pair]) -> bool:
-        """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""
+        """Run a command that the panel may answer only when the fibre is there; False and its words
+        where it complains.
+        """
         marks.write()
         self._moving = not command.startswith("unlock")
         reported, _ = await self._session.run(command, self._patience_s)
@@ -146,9 +169,15 @@ class TelescentCli(Robot[tuple[int, int]]):
         return not text
 
     async def _watch(
-        self, goal: Mapping[Pair, bool], cells: dict[int, Cell], marks: Marks[Pair], patience_s: float | None = None
+        self,
+        goal: Mapping[Pair, bool],
+        cells: dict[int, Cell],
+        marks: Marks[Pair],
+        patience_s: float | None = None,
     ) -> tuple[int, dict[int, Cell]]:
-        """Poll until `goal` is reached or nothing changed for `patience_s` (s; the budget of a move); report progress."""
+        """Poll until `goal` is reached or nothing changed for `patience_s` (s; the budget of a
+        move); report progress.
+        """
         loop = asyncio.get_running_loop()
         began = moved = loop.time()
         before = cells
@@ -158,10 +187,22 @@ class TelescentCli(Robot[tuple[int, int]]):
             if cells != before:
                 before, moved = cells, now
             plugged = telescent.allocated(cells)
-            left = [pair for pair, existing in goal.items() if (pair in plugged) is not existing and pair not in marks.reasons]
+            left = [
+                pair
+                for pair, existing in goal.items()
+                if (pair in plugged) is not existing and pair not in marks.reasons
+            ]
             done, total = len(goal) - len(left), len(goal)
-            eta_s = (now - began) / done * len(left) if done and patience_s is None else self.traits.settle_s * len(left)
-            self.on_progress(Progress(self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"))
+            eta_s = (
+                (now - began) / done * len(left)
+                if done and patience_s is None
+                else self.traits.settle_s * len(left)
+            )
+            self.on_progress(
+                Progress(
+                    self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"
+                )
+            )
             if not left or now - moved > (self._budget_s if patience_s is None else patience_s):
                 return at_ns, cells
             await asyncio.sleep(self._check_s)
@@ -193,7 +234,9 @@ def _wanting(
     plugged = telescent.allocated(cells)
     removed, new = [pair for pair in remove if pair in plugged], []
     for pair in (pair for pair in add if pair not in plugged):
-        if held := next((o for o in sorted(plugged - {*removed}) if o[0] == pair[0] or o[1] == pair[1]), None):
+        if held := next(
+            (o for o in sorted(plugged - {*removed}) if o[0] == pair[0] or o[1] == pair[1]), None
+        ):
             side, port = ("ingress", pair[0]) if held[0] == pair[0] else ("egress", pair[1])
             marks.reasons[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
         else:

@@ -1,10 +1,12 @@
 """WaveShaper programmable filters (Finisar, II-VI, Coherent) over HTTP, port 80.
 
-Requests as in public clients: `devinfo`, `getprofile` (WSP text), `loadprofile` (JSON). The result is in `rc`, not in the HTTP
-status; of an answer without it only the profile that is read back counts. Every upload is the whole spectrum, made from the profile
-read a moment before: nothing public says what a partial one does to the rest. An upload passes through intermediate states, with
-high or low attenuation, for "few to few tens of milliseconds"; the vendor's knowledge base advises several smaller ones. The option
-`slices` cuts a change so: each upload then changes one part of the spectrum.
+Requests as in public clients: `devinfo`, `getprofile` (WSP text), `loadprofile` (JSON). The result
+is in `rc`, not in the HTTP status; of an answer without it only the profile that is read back
+counts. Every upload is the whole spectrum, made from the profile read a moment before: nothing
+public says what a partial one does to the rest. An upload passes through intermediate states, with
+high or low attenuation, for "few to few tens of milliseconds"; the vendor's knowledge base advises
+several smaller ones. The option `slices` cuts a change so: each upload then changes one part of the
+spectrum.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from drivers.session.routes import RouteSwitch
 from drivers.watch import patience_option
 from drivers.wire import rest, wsp
 from drivers.wire.rest import Json
-from optics import DeviceConfig, FrequencySlot, Garbled, Identity, Port, Setting, SpectralRoute, Traits
+from optics import (
+    DeviceConfig,
+    FrequencySlot,
+    Garbled,
+    Identity,
+    Port,
+    Setting,
+    SpectralRoute,
+    Traits,
+)
 
 COMMON = "in"
 CLIENTS_WAIT_S = 20.0
@@ -47,11 +58,19 @@ class _Info:
 
 
 class WaveshaperHttp(RouteSwitch[Profile]):
-    """A WaveShaper: light enters at `in` and leaves by ports 1..4 (1000 series: 1), as its profile says for each GHz."""
+    """A WaveShaper: light enters at `in` and leaves by ports 1..4 (1000 series: 1), as its profile
+    says for each GHz.
+    """
 
-    # Upload 0.5 s, 4-5 dB and persistence are unconfirmed. Intermediate states are not said to stay inside what changes.
+    # Upload 0.5 s, 4-5 dB and persistence are unconfirmed. Intermediate states are not said to stay
+    # inside what changes.
     TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.5, at_once=None, keeps_others_lit=False, latching=True, insertion_loss_db=4.5, spectral=True
+        settle_s=0.5,
+        at_once=None,
+        keeps_others_lit=False,
+        latching=True,
+        insertion_loss_db=4.5,
+        spectral=True,
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "slices": "uploads that a change is cut into, 1 to 6 (the vendor advises 3 to 6); default 1",
@@ -62,7 +81,14 @@ class WaveshaperHttp(RouteSwitch[Profile]):
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "WaveShaper (Finisar, II-VI, Coherent), HTTP",
         ("http",),
-        {"identify": "CODE", "read": "CODE", "change": "CODE", "profile": "DOC", "refusals": "CODE", "settling": "assumed"},
+        {
+            "identify": "CODE",
+            "read": "CODE",
+            "change": "CODE",
+            "profile": "DOC",
+            "refusals": "CODE",
+            "settling": "assumed",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -91,12 +117,20 @@ class WaveshaperHttp(RouteSwitch[Profile]):
             rows = wsp.parse(answer.body.decode("utf-8", "backslashreplace"))
             for row in rows:
                 if row.port > info.ports or not info.first_mhz <= row.mhz <= info.last_mhz:
-                    raise Garbled(f"port {row.port} at {wsp.thz_of(row.mhz)} THz, beyond what devinfo says")
+                    raise Garbled(
+                        f"port {row.port} at {wsp.thz_of(row.mhz)} THz, beyond what devinfo says"
+                    )
             routes = (
-                SpectralRoute(Port(self.name, COMMON), Port(self.name, str(band.port)), band.slot, float(band.db))
+                SpectralRoute(
+                    Port(self.name, COMMON),
+                    Port(self.name, str(band.port)),
+                    band.slot,
+                    float(band.db),
+                )
                 for band in wsp.bands(rows)
             )
-            # Whether the row at stopfreq exists is not said: it is written where the device itself reports it.
+            # Whether the row at stopfreq exists is not said: it is written where the device itself
+            # reports it.
             last_mhz = max(rows[-1].mhz, info.last_mhz - wsp.STEP_MHZ)
             return Profile(wsp.whole(rows, info.first_mhz, last_mhz), frozenset(routes))
 
@@ -140,14 +174,20 @@ class WaveshaperHttp(RouteSwitch[Profile]):
                 raise Garbled(rest.restconf_message(answer.status, answer.body))
             reply = rest.mapping(rest.parse_json(answer.body), "the answer")
             if reply.get("rc") is None:
-                return ""  # a 1000A answers devinfo without it (REAL): the profile that is read back decides
+                # a 1000A answers devinfo without it (REAL): the profile that is read back decides
+                return ""
             code = rest.whole(reply, "rc")
             return f"rc {code}: {rest.text(reply, 'rctext', '')[:200]}" if code else ""
 
         body = json.dumps({"type": "wsp", "wsp": wsp.write(rows)}).encode()
         headers = {"Content-Type": "application/json"}
         text = await self._session.send(
-            "POST", "/waveshaper/loadprofile", parse, body=body, headers=headers, timeout_s=self._write_s
+            "POST",
+            "/waveshaper/loadprofile",
+            parse,
+            body=body,
+            headers=headers,
+            timeout_s=self._write_s,
         )
         return text and f'refused "loadprofile": {text}'
 
@@ -157,16 +197,26 @@ def _db(route: SpectralRoute) -> Decimal:
 
 
 def _cut(slices: int, routes: Sequence[SpectralRoute]) -> list[set[SpectralRoute]]:
-    """Cut a change into at most `slices` parts of neighbouring spectrum; routes that overlap stay in one."""
+    """Cut a change into at most `slices` parts of neighbouring spectrum; routes that overlap stay
+    in one.
+    """
     groups: list[tuple[FrequencySlot, set[SpectralRoute]]] = []
     for route in sorted(routes, key=lambda r: r.slot):
         if groups and groups[-1][0].overlaps(route.slot):
             slot, part = groups.pop()
-            groups.append((FrequencySlot(slot.low_mhz, max(slot.high_mhz, route.slot.high_mhz)), part | {route}))
+            groups.append(
+                (
+                    FrequencySlot(slot.low_mhz, max(slot.high_mhz, route.slot.high_mhz)),
+                    part | {route},
+                )
+            )
         else:
             groups.append((route.slot, {route}))
     size = -(-len(groups) // slices)
-    return [set().union(*(part for _, part in groups[at : at + size])) for at in range(0, len(groups), size)]
+    return [
+        set().union(*(part for _, part in groups[at : at + size]))
+        for at in range(0, len(groups), size)
+    ]
 
 
 def _parse_info(answer: Answer) -> _Info:
@@ -175,11 +225,19 @@ def _parse_info(answer: Answer) -> _Info:
     reported = rest.mapping(rest.parse_json(answer.body), "the answer")
     ports = rest.whole(reported, "portcount")
     first, last = (_edge(reported, key) for key in ("startfreq", "stopfreq"))
-    if not 1 <= ports <= wsp.LARGEST_PORT or not 0 < first < last <= first + wsp.MOST_ROWS * wsp.STEP_MHZ:
+    if (
+        not 1 <= ports <= wsp.LARGEST_PORT
+        or not 0 < first < last <= first + wsp.MOST_ROWS * wsp.STEP_MHZ
+    ):
         raise Garbled(f"{ports} ports from {first} to {last} MHz")
     egress = tuple(str(n) for n in range(1, ports + 1))
     identity = Identity(
-        "Finisar", rest.text(reported, "model"), rest.text(reported, "sno"), rest.text(reported, "ver"), (COMMON,), egress
+        "Finisar",
+        rest.text(reported, "model"),
+        rest.text(reported, "sno"),
+        rest.text(reported, "ver"),
+        (COMMON,),
+        egress,
     )
     return _Info(identity, first, last, ports)
 

@@ -43,18 +43,42 @@ class CannotStart(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start a lab; return the exit status: 0, 2 something is missing, 3 bad inventory, 4 it runs already, 5 a port is taken."""
+    """Start a lab; return the exit status: 0, 2 something is missing, 3 bad inventory, 4 it runs
+    already, 5 a port is taken.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m emulators", description="Run the emulated optical lab of an inventory directory."
+        prog="python -m emulators",
+        description="Run the emulated optical lab of an inventory directory.",
     )
-    parser.add_argument("inventory", type=Path, help="directory with hosts.yml, devices.yml, fibres.yml and emulator.yml")
-    parser.add_argument("--devices-only", action="store_true", help="serve the devices, build no hosts; needs no root")
-    parser.add_argument("--foreground", action="store_true", help="stay, and log to this terminal; otherwise return when ready")
     parser.add_argument(
-        "--with-parent", action="store_true", help="with --foreground: stop as soon as the process that started it ends"
+        "inventory",
+        type=Path,
+        help="directory with hosts.yml, devices.yml, fibres.yml and emulator.yml",
     )
-    parser.add_argument("--ready-fd", type=int, metavar="N", help='write "ready\\n" to this descriptor when the lab is usable')
-    parser.add_argument("--check", action="store_true", help="only say whether this machine can run the lab")
+    parser.add_argument(
+        "--devices-only",
+        action="store_true",
+        help="serve the devices, build no hosts; needs no root",
+    )
+    parser.add_argument(
+        "--foreground",
+        action="store_true",
+        help="stay, and log to this terminal; otherwise return when ready",
+    )
+    parser.add_argument(
+        "--with-parent",
+        action="store_true",
+        help="with --foreground: stop as soon as the process that started it ends",
+    )
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        metavar="N",
+        help='write "ready\\n" to this descriptor when the lab is usable',
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether this machine can run the lab"
+    )
     options = parser.parse_args(arguments)
     if options.with_parent:
         die_with_parent(signal.SIGTERM)
@@ -67,8 +91,13 @@ def main(arguments: list[str] | None = None) -> int:
             print("\n".join(absent) if absent else "this machine can run the emulated lab")
             return EXIT_MISSING if absent else 0
         if absent:
-            raise CannotStart("; ".join(absent) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
-        return _start(config, dialects, with_hosts, options.foreground, options.ready_fd, options.with_parent)
+            raise CannotStart(
+                "; ".join(absent) + " (devices alone need none of this: --devices-only)",
+                EXIT_MISSING,
+            )
+        return _start(
+            config, dialects, with_hosts, options.foreground, options.ready_fd, options.with_parent
+        )
     except BadInventory as problem:
         print(f"error: {problem}", file=sys.stderr)
         return EXIT_BAD_FILE
@@ -90,21 +119,35 @@ def _start(
 ) -> int:
     began = time.monotonic()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard)
+    )
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = config.state.stat()
     if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()):
         what = "others may write there, and so replace the lab's keys and its socket"
-        mend = "chmod 700 it" if found.st_mode & 0o022 else f"it belongs to user {found.st_uid}: take it away"
-        raise CannotStart(f"{config.state}: {what}; {mend}, or give the lab a folder of its own", EXIT_MISSING)
+        mend = (
+            "chmod 700 it"
+            if found.st_mode & 0o022
+            else f"it belongs to user {found.st_uid}: take it away"
+        )
+        raise CannotStart(
+            f"{config.state}: {what}; {mend}, or give the lab a folder of its own", EXIT_MISSING
+        )
     lock = _lock(config.state)
     (config.state / FAILED).unlink(missing_ok=True)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         devices = {name: _open(device) for name, device in config.devices.items()}
-        hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
+        hosts = (
+            {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()}
+            if with_hosts
+            else {}
+        )
         served = [s for s in config.segments if s.functions and with_hosts]
-        functions = {s.name: _bind(f"functions of segment {s.name}", s.control_port) for s in served}
+        functions = {
+            s.name: _bind(f"functions of segment {s.name}", s.control_port) for s in served
+        }
         control = _bind_control(config.state)
     except CannotStart:
         remove((folder, TRACES))
@@ -138,7 +181,11 @@ def _start(
     _wait(here, config)
     if ready_fd is not None:
         report_ready(ready_fd)
-    listeners = f"{len(hosts)} hosts, {len(devices)} devices" if with_hosts else f"{len(devices)} devices, no hosts"
+    listeners = (
+        f"{len(hosts)} hosts, {len(devices)} devices"
+        if with_hosts
+        else f"{len(devices)} devices, no hosts"
+    )
     print(f"lab ready in {time.monotonic() - began:.2f} s: {listeners}; state in {config.state}")
     return 0
 
@@ -154,11 +201,19 @@ def _live(
     ready: Callable[[], None],
 ) -> int:
     traces = (*TRACES, *(at.path for at in devices.values() if isinstance(at, Line)))
-    secrets = {d.name: d.port for d in config.devices.values() if d.address.scheme in ("ssh", "netconf")}
+    secrets = {
+        d.name: d.port for d in config.devices.values() if d.address.scheme in ("ssh", "netconf")
+    }
     access = logins(config, ensure_device_keys(config.state, secrets)) if secrets else {}
     if not hosts:
         try:
-            serve(config, dialects, Listeners(devices, {}, control, None, os.getpid(), access), None, ready)
+            serve(
+                config,
+                dialects,
+                Listeners(devices, {}, control, None, os.getpid(), access),
+                None,
+                ready,
+            )
         finally:
             remove((folder, traces))
         return 0
@@ -191,7 +246,9 @@ def _lock(state: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = os.pread(fd, 32, 0).decode().strip() or "unknown"
-        raise CannotStart(f"a lab with state in {state} already runs (pid {owner})", EXIT_BUSY) from None
+        raise CannotStart(
+            f"a lab with state in {state} already runs (pid {owner})", EXIT_BUSY
+        ) from None
     return fd
 
 
@@ -209,13 +266,17 @@ def _bind(name: str, port: int) -> socket.socket:
         return listen(port)
     except OSError as problem:
         hint = f"; {_owner(port)}" if shutil.which("ss") else ""
-        raise CannotStart(f"{name}: cannot listen on 127.0.0.1:{port}: {problem.strerror}{hint}", EXIT_PORT) from None
+        raise CannotStart(
+            f"{name}: cannot listen on 127.0.0.1:{port}: {problem.strerror}{hint}", EXIT_PORT
+        ) from None
 
 
 def _owner(port: int) -> str:
     import subprocess
 
-    shown = subprocess.run(["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=False).stdout.split()
+    shown = subprocess.run(
+        ["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=False
+    ).stdout.split()
     return f"taken by {shown[-1]}" if shown else "see `ss -ltnp`"
 
 
@@ -226,7 +287,8 @@ def _bind_control(state: Path) -> socket.socket:
     folder = os.open(state, os.O_PATH | os.O_CLOEXEC)
     mask = os.umask(0o177)
     try:
-        control.bind(f"/proc/self/fd/{folder}/{path.name}")  # a name that fits: sun_path holds 108 bytes (unix(7))
+        # a name that fits: sun_path holds 108 bytes (unix(7))
+        control.bind(f"/proc/self/fd/{folder}/{path.name}")
     except OSError as problem:
         raise CannotStart(f"{path}: {problem}", EXIT_BUSY) from None
     finally:
@@ -237,14 +299,20 @@ def _bind_control(state: Path) -> socket.socket:
 
 
 def _log_to(path: Path) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    log = os.open(
+        path,
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+    )
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((nowhere, 0), (log, 1), (log, 2)):
         os.dup2(fd, target)
 
 
 def _wait(pipe: int, config: LabConfig) -> None:
-    """Until the lab is ready, or its process has ended, which closes the pipe. Raises: CannotStart - with its last words."""
+    """Until the lab is ready, or its process has ended, which closes the pipe. Raises: CannotStart
+    - with its last words.
+    """
     if os.read(pipe, 16) == b"ready\n":
         os.close(pipe)
         return

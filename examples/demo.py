@@ -1,8 +1,10 @@
-"""The demo behind `make demo`: one emulated lab, two topologies, the same commands an operator types; each is shown before it runs.
+"""The demo behind `make demo`: one emulated lab, two topologies, the same commands an operator
+types; each is shown before it runs.
 
     python examples/demo.py [--inventory DIR]
 
-Exit status 0 if every command succeeded. The lab is stopped however the demo ends, unless it ran before.
+Exit status 0 if every command succeeded. The lab is stopped however the demo ends, unless it ran
+before.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def run(*parts: str) -> None:
 
 def ask(*parts: str) -> dict[str, Any]:
     """Run a command for its data. Raises: Failed."""
-    done = subprocess.run([TESTBED, *parts, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [TESTBED, *parts, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     try:
         envelope = json.loads(done.stdout)
     except ValueError:
@@ -75,8 +79,12 @@ def demo() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inventory", type=Path, help="an emulated inventory other than inventory/emulated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--inventory", type=Path, help="an emulated inventory other than inventory/emulated"
+    )
     options = parser.parse_args()
     if options.inventory:
         os.environ["TESTBED_INVENTORY"] = str(options.inventory.resolve())

@@ -1,6 +1,7 @@
 """Optical testbed: the Python API (`Lab`, `AsyncLab`, `Campaign`).
 
-Importing this package imports only where the project's packages are, and changes nothing; the API is imported at its first use.
+Importing this package imports only where the project's packages are, and changes nothing; the API
+is imported at its first use.
 
 >>> from optical_testbed import Lab, BadFile
 >>> issubclass(BadFile, ValueError)
@@ -87,7 +88,9 @@ _OF_THE_API = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of the API at its first use (PEP 562). Raises: ImportError - other packages hide those of this project."""
+    """Import a name of the API at its first use (PEP 562). Raises: ImportError - other packages
+    hide those of this project.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

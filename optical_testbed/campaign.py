@@ -25,12 +25,16 @@ class Campaign:
     >>> len(campaign)
     72
 
-    `run` starts worker processes that import the calling script, as `multiprocessing` does: a script calls it below
-    `if __name__ == "__main__":`.
+    `run` starts worker processes that import the calling script, as `multiprocessing` does: a
+    script calls it below `if __name__ == "__main__":`.
     """
 
-    def __init__(self, file: str | PathLike[str], *, settings: Mapping[str, object] | None = None) -> None:
-        """Read a campaign file. settings: by their names in testbed.toml. Raises: BadFile - everything wrong with it."""
+    def __init__(
+        self, file: str | PathLike[str], *, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Read a campaign file. settings: by their names in testbed.toml. Raises: BadFile -
+        everything wrong with it.
+        """
         from orchestrator.experiments.sweep.verb import load_campaign
 
         self._file = Path(file)
@@ -51,20 +55,29 @@ class Campaign:
 
     @property
     def folder(self) -> Path:
-        """Where its results are kept: `results.parquet`, `results.duckdb`, and a file for each trial."""
+        """Where its results are kept: `results.parquet`, `results.duckdb`, and a file for each
+        trial.
+        """
         from orchestrator.experiments.sweep.record import sweeps
 
         return sweeps(self._settings) / self.name
 
     def run(
-        self, on: str = "local", *, workers: int | None = None, resume: bool = True, progress: Show | None = None
+        self,
+        on: str = "local",
+        *,
+        workers: int | None = None,
+        resume: bool = True,
+        progress: Show | None = None,
     ) -> tuple[Mapping[str, Any], ...]:
-        """Run the trials that have no result yet, and return all results, as `results`; a trial that failed is among them.
+        """Run the trials that have no result yet, and return all results, as `results`; a trial
+        that failed is among them.
 
-        on: `local`, or the address of a Dask scheduler. workers: processes of this machine, one a core by default. resume: keep
-        results there are; without it they are refused. progress: is called with events.
-        Raises: Missing - Dask is not installed, or no worker has what is needed. Unreachable - no scheduler. Refused - workers of
-        another version. BadFile - results of another version. Interrupted - with what is kept.
+        on: `local`, or the address of a Dask scheduler. workers: processes of this machine, one a
+        core by default. resume: keep results there are; without it they are refused. progress: is
+        called with events. Raises: Missing - Dask is not installed, or no worker has what is
+        needed. Unreachable - no scheduler. Refused - workers of another version. BadFile - results
+        of another version. Interrupted - with what is kept.
         """
         from optical_testbed.events import Events
         from optical_testbed.progress import SHOW
@@ -73,7 +86,9 @@ class Campaign:
         token = SHOW.set(_shown(progress))
         try:
             again = f"testbed experiment sweep {self._file} --resume"
-            carried_out(self._settings, self._campaign, Events(), on, workers, resume=resume, again=again)
+            carried_out(
+                self._settings, self._campaign, Events(), on, workers, resume=resume, again=again
+            )
         finally:
             SHOW.reset(token)
         return self.results()
@@ -81,8 +96,9 @@ class Campaign:
     def results(self) -> tuple[Mapping[str, Any], ...]:
         """The results of the trials that have ended, in the order of the file.
 
-        Each has `key`, `labels` (its parameters), `state` (`done` or `failed`), `attempts`, `errors`, `values` (what was measured,
-        by name), `worker`, `began` (Unix time, s), `seconds` and `version`.
+        Each has `key`, `labels` (its parameters), `state` (`done` or `failed`), `attempts`,
+        `errors`, `values` (what was measured, by name), `worker`, `began` (Unix time, s), `seconds`
+        and `version`.
         """
         from orchestrator.experiments.sweep.record import CampaignRecord
 
@@ -90,7 +106,8 @@ class Campaign:
         return tuple(CampaignRecord(self.folder, {"trials": trials}).results())
 
     def frame(self) -> pandas.DataFrame:
-        """The results as a DataFrame: a row for each trial, a column for each parameter and value, and `state`.
+        """The results as a DataFrame: a row for each trial, a column for each parameter and value,
+        and `state`.
 
         Raises: ImportError - pandas is not installed.
         """
@@ -99,7 +116,12 @@ class Campaign:
         except ImportError as error:
             text = "a DataFrame needs pandas: pip install 'optical-testbed[analysis]'; without it, use results()"
             raise ImportError(text, name="pandas") from error
-        return pandas.DataFrame([{**each["labels"], "state": each["state"], **each["values"]} for each in self.results()])
+        return pandas.DataFrame(
+            [
+                {**each["labels"], "state": each["state"], **each["values"]}
+                for each in self.results()
+            ]
+        )
 
 
 def _shown(progress: Show | None) -> Any:

@@ -1,4 +1,6 @@
-"""What the job of an opened lab can be asked: one coroutine each, of which `Job` and `AsyncJob` make their methods."""
+"""What the job of an opened lab can be asked: one coroutine each, of which `Job` and `AsyncJob`
+make their methods.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 async def launch(lab: Opened) -> JobStatus:
-    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
+    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is
+    up, or it has no job.
+    """
     from orchestrator.verbs import change as verbs
 
     return await lab.work("job launch", verbs.job_launch)
@@ -32,26 +36,33 @@ async def restore(lab: Opened) -> JobStatus:
 
 
 async def status(lab: Opened) -> JobStatus:
-    """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched. Unreachable."""
+    """Return the latest job as its ranks report it now. Raises: Missing - none was ever launched.
+    Unreachable.
+    """
     from orchestrator.verbs import change as verbs
 
     return await lab.work("job status", verbs.job_status)
 
 
 async def diagnose(lab: Opened, *, traffic: bool = True) -> DiagnosisReport:
-    """Return which component is at fault when the job slows down, stands or dies; what cannot be told is not guessed.
+    """Return which component is at fault when the job slows down, stands or dies; what cannot be
+    told is not guessed.
 
-    traffic: suspect links may be loaded, which slows a running job for some seconds. Raises: Missing - no plan is up. Unreachable.
+    traffic: suspect links may be loaded, which slows a running job for some seconds. Raises:
+    Missing - no plan is up. Unreachable.
     """
     from orchestrator.verbs import change as verbs
 
     return await lab.work("job diagnose", verbs.job_diagnose, traffic=traffic)
 
 
-async def wait(lab: Opened, *, iterations: int | None = None, timeout_s: float | None = None) -> JobStatus:
+async def wait(
+    lab: Opened, *, iterations: int | None = None, timeout_s: float | None = None
+) -> JobStatus:
     """Wait until the job has ended, or has completed this many iterations, and return its status.
 
-    timeout_s: longest time to wait (s); None: that of the lab. Raises: TimedOut - it has not. Missing, Unreachable.
+    timeout_s: longest time to wait (s); None: that of the lab. Raises: TimedOut - it has not.
+    Missing, Unreachable.
     """
     from orchestrator.verbs import job as job_verbs
 
@@ -59,9 +70,11 @@ async def wait(lab: Opened, *, iterations: int | None = None, timeout_s: float |
 
 
 async def pause(lab: Opened, *, for_s: float = 600.0) -> JobStatus:
-    """Pause the job at the end of an iteration; it goes on by itself after `for_s` (s, at most 3600).
+    """Pause the job at the end of an iteration; it goes on by itself after `for_s` (s, at most
+    3600).
 
-    Raises: Refused - it does not run, is paused already, or not all ranks take part; it goes on then.
+    Raises: Refused - it does not run, is paused already, or not all ranks take part; it goes on
+    then.
     """
     from orchestrator.verbs import change as verbs
 
@@ -76,10 +89,12 @@ async def resume(lab: Opened) -> JobStatus:
 
 
 async def evict(lab: Opened, host: str, *, spare: str = "") -> UpReport:
-    """Move the plan and its job off a host, which need not answer: onto `spare`, or onto the other hosts.
+    """Move the plan and its job off a host, which need not answer: onto `spare`, or onto the other
+    hosts.
 
-    Raises: Missing, Infeasible - the plan cannot do without it, or the spare is not like it. Interlock - the spare is tagged out or
-    another owner's. Unreachable - it does not answer. As `up`.
+    Raises: Missing, Infeasible - the plan cannot do without it, or the spare is not like it.
+    Interlock - the spare is tagged out or another owner's. Unreachable - it does not answer. As
+    `up`.
     """
     from orchestrator.verbs import change as verbs
 
@@ -93,15 +108,20 @@ async def stop(lab: Opened) -> JobStatus:
     return await lab.work("job stop", verbs.job_stop)
 
 
-async def logs(lab: Opened, *, lines: int = 20, host: str | None = None, rank: int | None = None) -> JobLogs:
-    """Return the last lines of each rank's log. host, rank: only of these. Raises: Missing - no job, or no such rank."""
+async def logs(
+    lab: Opened, *, lines: int = 20, host: str | None = None, rank: int | None = None
+) -> JobLogs:
+    """Return the last lines of each rank's log. host, rank: only of these. Raises: Missing - no
+    job, or no such rank.
+    """
     from orchestrator.verbs import change as verbs
 
     return await lab.work("job logs", verbs.job_logs, lines=lines, host=host, rank=rank)
 
 
 async def records(lab: Opened) -> Rows:
-    """Return the iterations of the latest job that were completed so far: rows of the measurement `iteration`.
+    """Return the iterations of the latest job that were completed so far: rows of the measurement
+    `iteration`.
 
     Raises: as `status` of the job.
     """

@@ -1,4 +1,6 @@
-"""`Lab` and `AsyncLab`: a lab from Python. Both have the same methods, made of the coroutines in `verbs` and `jobs`."""
+"""`Lab` and `AsyncLab`: a lab from Python. Both have the same methods, made of the coroutines in
+`verbs` and `jobs`.
+"""
 
 from __future__ import annotations
 
@@ -75,15 +77,26 @@ class _Opening(Handle):
         settings: Mapping[str, object] | None = None,
         progress: Show | None = None,
     ) -> Self:
-        """Open a lab: read the settings, check the inventory; devices and hosts are contacted by the methods.
+        """Open a lab: read the settings, check the inventory; devices and hosts are contacted by
+        the methods.
 
-        inventory: its directory; None: the one that the command `testbed` would use here. timeout_s: longest time of a call (s,
-        300 if no setting says otherwise). wait_s: how long to wait for locks that others hold (s, not at all). owner: whose part
-        of the lab to work on; None: one's own. settings: any others, by their names in testbed.toml. progress: is called with the
-        events of every call, in the thread or event loop that made it.
-        Raises: BadFile - the inventory or a settings file is wrong, with all problems. Untrusted - another user's.
+        inventory: its directory; None: the one that the command `testbed` would use here.
+        timeout_s: longest time of a call (s, 300 if no setting says otherwise). wait_s: how long to
+        wait for locks that others hold (s, not at all). owner: whose part of the lab to work on;
+        None: one's own. settings: any others, by their names in testbed.toml. progress: is called
+        with the events of every call, in the thread or event loop that made it. Raises: BadFile -
+        the inventory or a settings file is wrong, with all problems. Untrusted - another user's.
         """
-        return cls(opened(inventory, settings=settings, timeout_s=timeout_s, wait_s=wait_s, owner=owner, progress=progress))
+        return cls(
+            opened(
+                inventory,
+                settings=settings,
+                timeout_s=timeout_s,
+                wait_s=wait_s,
+                owner=owner,
+                progress=progress,
+            )
+        )
 
     def __repr__(self) -> str:
         settings = self._opened.settings
@@ -110,7 +123,8 @@ def _nothing() -> None:
 
 
 class Lab(_Opening):
-    """A lab. Each call contacts devices and hosts anew, and returns what the command of the same name shows, as frozen values.
+    """A lab. Each call contacts devices and hosts anew, and returns what the command of the same
+    name shows, as frozen values.
 
     >>> from optical_testbed import Lab
     >>> with Lab.open("inventory/emulated") as lab:
@@ -118,8 +132,9 @@ class Lab(_Opening):
     >>> design.name
     'dlrm-topoopt'
 
-    The first interrupt of a call has the engine finish or revert its current step; then KeyboardInterrupt is raised, with the
-    engine's words. The calls work in a notebook too, and from several threads.
+    The first interrupt of a call has the engine finish or revert its current step; then
+    KeyboardInterrupt is raised, with the engine's words. The calls work in a notebook too, and from
+    several threads.
     """
 
     __slots__ = ()
@@ -151,13 +166,19 @@ class Lab(_Opening):
         timeout_s: float | None = None,
         progress: Show | None = None,
     ) -> Self:
-        """Start an emulated lab of its own, with its own store and journals, and open it; `close` stops and removes it.
+        """Start an emulated lab of its own, with its own store and journals, and open it; `close`
+        stops and removes it.
 
-        hosts: 1 to 250. ports: optical ports of each host, 1 to 8, each on a device of its own. driver: that all devices are of;
-        None: half of them Polatis, half Calient. folder: where everything is kept, a new or empty one; None: nothing is kept.
-        Raises: Missing - this machine cannot (namespaces need root), or there is no such lab. TimedOut, TestbedError.
+        hosts: 1 to 250. ports: optical ports of each host, 1 to 8, each on a device of its own.
+        driver: that all devices are of; None: half of them Polatis, half Calient. folder: where
+        everything is kept, a new or empty one; None: nothing is kept. Raises: Missing - this
+        machine cannot (namespaces need root), or there is no such lab. TimedOut, TestbedError.
         """
-        lab = cls(private(hosts, ports, driver=driver, folder=folder, timeout_s=timeout_s, progress=progress))
+        lab = cls(
+            private(
+                hosts, ports, driver=driver, folder=folder, timeout_s=timeout_s, progress=progress
+            )
+        )
         try:
             finished(lab._opened, lab._opened.start)
         except BaseException:
@@ -171,13 +192,20 @@ class Lab(_Opening):
         return Job(self._opened)
 
     def close(self) -> None:
-        """End the use of this object; stop the emulated lab that it started. Repeating it changes nothing."""
+        """End the use of this object; stop the emulated lab that it started. Repeating it changes
+        nothing.
+        """
         self._close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -223,7 +251,11 @@ class AsyncLab(_Opening):
         progress: Show | None = None,
     ) -> Self:
         """As `Lab.emulated`; the lab is started by `async with`."""
-        return cls(private(hosts, ports, driver=driver, folder=folder, timeout_s=timeout_s, progress=progress))
+        return cls(
+            private(
+                hosts, ports, driver=driver, folder=folder, timeout_s=timeout_s, progress=progress
+            )
+        )
 
     @property
     def job(self) -> AsyncJob:
@@ -247,5 +279,10 @@ class AsyncLab(_Opening):
                 raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()

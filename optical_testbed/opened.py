@@ -27,7 +27,9 @@ GENERATE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PrivateLab:
-    """The emulated lab of one `Lab`. folder: holds its inventory, store and journals. kept: the folder stays after the end."""
+    """The emulated lab of one `Lab`. folder: holds its inventory, store and journals. kept: the
+    folder stays after the end.
+    """
 
     folder: Path
     kept: bool
@@ -37,7 +39,9 @@ class PrivateLab:
         return self.folder / "inventory"
 
     def stop(self) -> None:
-        """Stop the lab and remove its folder; repeating it changes nothing. Raises: TestbedError - it does not end."""
+        """Stop the lab and remove its folder; repeating it changes nothing. Raises: TestbedError -
+        it does not end.
+        """
         from orchestrator import emulated
 
         if self.inventory.is_dir():
@@ -64,9 +68,15 @@ class Opened:
         return self
 
     async def work(
-        self, name: str, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *argv: P.args, **options: P.kwargs
+        self,
+        name: str,
+        verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]],
+        *argv: P.args,
+        **options: P.kwargs,
     ) -> T:
-        """Run a verb of the engine as the command line does. name: in messages, and for the usual times."""
+        """Run a verb of the engine as the command line does. name: in messages, and for the usual
+        times.
+        """
         from optical_testbed.events import Events
         from orchestrator.store.store import Store
         from orchestrator.verbs.invoke import GRACE_S, bounded, invoked
@@ -76,7 +86,9 @@ class Opened:
             Store(settings.store_path, shared=settings.store is not None) as store,
             invoked(Events(), store, settings) as command,
         ):
-            return await bounded(verb(command, *argv, **options), name, settings.timeout_s + GRACE_S)
+            return await bounded(
+                verb(command, *argv, **options), name, settings.timeout_s + GRACE_S
+            )
 
     async def start(self) -> None:
         """Start the emulated lab, if the inventory is one and it does not run."""
@@ -87,7 +99,11 @@ class Opened:
 
     def within(self, timeout_s: float | None) -> Opened:
         """The same with another time limit (s); None: as it is."""
-        return self if timeout_s is None else replace(self, settings=replace(self.settings, timeout_s=timeout_s))
+        return (
+            self
+            if timeout_s is None
+            else replace(self, settings=replace(self.settings, timeout_s=timeout_s))
+        )
 
 
 def load(
@@ -97,14 +113,20 @@ def load(
     wait_s: float | None,
     owner: str | None,
 ) -> Settings:
-    """The settings in force, as at the command line; those given here come first. Raises: BadFile, Untrusted."""
+    """The settings in force, as at the command line; those given here come first. Raises: BadFile,
+    Untrusted.
+    """
     from optics.errors import BadFile
     from optics.plain import did_you_mean
     from orchestrator.settings import KEYS
     from orchestrator.settings import load as load_settings
 
     given = dict(settings or {})
-    if unknown := [f"settings: unknown key {key!r}{did_you_mean(key, KEYS)}" for key in given if key not in KEYS or key == "trust"]:
+    if unknown := [
+        f"settings: unknown key {key!r}{did_you_mean(key, KEYS)}"
+        for key in given
+        if key not in KEYS or key == "trust"
+    ]:
         raise BadFile(unknown, hint=f"known: {', '.join(KEYS)}")
     own = {"inventory": inventory, "timeout": timeout_s, "wait": wait_s or None, "owner": owner}
     given |= {key: value for key, value in own.items() if value is not None}
@@ -120,7 +142,9 @@ def opened(
     owner: str | None = None,
     progress: Show | None = None,
 ) -> Opened:
-    """Read the settings and check the inventory. Raises: BadFile - all problems of the files at once. Untrusted."""
+    """Read the settings and check the inventory. Raises: BadFile - all problems of the files at
+    once. Untrusted.
+    """
     from orchestrator.session import load_lab
 
     found = load(inventory, settings, timeout_s, wait_s, owner)
@@ -139,19 +163,44 @@ def private(
 ) -> Opened:
     """Write the files of an emulated lab with a store and journals of its own.
 
-    Raises: Missing - there is no such lab; with the generator's words. BadFile - the folder is not empty.
+    Raises: Missing - there is no such lab; with the generator's words. BadFile - the folder is not
+    empty.
     """
     from optics.errors import BadFile, Missing
 
-    home = Path(tempfile.mkdtemp(prefix="testbed-")) if folder is None else Path(folder).expanduser().absolute()
+    home = (
+        Path(tempfile.mkdtemp(prefix="testbed-"))
+        if folder is None
+        else Path(folder).expanduser().absolute()
+    )
     if folder is not None and home.exists() and (not home.is_dir() or any(home.iterdir())):
-        raise BadFile([f"{home}: exists and is not an empty directory"], hint="choose another folder; nothing was written")
+        raise BadFile(
+            [f"{home}: exists and is not an empty directory"],
+            hint="choose another folder; nothing was written",
+        )
     lab = PrivateLab(home, kept=folder is not None)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    tokens = ["--hosts", str(hosts), "--ports", str(ports), "--free-ports", *(["--driver", driver] if driver else [])]
+    tokens = [
+        "--hosts",
+        str(hosts),
+        "--ports",
+        str(ports),
+        "--free-ports",
+        *(["--driver", driver] if driver else []),
+    ]
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-m", "emulators.generate", *tokens, "--out", lab.inventory, "--state", home / "lab"],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "emulators.generate",
+                *tokens,
+                "--out",
+                lab.inventory,
+                "--state",
+                home / "lab",
+            ],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Designed:
     """A designed topology.
 
-    plan: the content of its plan file. predicted: what the planner expects of its job here, by the names of the plan file
-    (`iteration_ms`, milliseconds; `busbw_mbps`, megabytes per second). others: further topologies that were evaluated, with their
-    iteration (s) at the workload's own rate. why: the reasons for this one, a line each.
+    plan: the content of its plan file. predicted: what the planner expects of its job here, by the
+    names of the plan file (`iteration_ms`, milliseconds; `busbw_mbps`, megabytes per second).
+    others: further topologies that were evaluated, with their iteration (s) at the workload's own
+    rate. why: the reasons for this one, a line each.
     """
 
     plan: Mapping[str, Any]
@@ -33,7 +34,9 @@ class Designed:
         return str(self.plan["name"])
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the plan file, as a whole. Raises: OSError - it cannot be written; an older file is unchanged."""
+        """Write the plan file, as a whole. Raises: OSError - it cannot be written; an older file is
+        unchanged.
+        """
         from orchestrator.files.atomic import write_whole
 
         target = Path(path)
@@ -46,7 +49,9 @@ PlanLike: TypeAlias = "str | PathLike[str] | Mapping[str, Any] | Plan | Designed
 
 
 def source(plan: PlanLike) -> Path | PlanText:
-    """What the engine reads a plan from. Raises: BadFile - it is none of these, or its content cannot be written as JSON."""
+    """What the engine reads a plan from. Raises: BadFile - it is none of these, or its content
+    cannot be written as JSON.
+    """
     from optics.errors import BadFile
     from optics.plan import Plan
     from orchestrator.session import PlanText
@@ -59,7 +64,9 @@ def source(plan: PlanLike) -> Path | PlanText:
         plan = document_of(plan)
     content = plan.plan if isinstance(plan, Designed) else plan
     if not isinstance(content, Mapping):
-        raise BadFile([f"plan: wanted a file, the content of one or a Plan, got {type(plan).__name__}"])
+        raise BadFile(
+            [f"plan: wanted a file, the content of one or a Plan, got {type(plan).__name__}"]
+        )
     name = content.get("name")
     try:
         text = json.dumps(content, indent=2, allow_nan=False)

@@ -12,8 +12,8 @@ from typing import Literal
 class Event:
     """Progress of a call.
 
-    kind: `phase`, one begins; `update`, `done` of `total` parts of it are complete; `done`, it ended after `seconds` (None: not
-    measured); `note`, a message in `detail`. name: of the phase.
+    kind: `phase`, one begins; `update`, `done` of `total` parts of it are complete; `done`, it
+    ended after `seconds` (None: not measured); `note`, a message in `detail`. name: of the phase.
     """
 
     kind: Literal["phase", "update", "done", "note"]

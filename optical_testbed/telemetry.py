@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Rows(Sequence["Row"]):
     """Telemetry of one run in the order of its journal.
 
-    A row has `measurement`, `tags` (names to texts), `fields` (names to numbers or texts) and `time_ns`, nanoseconds since the
-    epoch. docs/reference/telemetry.md lists them all with units. trouble: what could not be read, a line each.
+    A row has `measurement`, `tags` (names to texts), `fields` (names to numbers or texts) and
+    `time_ns`, nanoseconds since the epoch. docs/reference/telemetry.md lists them all with units.
+    trouble: what could not be read, a line each.
     """
 
     run: str
@@ -53,10 +54,13 @@ class Rows(Sequence["Row"]):
         from orchestrator.telemetry.names import MEASUREMENTS
 
         known = [MEASUREMENTS[name] for name in self.measurements if name in MEASUREMENTS]
-        return {name: field.unit for one in known for name, field in one.fields.items() if field.unit}
+        return {
+            name: field.unit for one in known for name, field in one.fields.items() if field.unit
+        }
 
     def frame(self) -> pandas.DataFrame:
-        """A DataFrame with a column per tag and field (and `measurement`, if there are several), indexed by UTC time.
+        """A DataFrame with a column per tag and field (and `measurement`, if there are several),
+        indexed by UTC time.
 
         Its `attrs` have the units. Raises: ImportError - pandas is not installed.
         """
@@ -68,7 +72,10 @@ class Rows(Sequence["Row"]):
                 name="pandas",
             ) from error
         several = len(self.measurements) > 1
-        table = [{**({"measurement": row.measurement} if several else {}), **row.tags, **row.fields} for row in self.rows]
+        table = [
+            {**({"measurement": row.measurement} if several else {}), **row.tags, **row.fields}
+            for row in self.rows
+        ]
         times = pandas.to_datetime([row.time_ns for row in self.rows], unit="ns", utc=True)
         found = pandas.DataFrame(table, index=pandas.DatetimeIndex(times, name="time"))
         found.attrs["units"] = dict(self.units)

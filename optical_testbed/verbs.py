@@ -1,4 +1,6 @@
-"""What an opened lab can be asked: one coroutine each, of which `Lab` and `AsyncLab` make their methods."""
+"""What an opened lab can be asked: one coroutine each, of which `Lab` and `AsyncLab` make their
+methods.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ async def plan(
 ) -> PlanReport:
     """Return what `up` would change, port by port; nothing is changed.
 
-    avoid: host ports, device ports, fibres, trunks or devices not to use. relabel: interchangeable hosts may swap places.
-    adopt: other owners' circuits to take over. job: as for `up`.
-    Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut.
+    avoid: host ports, device ports, fibres, trunks or devices not to use. relabel: interchangeable
+    hosts may swap places. adopt: other owners' circuits to take over. job: as for `up`. Raises:
+    BadFile, Infeasible, Interlock, Unreachable, TimedOut.
     """
     from orchestrator.store.options import UpOptions
     from orchestrator.verbs import change as verbs
@@ -58,14 +60,17 @@ async def up(
     confirm_within_s: float | None = None,
     spares: Iterable[str] = (),
 ) -> UpReport:
-    """Bring a plan up: switch circuits, set routes, verify, launch its job. Repeating it changes nothing.
+    """Bring a plan up: switch circuits, set routes, verify, launch its job. Repeating it changes
+    nothing.
 
-    job: what becomes of a running job: `live`, it takes over its rings while it runs, or nothing is changed; `restart`; `keep`;
-    None: as `transition.live` of the plan says. launch_job: whether to launch the plan's job. rollback: a change that fails is
-    rolled back. confirm_within_s: it is rolled back unless `confirm` is called within this time (s, 1 to 43200). spares: hosts
-    that may take the place of one that fails. A stopped emulated lab is started.
-    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
-    before. HandsNeeded - it failed, and so did the rollback; `left` lists what is left. ChangeFailed - only without `rollback`.
+    job: what becomes of a running job: `live`, it takes over its rings while it runs, or nothing is
+    changed; `restart`; `keep`; None: as `transition.live` of the plan says. launch_job: whether to
+    launch the plan's job. rollback: a change that fails is rolled back. confirm_within_s: it is
+    rolled back unless `confirm` is called within this time (s, 1 to 43200). spares: hosts that may
+    take the place of one that fails. A stopped emulated lab is started. Raises: BadFile,
+    Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed,
+    everything is as before. HandsNeeded - it failed, and so did the rollback; `left` lists what is
+    left. ChangeFailed - only without `rollback`.
     """
     from orchestrator.session import load_lab, load_plan
     from orchestrator.store.options import UpOptions
@@ -75,7 +80,8 @@ async def up(
     found = source(plan)
     _check_window(confirm_within_s)
     if is_stopped_lab(lab.settings.inventory):
-        load_plan(found, load_lab(lab.settings.inventory))  # its mistakes end the call before the lab is started
+        # its mistakes end the call before the lab is started
+        load_plan(found, load_lab(lab.settings.inventory))
         await lab.start()
     options = UpOptions(
         launch_job=launch_job,
@@ -96,13 +102,16 @@ def _check_window(confirm_within_s: float | None) -> None:
     from orchestrator.store.confirmations import LEAST_S, MOST_S
 
     if confirm_within_s is not None and not LEAST_S <= confirm_within_s <= MOST_S:
-        raise BadFile([f"confirm_within_s: wanted {LEAST_S:g} to {MOST_S:g} s, got {confirm_within_s!r}"])
+        raise BadFile(
+            [f"confirm_within_s: wanted {LEAST_S:g} to {MOST_S:g} s, got {confirm_within_s!r}"]
+        )
 
 
 async def confirm(lab: Opened, run: str | None = None) -> ConfirmReport:
     """Keep a change that was made with `confirm_within_s`; None: the only one that waits.
 
-    Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
+    Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all
+    hosts run it; it still waits.
     """
     from orchestrator.verbs import change as verbs
 
@@ -119,20 +128,25 @@ async def rehearse(
     adopt: Iterable[str] = (),
     devices_only: bool = False,
 ) -> RehearsalReport:
-    """Make the change on an emulated twin of the lab, which is only read; options as of `up`. devices_only: without hosts.
+    """Make the change on an emulated twin of the lab, which is only read; options as of `up`.
+    devices_only: without hosts.
 
-    A change that fails on the twin is a result: `ok`, `failed`. Raises: as `plan`; Missing - this machine cannot run the twin, or
-    a device that the change needs has no emulator.
+    A change that fails on the twin is a result: `ok`, `failed`. Raises: as `plan`; Missing - this
+    machine cannot run the twin, or a device that the change needs has no emulator.
     """
     from orchestrator.experiments.rehearsal import verb
     from orchestrator.store.options import UpOptions
 
     options = UpOptions(launch_job=launch_job, job=job, avoid=tuple(avoid), adopt=tuple(adopt))
-    return await lab.work("rehearse", verb.rehearse, source(plan), options, devices_only=devices_only)
+    return await lab.work(
+        "rehearse", verb.rehearse, source(plan), options, devices_only=devices_only
+    )
 
 
 async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> PrewireReport:
-    """Have robotic switches prepare a plan in the dark, so that its `up` is fast. Raises: as `up`."""
+    """Have robotic switches prepare a plan in the dark, so that its `up` is fast. Raises: as
+    `up`.
+    """
     from orchestrator.verbs import change as verbs
 
     found = source(plan)
@@ -141,7 +155,8 @@ async def prewire(lab: Opened, plan: PlanLike, *, relabel: bool = False) -> Prew
 
 
 async def down(lab: Opened) -> DownReport:
-    """Stop the job and the guard, take down the owner's circuits, restore the hosts; circuits of other owners stay.
+    """Stop the job and the guard, take down the owner's circuits, restore the hosts; circuits of
+    other owners stay.
 
     Raises: as `up`. HandsNeeded - something could not be restored; `left` lists it.
     """
@@ -160,16 +175,20 @@ def _restored(report: DownReport) -> DownReport:
         from optics.errors import HandsNeeded
 
         raise HandsNeeded(
-            f"{report.verb}: manual repair is needed", report.left, hint=f"once repaired: testbed resume {report.run}"
+            f"{report.verb}: manual repair is needed",
+            report.left,
+            hint=f"once repaired: testbed resume {report.run}",
         )
     return report
 
 
 async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport:
-    """Restore exactly the state before a run; None: before the owner's latest change. A DownReport if no plan was up then, or if
-    there is nothing to undo, as the latest run died before it changed anything; its notes then name the change before.
+    """Restore exactly the state before a run; None: before the owner's latest change. A DownReport
+    if no plan was up then, or if there is nothing to undo, as the latest run died before it changed
+    anything; its notes then name the change before.
 
-    Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something could not be restored.
+    Raises: as `up`. Missing - there is no such run, or it changed nothing. HandsNeeded - something
+    could not be restored.
     """
     from orchestrator.change.report import DownReport
     from orchestrator.verbs import change as verbs
@@ -179,7 +198,9 @@ async def rollback(lab: Opened, run: str | None = None) -> UpReport | DownReport
 
 
 async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | PrewireReport:
-    """Continue an unfinished run from the present state: the same plan and options. Raises: as the verb it resumes; Missing."""
+    """Continue an unfinished run from the present state: the same plan and options. Raises: as the
+    verb it resumes; Missing.
+    """
     from orchestrator.change.report import DownReport
     from orchestrator.verbs import change as verbs
 
@@ -189,7 +210,9 @@ async def resume(lab: Opened, run: str = "last") -> UpReport | DownReport | Prew
 
 
 async def restore(lab: Opened) -> UpReport:
-    """Restore the plan that is up exactly as recorded, after devices or hosts lost it. Raises: as `up`."""
+    """Restore the plan that is up exactly as recorded, after devices or hosts lost it. Raises: as
+    `up`.
+    """
     from orchestrator.verbs import change as verbs
 
     await lab.start()
@@ -197,24 +220,37 @@ async def restore(lab: Opened) -> UpReport:
 
 
 async def status(lab: Opened) -> StatusReport:
-    """Return the lab as its devices and hosts answer now; one that does not answer is reported with its error."""
+    """Return the lab as its devices and hosts answer now; one that does not answer is reported with
+    its error.
+    """
     from orchestrator.verbs import change as verbs
 
     return await lab.work("status", verbs.status)
 
 
 async def verify(
-    lab: Opened, *, levels: Iterable[str] = (), qualify: bool = False, collective: bool = False, next_to_job: bool = False
+    lab: Opened,
+    *,
+    levels: Iterable[str] = (),
+    qualify: bool = False,
+    collective: bool = False,
+    next_to_job: bool = False,
 ) -> VerifyReport:
     """Check the lab against the plan that is up; the report's `ok` is the answer.
 
-    levels: only these; none: those that the plan asks for. qualify: load every link. collective: run a short all-reduce.
-    next_to_job: both also while a job runs, which they slow down. Raises: Missing - no plan is up, or there is no such rung.
+    levels: only these; none: those that the plan asks for. qualify: load every link. collective:
+    run a short all-reduce. next_to_job: both also while a job runs, which they slow down. Raises:
+    Missing - no plan is up, or there is no such rung.
     """
     from orchestrator.verbs import change as verbs
 
     return await lab.work(
-        "verify", verbs.verify, levels=tuple(levels), qualify=qualify, collective=collective, next_to_job=next_to_job
+        "verify",
+        verbs.verify,
+        levels=tuple(levels),
+        qualify=qualify,
+        collective=collective,
+        next_to_job=next_to_job,
     )
 
 
@@ -249,16 +285,20 @@ async def design(
     twisted: bool = False,
     wavelengths: int = 0,
 ) -> Designed:
-    """Design a topology for a workload (a file or its content) by a method of `testbed design`; the lab is not contacted.
+    """Design a topology for a workload (a file or its content) by a method of `testbed design`; the
+    lab is not contacted.
 
-    hosts: in the order of their ranks; none: the first of the lab. ports: to use of each host; None: all. backend: ability of the
-    collective library: single-order, ring-groups, msccl. schedule: of all-reduce for msccl, by name; empty: breadth-first where
-    it is faster than rings. alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations: of
-    the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of parallelism to try. chains: searches with
-    dice of their own. workers: an executor of concurrent.futures, or Dask's, for the pieces of a search (None: this process); the
-    design does not depend on it. twisted: for torus. wavelengths: for ring-wavelengths, at most so many; 0: all.
-    Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible - naming the condition that is not
-    met. BadPlugin - a generator or schedule of another distribution failed.
+    hosts: in the order of their ranks; none: the first of the lab. ports: to use of each host;
+    None: all. backend: ability of the collective library: single-order, ring-groups, msccl.
+    schedule: of all-reduce for msccl, by name; empty: breadth-first where it is faster than rings.
+    alpha_s: fixed time of a step (s). scale: bytes of the job per byte of the workload. iterations:
+    of the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of
+    parallelism to try. chains: searches with dice of their own. workers: an executor of
+    concurrent.futures, or Dask's, for the pieces of a search (None: this process); the design does
+    not depend on it. twisted: for torus. wavelengths: for ring-wavelengths, at most so many; 0:
+    all. Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible
+    - naming the condition that is not met. BadPlugin - a generator or schedule of another
+    distribution failed.
     """
     from optics.errors import BadFile
     from orchestrator.plan.design.design import design as designed
@@ -308,7 +348,9 @@ def _one_of(what: str, value: str) -> str:
 
     known = {"rules": ("paper", "artifact"), "backend": BACKENDS}[what]
     if value not in known:
-        raise BadFile([f"{what}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"])
+        raise BadFile(
+            [f"{what}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"]
+        )
     return value
 
 
@@ -330,8 +372,8 @@ async def runs(lab: Opened, limit: int = 20, tag: str = "") -> tuple[RunRecord, 
 async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[str] = ()) -> Rows:
     """Return the telemetry of a run: all of it, or one or several measurements.
 
-    run: its ID, its last digits, or `last`. The measurements, their tags, fields and units are in docs/reference/telemetry.md.
-    Raises: Missing - there is no such run, or no such measurement.
+    run: its ID, its last digits, or `last`. The measurements, their tags, fields and units are in
+    docs/reference/telemetry.md. Raises: Missing - there is no such run, or no such measurement.
     """
     from optics.errors import Missing
     from optics.plain import did_you_mean
@@ -344,9 +386,14 @@ async def telemetry(lab: Opened, run: str = "last", measurement: str | Sequence[
     for name in only:
         if name not in MEASUREMENTS:
             raise Missing(
-                f"there is no measurement {name!r}{did_you_mean(name, MEASUREMENTS)}", hint=f"there are {', '.join(MEASUREMENTS)}"
+                f"there is no measurement {name!r}{did_you_mean(name, MEASUREMENTS)}",
+                hint=f"there are {', '.join(MEASUREMENTS)}",
             )
     with Store(lab.settings.store_path, shared=lab.settings.store is not None) as store:
         record = named(store, run)
     trouble: list[str] = []
-    return Rows(record.id, tuple(read_points(lab.settings.run_dir(record.id), only, trouble)), tuple(trouble))
+    return Rows(
+        record.id,
+        tuple(read_points(lab.settings.run_dir(record.id), only, trouble)),
+        tuple(trouble),
+    )

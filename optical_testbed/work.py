@@ -1,7 +1,8 @@
 """One call of the engine, in a thread and an event loop of its own.
 
-So a call works where an event loop runs already (a notebook), its timing does not depend on what else that loop does, and several
-threads may call at once. The first interrupt has the engine finish or revert its current step, as Ctrl-C does at the command line.
+So a call works where an event loop runs already (a notebook), its timing does not depend on what
+else that loop does, and several threads may call at once. The first interrupt has the engine finish
+or revert its current step, as Ctrl-C does at the command line.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ T = TypeVar("T")
 
 
 class Running(Generic[T]):
-    """A coroutine at work in a thread. show: takes its events, in that thread. ended: is called there at the end."""
+    """A coroutine at work in a thread. show: takes its events, in that thread. ended: is called
+    there at the end.
+    """
 
     def __init__(
-        self, work: Callable[[], Coroutine[Any, Any, T]], show: Callable[[Event], None], ended: Callable[[], None]
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        show: Callable[[Event], None],
+        ended: Callable[[], None],
     ) -> None:
         self._work, self._show, self._ended = work, show, ended
         self._outcome: Future[T] = Future()
         self._lock = threading.Lock()
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
-        # A daemon: after a second interrupt a script ends at once, and its journal says how far it got.
+        # A daemon: after a second interrupt a script ends at once, and its journal says how far it
+        # got.
         threading.Thread(target=self._run, name="testbed", daemon=True).start()
 
     def _run(self) -> None:
@@ -89,8 +96,8 @@ async def _begun(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> 
 def finished(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Do the work and return its result; events are shown in the calling thread.
 
-    Raises: what the work raises. KeyboardInterrupt - after the engine has finished or reverted its current step, with its
-    words; a second interrupt does not wait for that.
+    Raises: what the work raises. KeyboardInterrupt - after the engine has finished or reverted its
+    current step, with its words; a second interrupt does not wait for that.
     """
     events: SimpleQueue[Event | None] = SimpleQueue()
     shown = _Shown(opened.progress)
@@ -108,7 +115,9 @@ def finished(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def awaited(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """As `finished` without blocking the event loop, in which events are shown; a cancellation counts as the interrupt."""
+    """As `finished` without blocking the event loop, in which events are shown; a cancellation
+    counts as the interrupt.
+    """
     loop = asyncio.get_running_loop()
     shown = _Shown(opened.progress)
     end: asyncio.Future[None] = loop.create_future()
@@ -117,7 +126,11 @@ async def awaited(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) ->
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(what, *argv)
 
-    running = Running(lambda: _begun(opened, work), lambda event: later(shown, event), lambda: later(end.set_result, None))
+    running = Running(
+        lambda: _begun(opened, work),
+        lambda event: later(shown, event),
+        lambda: later(end.set_result, None),
+    )
     try:
         await asyncio.shield(end)
     except asyncio.CancelledError:
@@ -128,7 +141,9 @@ async def awaited(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) ->
 
 
 class _Shown:
-    """Passes events on to the user's function; one that fails is reported once and not called again: the change goes on."""
+    """Passes events on to the user's function; one that fails is reported once and not called
+    again: the change goes on.
+    """
 
     def __init__(self, show: Callable[[Event], object] | None) -> None:
         self._show = show
@@ -140,7 +155,11 @@ class _Shown:
             self._show(event)
         except Exception as error:
             self._show = None
-            warnings.warn(f"progress: {type(error).__name__}: {error}; it is not called again", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"progress: {type(error).__name__}: {error}; it is not called again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 class Handle:
@@ -152,7 +171,9 @@ class Handle:
         self._opened = opened
 
 
-def blocking(verb: Callable[Concatenate[Opened, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Handle, P], T]:
+def blocking(
+    verb: Callable[Concatenate[Opened, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Handle, P], T]:
     """A verb as a method that waits for its result."""
 
     @wraps(verb)

@@ -1,8 +1,8 @@
 """Every exception that this project raises on purpose.
 
-The class is the kind of fault; `code` is stable and printed, `exit_code` is the exit status of the command. The message
-names the device or host, what was expected, what was observed and, if there is one, the device's own message; `hint` says what to
-do next.
+The class is the kind of fault; `code` is stable and printed, `exit_code` is the exit status of the
+command. The message names the device or host, what was expected, what was observed and, if there is
+one, the device's own message; `hint` says what to do next.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ class TestbedError(Exception):
 
     @property
     def line(self) -> str:
-        """The first line of the message: what of it fits into a table, a note or another message."""
+        """The first line of the message: what of it fits into a table, a note or another
+        message.
+        """
         return first_line(self)
 
 
 class Usage(TestbedError, ValueError):
-    """The command line or a call is wrong: an option, an argument or an environment variable, which the message names."""
+    """The command line or a call is wrong: an option, an argument or an environment variable, which
+    the message names.
+    """
 
     code = "E-USAGE"
     exit_code = 2
 
 
 class BadFile(TestbedError, ValueError):
-    """The user's plan or inventory is wrong. `problems` holds every one of them as `file:line:col: where: what`."""
+    """The user's plan or inventory is wrong. `problems` holds every one of them as
+    `file:line:col: where: what`.
+    """
 
     code = "E-BAD-FILE"
     exit_code = 3
@@ -72,7 +78,9 @@ class Garbled(TestbedError, ValueError):
 
 
 class TimedOut(TestbedError, TimeoutError):
-    """No answer, or not the expected one, within the deadline; the message names the request and the last value seen."""
+    """No answer, or not the expected one, within the deadline; the message names the request and
+    the last value seen.
+    """
 
     code = "E-TIMED-OUT"
     exit_code = 5
@@ -100,7 +108,9 @@ class NotVerified(TestbedError):
 
 
 class ChangeFailed(TestbedError):
-    """A change stopped partway; the message lists the steps done, those not done, and how to undo them."""
+    """A change stopped partway; the message lists the steps done, those not done, and how to undo
+    them.
+    """
 
     code = "E-CHANGE-FAILED"
     exit_code = 7
@@ -114,7 +124,9 @@ class RolledBack(TestbedError):
 
 
 class HandsNeeded(TestbedError):
-    """A change failed and could not be rolled back completely. `left`: the remaining manual steps, one item each."""
+    """A change failed and could not be rolled back completely. `left`: the remaining manual steps,
+    one item each.
+    """
 
     code = "E-HANDS-NEEDED"
     exit_code = 7
@@ -126,14 +138,18 @@ class HandsNeeded(TestbedError):
 
 
 class Interrupted(TestbedError):
-    """The operator stopped the command; the message states what became of the steps it had begun."""
+    """The operator stopped the command; the message states what became of the steps it had
+    begun.
+    """
 
     code = "E-INTERRUPTED"
     exit_code = 130
 
 
 class Untrusted(TestbedError):
-    """Another user of this machine has written, or could change, data that the command would trust; nothing was done."""
+    """Another user of this machine has written, or could change, data that the command would trust;
+    nothing was done.
+    """
 
     code = "E-UNTRUSTED"
     exit_code = 2
@@ -147,7 +163,8 @@ class StoreFailed(TestbedError):
 
 
 class BadPlugin(TestbedError):
-    """A topology generator or schedule of another distribution failed, or answered what cannot be used; nothing was changed.
+    """A topology generator or schedule of another distribution failed, or answered what cannot be
+    used; nothing was changed.
 
     The message names the object, its distribution and its version.
     """
@@ -157,7 +174,9 @@ class BadPlugin(TestbedError):
 
 
 class Missing(TestbedError):
-    """This machine lacks something the command needs (a program, a kernel feature, a right); the hint states how to get it."""
+    """This machine lacks something the command needs (a program, a kernel feature, a right); the
+    hint states how to get it.
+    """
 
     code = "E-MISSING"
     exit_code = 2
@@ -169,5 +188,11 @@ def first_line(error: BaseException) -> str:
 
 
 def unplanned(error: BaseException) -> str:
-    """Return the first line of an error that may be of any class; before it the name of a class that is none of the above."""
-    return first_line(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {first_line(error)}"
+    """Return the first line of an error that may be of any class; before it the name of a class
+    that is none of the above.
+    """
+    return (
+        first_line(error)
+        if isinstance(error, TestbedError)
+        else f"{type(error).__name__}: {first_line(error)}"
+    )

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FunctionUse:
-    """What a job has of a function of a packet switch, as the switch says. size: slots or entries; packets: of the job so far.
+    """What a job has of a function of a packet switch, as the switch says. size: slots or entries;
+    packets: of the job so far.
 
-    error: why nothing is known of it, or that the switch does not know it any more; empty otherwise.
+    error: why nothing is known of it, or that the switch does not know it any more; empty
+    otherwise.
     """
 
     segment: str
@@ -31,9 +33,11 @@ class FunctionUse:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a packet switch has given a job. control: HOST:PORT at which it is asked. address, port: where the job's hosts reach it.
+    """What a packet switch has given a job. control: HOST:PORT at which it is asked. address, port:
+    where the job's hosts reach it.
 
-    size: slots or entries, of `each_bytes` (bytes) each. The token is a secret of the job and its operator.
+    size: slots or entries, of `each_bytes` (bytes) each. The token is a secret of the job and its
+    operator.
     """
 
     function: str

@@ -39,7 +39,9 @@ def host_of(end: LinkEnd) -> HostName:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """In step `step` of gathering, `src` sends `dst` the part from `begin` to `end` (0 to 1) of the piece of `shard`."""
+    """In step `step` of gathering, `src` sends `dst` the part from `begin` to `end` (0 to 1) of the
+    piece of `shard`.
+    """
 
     step: int
     src: HostName
@@ -51,9 +53,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class RingGroup:
-    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and carries an equal part.
+    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and
+    carries an equal part.
 
-    schedule: they go by it instead, backwards while they reduce, forwards while they gather; the one ring then only names them.
+    schedule: they go by it instead, backwards while they reduce, forwards while they gather; the
+    one ring then only names them.
     """
 
     id: str
@@ -64,7 +68,9 @@ class RingGroup:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes from host to host over a lane's addresses. Several ranks of a host share them, as those of a group's buffer."""
+    """Bytes from host to host over a lane's addresses. Several ranks of a host share them, as those
+    of a group's buffer.
+    """
 
     src: HostName
     dst: HostName
@@ -74,7 +80,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The traffic of one iteration of a designed job. scale: bytes here per byte of the workload; time_scale: of its times."""
+    """The traffic of one iteration of a designed job. scale: bytes here per byte of the workload;
+    time_scale: of its times.
+    """
 
     groups: tuple[RingGroup, ...] = ()
     transfers: tuple[Transfer, ...] = ()
@@ -86,7 +94,12 @@ class Traffic:
     def of(cls, data: Mapping[str, Any]) -> Traffic:
         """The traffic that `data` describes, in the plan file's words."""
         groups = tuple(
-            RingGroup(g["id"], g["bytes"], tuple(map(tuple, g["rings"])), tuple(Send(**send) for send in g.get("schedule", ())))
+            RingGroup(
+                g["id"],
+                g["bytes"],
+                tuple(map(tuple, g["rings"])),
+                tuple(Send(**send) for send in g.get("schedule", ())),
+            )
             for g in data["groups"]
         )
         transfers = tuple(Transfer(**t) for t in data["transfers"])
@@ -95,18 +108,23 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all hosts, each of which it enters and
-    leaves once, whatever the number of ranks there. The ranks of a host follow each other.
+    """The program that runs on the hosts. `ranks[i]` names rank i; each ring is an order of all
+    hosts, each of which it enters and leaves once, whatever the number of ranks there. The ranks of
+    a host follow each other.
 
-    args: options of the workload. env: added to its environment as it is. traffic: what a replay moves. predicted: what the
-    planner expects, by the names of the plan file (`iteration_ms`, `busbw_mbps`, ...).
+    args: options of the workload. env: added to its environment as it is. traffic: what a replay
+    moves. predicted: what the planner expects, by the names of the plan file (`iteration_ms`,
+    `busbw_mbps`, ...).
 
-    program: of a `program`, its name in the inventory. version: identifies its declaration and files. training: the arguments that
-    decide its weights, None if it keeps no checkpoints. Its backend is the declared one, `args` has the declared defaults.
+    program: of a `program`, its name in the inventory. version: identifies its declaration and
+    files. training: the arguments that decide its weights, None if it keeps no checkpoints. Its
+    backend is the declared one, `args` has the declared defaults.
 
-    evicted: ranks of the same training whose place another has now, or none (empty); it goes on from the checkpoints of the rest.
+    evicted: ranks of the same training whose place another has now, or none (empty); it goes on
+    from the checkpoints of the rest.
 
-    attached: what it has beside its ranks while it runs, by kind (orchestrator/extensions.py). aside: hosts that only these need.
+    attached: what it has beside its ranks while it runs, by kind (orchestrator/extensions.py).
+    aside: hosts that only these need.
     """
 
     name: str
@@ -127,7 +145,9 @@ class Job:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Job:
-        """The job that `data` (`to_json` of one) describes; its attachments stay as they are there (`extensions.job_of`)."""
+        """The job that `data` (`to_json` of one) describes; its attachments stay as they are there
+        (`extensions.job_of`).
+        """
         read: dict[str, Any] = {
             "ranks": tuple(data["ranks"]),
             "rings": tuple(map(tuple, data["rings"])),
@@ -150,17 +170,23 @@ class Job:
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
         """Every ring, those of groups included; ring k uses lane k modulo the number of lanes."""
         groups = self.traffic.groups if self.traffic else ()
-        return self.rings + tuple(ring for group in groups if not group.schedule for ring in group.rings)
+        return self.rings + tuple(
+            ring for group in groups if not group.schedule for ring in group.rings
+        )
 
     @property
     def uses_rings(self) -> bool:
-        """Whether its ranks send along the rings; other programs connect as they like, and do not notice a change of rings."""
+        """Whether its ranks send along the rings; other programs connect as they like, and do not
+        notice a change of rings.
+        """
         return self.workload != "program" or self.backend == "testbed"
 
 
 @dataclass(frozen=True, slots=True)
 class FixedRoute:
-    """Traffic from `source` to `target` goes through `via`, in order; on one lane, or on all of them (None)."""
+    """Traffic from `source` to `target` goes through `via`, in order; on one lane, or on all of
+    them (None).
+    """
 
     source: HostName
     target: HostName
@@ -174,11 +200,13 @@ class FixedRoute:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails.
+    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is
+    refused or fails.
 
-    target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives. light_window_db:
-    largest difference between measured and expected loss of any part of a path, None for what the parts' own numbers allow.
-    min_link_share, max_link_loss: of measured traffic on every link, compared with link_mbps or else the links' median.
+    target_dbm: power wanted where light leaves the last device towards its receiver, None for
+    whatever arrives. light_window_db: largest difference between measured and expected loss of any
+    part of a path, None for what the parts' own numbers allow. min_link_share, max_link_loss: of
+    measured traffic on every link, compared with link_mbps or else the links' median.
     min_busbw_share: of a short all-reduce, compared with what the links allow. None: not measured.
     """
 
@@ -196,18 +224,19 @@ class Acceptance:
 
 
 Mode: TypeAlias = Literal["live", "restart", "keep"]
-"""What becomes of a running job when another plan comes up: it takes over its rings while it runs (`transition.live: require`),
-is launched again (`never`), or stays as it is."""
+"""What becomes of a running job when another plan comes up: it takes over its rings while it runs
+(`transition.live: require`), is launched again (`never`), or stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionPolicy:
-    """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed
-    commit.
+    """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s:
+    hosts undo an unconfirmed commit.
 
-    live: whether a running job changes its rings at an iteration boundary: `require` (or nothing is changed), `prefer` (or it is
-    relaunched), `never`. hold: whether it pauses, with the pairs of hosts that lose their path, while circuits are dark.
-    boundary_s: an iteration of the job ends within this time.
+    live: whether a running job changes its rings at an iteration boundary: `require` (or nothing is
+    changed), `prefer` (or it is relaunched), `never`. hold: whether it pauses, with the pairs of
+    hosts that lose their path, while circuits are dark. boundary_s: an iteration of the job ends
+    within this time.
     """
 
     drain: bool = True
@@ -228,7 +257,8 @@ class Avoid:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The links that are lit in one slot of a schedule, beside the plan's own `links`, which always are.
+    """The links that are lit in one slot of a schedule, beside the plan's own `links`, which always
+    are.
 
     Not `optics.Slot`, which is a part of the spectrum.
     """
@@ -240,12 +270,15 @@ class Slot:
 class Schedule:
     """Slots that follow each other, the first again after the last.
 
-    dwell_s: from light to the end of light, one slot. guard_s: hosts stop sending this long before the expected end.
+    dwell_s: from light to the end of light, one slot. guard_s: hosts stop sending this long before
+    the expected end.
 
-    kind: what ends a slot: the time, or a phase of the job (an iteration boundary). follow: what hosts go by: their own light, or
-    their clocks. late: what happens when a slot's light does not come: it is left out, or the schedule stops. pattern: as written
-    in the file, for display; the slots are what counts. tcp: per-network has a window for circuits that come and go
-    and one for the rest, one-window and not-told are the same with one window, and without word of the slots, to compare with.
+    kind: what ends a slot: the time, or a phase of the job (an iteration boundary). follow: what
+    hosts go by: their own light, or their clocks. late: what happens when a slot's light does not
+    come: it is left out, or the schedule stops. pattern: as written in the file, for display; the
+    slots are what counts. tcp: per-network has a window for circuits that come and go and one for
+    the rest, one-window and not-told are the same with one window, and without word of the slots,
+    to compare with.
     """
 
     slots: tuple[Slot, ...]
@@ -262,9 +295,9 @@ class Schedule:
 class Plan:
     """A checked plan. `sha256` is that of the file's text; `warnings` do not stop a change.
 
-    interchangeable: groups of equal hosts that may be exchanged. segments: names of packet switches, whose pairs of ports
-    are among the links. spares: hosts outside of it that may take the place of one that fails, in this order.
-    schedule: links that come and go beside `links`.
+    interchangeable: groups of equal hosts that may be exchanged. segments: names of packet
+    switches, whose pairs of ports are among the links. spares: hosts outside of it that may take
+    the place of one that fails, in this order. schedule: links that come and go beside `links`.
     """
 
     name: str
@@ -291,11 +324,14 @@ class Plan:
         """The hosts of its links, those of every slot included, in the order of the links."""
         slots = self.schedule.slots if self.schedule else ()
         every = (self.links, *(slot.links for slot in slots))
-        return tuple(dict.fromkeys(host for links in every for link in links for host in link.hosts))
+        return tuple(
+            dict.fromkeys(host for links in every for link in links for host in link.hosts)
+        )
 
     def slot(self, index: int) -> Plan:
-        """What the schedule wants in slot `index`, as an ordinary plan: without job and schedule, with the fixed routes whose links
-        are there. All pairs of hosts are only asked for where links join them all. Raises: IndexError, ValueError - no schedule.
+        """What the schedule wants in slot `index`, as an ordinary plan: without job and schedule,
+        with the fixed routes whose links are there. All pairs of hosts are only asked for where
+        links join them all. Raises: IndexError, ValueError - no schedule.
         """
         if self.schedule is None:
             raise ValueError(f"plan {self.name} has no schedule")
@@ -306,7 +342,11 @@ class Plan:
         return replace(
             self,
             links=links,
-            routes=tuple(route for route in self.routes if all(step in steps for step in pairwise(route.path))),
+            routes=tuple(
+                route
+                for route in self.routes
+                if all(step in steps for step in pairwise(route.path))
+            ),
             acceptance=replace(self.acceptance, all_pairs=self.acceptance.all_pairs and whole),
             job=None,
             schedule=None,
@@ -322,7 +362,9 @@ def ring_steps(order: Ring) -> list[tuple[HostName, HostName]]:
 def steps_of(links: Sequence[WantedLink]) -> set[tuple[HostName, HostName]]:
     """From which host to which one a link leads."""
     found = {link.hosts for link in links}
-    return found | {(b, a) for link in links if link.kind is LinkKind.DUPLEX for a, b in [link.hosts]}
+    return found | {
+        (b, a) for link in links if link.kind is LinkKind.DUPLEX for a, b in [link.hosts]
+    }
 
 
 def reached(host: HostName, steps: Collection[tuple[HostName, HostName]]) -> set[HostName]:

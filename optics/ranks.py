@@ -1,4 +1,6 @@
-"""Names of a job's ranks (`gpu01` is the only rank of its host, `gpu01/1` the second of several), and their exit codes. Pure."""
+"""Names of a job's ranks (`gpu01` is the only rank of its host, `gpu01/1` the second of several),
+and their exit codes. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ from typing import TypeAlias
 from optics import HostName
 
 RankName: TypeAlias = str
-"""A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a partition has a slash: `gpu01/a`.
+"""A host, or a host and the number of the rank there (LOCAL_RANK). Of hosts, only the name of a
+partition has a slash: `gpu01/a`.
 """
 
 LOST_PEER = 75
-"""Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/programs/program.py` has its own): it is a victim."""
+"""Exit code of a rank that lost a peer (EX_TEMPFAIL of sysexits.h; `workloads/programs/program.py`
+has its own): it is a victim.
+"""
 
 _RANK = re.compile(r"([^/]+(?:/[a-z][a-z0-9-]*)?)(?:/(0|[1-9][0-9]{0,3}))?")
 
@@ -47,7 +52,8 @@ def numbered(rank: RankName) -> bool:
 
 
 def signal_of(code: int | None) -> int | None:
-    """The signal, 1 to 64, that ended the program of a rank with this exit code, which is a shell's; None if none did.
+    """The signal, 1 to 64, that ended the program of a rank with this exit code, which is a
+    shell's; None if none did.
 
     >>> signal_of(137), signal_of(75), signal_of(193), signal_of(None)
     (9, None, None, None)

@@ -1,4 +1,6 @@
-"""The optical spectrum in whole megahertz: slots on the ITU-T G.694.1 flexible grid, and passbands that are not on it."""
+"""The optical spectrum in whole megahertz: slots on the ITU-T G.694.1 flexible grid, and passbands
+that are not on it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ WIDTH_STEP_MHZ = 12_500  # a slot is m steps wide
 
 @dataclass(frozen=True, slots=True, order=True)
 class FrequencySlot:
-    """The light from `low_mhz` up to, not including, `high_mhz` (integer MHz, as OpenConfig's wavelength-router counts).
+    """The light from `low_mhz` up to, not including, `high_mhz` (integer MHz, as OpenConfig's
+    wavelength-router counts).
 
-    A slot of the flexible grid is centred at 193.1 THz + n x 6.25 GHz and m x 12.5 GHz wide (ITU-T G.694.1); a device may hold
-    passbands that are not, hence the two edges. Raises: ValueError - edges out of order or not positive integers.
+    A slot of the flexible grid is centred at 193.1 THz + n x 6.25 GHz and m x 12.5 GHz wide (ITU-T
+    G.694.1); a device may hold passbands that are not, hence the two edges. Raises: ValueError -
+    edges out of order or not positive integers.
 
     >>> str(Slot.flexgrid(-5, 3)), Slot.flexgrid(-5, 3).grid      # the example of RFC 7698: 193.06875 THz, 37.5 GHz
     ('193.0500-193.0875THz', (-5, 3))
@@ -25,8 +29,13 @@ class FrequencySlot:
 
     def __post_init__(self) -> None:
         edges = (self.low_mhz, self.high_mhz)
-        if any(isinstance(edge, bool) or not isinstance(edge, int) for edge in edges) or not 0 < self.low_mhz < self.high_mhz:
-            raise ValueError(f"a slot runs from a lower to a higher frequency in whole MHz, not {self.low_mhz} to {self.high_mhz}")
+        if (
+            any(isinstance(edge, bool) or not isinstance(edge, int) for edge in edges)
+            or not 0 < self.low_mhz < self.high_mhz
+        ):
+            raise ValueError(
+                f"a slot runs from a lower to a higher frequency in whole MHz, not {self.low_mhz} to {self.high_mhz}"
+            )
 
     @classmethod
     def flexgrid(cls, n: int, m: int) -> FrequencySlot:

@@ -1,9 +1,11 @@
-"""Device passwords: read from the environment, a file of the user's own, or Ansible vault text, when a device is opened.
+"""Device passwords: read from the environment, a file of the user's own, or Ansible vault text,
+when a device is opened.
 
-The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 - 1.2"): hex of three lines of hex,
-salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000 rounds gives both keys and the counter of AES-256-CTR.
-It is read here and not by Ansible's VaultLib: importing that reads an `ansible.cfg` in the current directory,
-which may be another user's, and fails where it is malformed.
+The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 -
+1.2"): hex of three lines of hex, salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000
+rounds gives both keys and the counter of AES-256-CTR. It is read here and not by Ansible's
+VaultLib: importing that reads an `ansible.cfg` in the current directory, which may be another
+user's, and fails where it is malformed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from orchestrator.inventory.lab import VAULT_HEADER, Lab, Secret
 
 VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
 KNOWN_HOSTS = "known_hosts"
-"""A file of this name in the inventory's folder holds the host keys of the lab's hosts and devices."""
+"""A file of this name in the inventory's folder holds the host keys of the lab's hosts and
+devices.
+"""
 _ROUNDS = 10_000
 _MAX_SECRET_BYTES = 1 << 20
 
@@ -33,7 +37,8 @@ _MAX_SECRET_BYTES = 1 << 20
 def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
     """The device's config with its password read from where the inventory keeps it.
 
-    Raises: BadFile - the entry or file is wrong. Missing - the environment lacks what the inventory refers to.
+    Raises: BadFile - the entry or file is wrong. Missing - the environment lacks what the inventory
+    refers to.
     """
     secret = lab.secrets.get(config.name)
     if secret is None:
@@ -44,13 +49,19 @@ def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
     return replace(config, password=password)
 
 
-def with_known_hosts(lab: Lab, inventory: Path, options: Mapping[DeviceName, Collection[str]]) -> Lab:
-    """The lab with its own known_hosts, if its folder has one, for all that name no other; `options`: what each driver takes."""
+def with_known_hosts(
+    lab: Lab, inventory: Path, options: Mapping[DeviceName, Collection[str]]
+) -> Lab:
+    """The lab with its own known_hosts, if its folder has one, for all that name no other;
+    `options`: what each driver takes.
+    """
     file = (inventory / KNOWN_HOSTS).resolve()
     if not file.is_file():
         return lab
     hosts = {
-        name: host if host.ssh.known_hosts else replace(host, ssh=replace(host.ssh, known_hosts=str(file)))
+        name: host
+        if host.ssh.known_hosts
+        else replace(host, ssh=replace(host.ssh, known_hosts=str(file)))
         for name, host in lab.hosts.items()
     }
     devices = {
@@ -63,7 +74,9 @@ def with_known_hosts(lab: Lab, inventory: Path, options: Mapping[DeviceName, Col
 
 
 def withheld(lab: Lab) -> frozenset[str]:
-    """The environment variables that hold passwords of devices: no program started from here needs them."""
+    """The environment variables that hold passwords of devices: no program started from here needs
+    them.
+    """
     return frozenset(secret.name for secret in lab.secrets.values() if secret.kind == "env")
 
 
@@ -71,25 +84,38 @@ def _read(device: DeviceName, secret: Secret) -> str:
     match secret.kind:
         case "env":
             if secret.name not in os.environ:
-                raise Missing(f"{device}: no password: {secret.name} is not set", hint=f"export {secret.name}=...")
+                raise Missing(
+                    f"{device}: no password: {secret.name} is not set",
+                    hint=f"export {secret.name}=...",
+                )
             return os.environ[secret.name]
         case "file":
-            text = private_text(Path(secret.name).expanduser(), f"devices.yml: {device}: password_file")
-            return (unvault(text, f"{device}: password_file") if text.startswith(VAULT_HEADER) else text).strip("\r\n")
+            text = private_text(
+                Path(secret.name).expanduser(), f"devices.yml: {device}: password_file"
+            )
+            return (
+                unvault(text, f"{device}: password_file") if text.startswith(VAULT_HEADER) else text
+            ).strip("\r\n")
         case "vault":
             return unvault(secret.name, f"{device}: password").strip("\r\n")
 
 
 def private_text(path: Path, what: str) -> str:
-    """The text of a file that only its owner, this user, can read. Raises: BadFile - it is not, or cannot be read."""
+    """The text of a file that only its owner, this user, can read. Raises: BadFile - it is not, or
+    cannot be read.
+    """
     try:
         # O_NONBLOCK: opening a FIFO that has no writer would block
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            found = os.fstat(file.fileno())  # of the open file: a name may point elsewhere a moment later
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as file:
+            # of the open file: a name may point elsewhere a moment later
+            found = os.fstat(file.fileno())
             if found.st_mode & 0o077:
                 raise BadFile([f"{what}: {path} can be read by others"], hint=f"chmod 600 {path}")
             if found.st_uid not in (os.geteuid(), 0):
-                raise BadFile([f"{what}: {path} belongs to another user"], hint=f"chown {os.geteuid()} {path}")
+                raise BadFile(
+                    [f"{what}: {path} belongs to another user"], hint=f"chown {os.geteuid()} {path}"
+                )
             return read_whole(file.fileno(), _MAX_SECRET_BYTES).decode("utf-8")
     except OSError as error:
         raise BadFile([f"{what}: {path}: {reason(error)}"]) from error
@@ -106,16 +132,24 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
 
     header, *lines = text.split()
     if not re.fullmatch(r"\$ANSIBLE_VAULT;1\.[12];AES256(;[^;]+)?", header):
-        raise BadFile([f"{what}: {header[:60]!r} is no vault format known here (1.1 and 1.2, AES256)"])
+        raise BadFile(
+            [f"{what}: {header[:60]!r} is no vault format known here (1.1 and 1.2, AES256)"]
+        )
     password = _vault_password(what, environment)
     try:
-        salt, digest, hidden = (binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n"))
+        salt, digest, hidden = (
+            binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n")
+        )
     except ValueError:
-        raise BadFile([f"{what}: the vault text is damaged"], hint="ansible-vault encrypt_string makes it anew") from None
+        raise BadFile(
+            [f"{what}: the vault text is damaged"],
+            hint="ansible-vault encrypt_string makes it anew",
+        ) from None
     keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ROUNDS, 80)
     if not hmac.compare_digest(hmac.digest(keys[32:64], hidden, "sha256"), digest):
         raise BadFile(
-            [f"{what}: the vault does not open"], hint=f"{VAULT_PASSWORD} names another password file than the one it was made with"
+            [f"{what}: the vault does not open"],
+            hint=f"{VAULT_PASSWORD} names another password file than the one it was made with",
         )
     cipher = Cipher(algorithms.AES(keys[:32]), modes.CTR(keys[64:])).decryptor()
     plain = cipher.update(hidden) + cipher.finalize()
@@ -126,12 +160,23 @@ def _vault_password(what: str, environment: Mapping[str, str]) -> bytes:
     """As Ansible reads it: the file's text, or its output if it is executable."""
     named = environment.get(VAULT_PASSWORD)
     if not named:
-        raise Missing(f"{what} is in a vault, and {VAULT_PASSWORD} is not set", hint=f"export {VAULT_PASSWORD}=FILE")
+        raise Missing(
+            f"{what} is in a vault, and {VAULT_PASSWORD} is not set",
+            hint=f"export {VAULT_PASSWORD}=FILE",
+        )
     path = Path(named).expanduser()
     if not os.access(path, os.X_OK):
         return private_text(path, VAULT_PASSWORD).strip().encode()
     try:
-        ended = subprocess.run([path.resolve()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60, check=True)
+        ended = subprocess.run(
+            [path.resolve()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=60,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError) as error:
-        raise BadFile([f"{VAULT_PASSWORD}: {path} gave no password: {type(error).__name__}"]) from None
+        raise BadFile(
+            [f"{VAULT_PASSWORD}: {path} gave no password: {type(error).__name__}"]
+        ) from None
     return ended.stdout.strip()

@@ -1,4 +1,6 @@
-"""How long a verb may take: a limit set by the caller, extended for devices that are known to need longer."""
+"""How long a verb may take: a limit set by the caller, extended for devices that are known to need
+longer.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,23 @@ from optics.plain import seconds_text
 OUTER: ContextVar[asyncio.Timeout | None] = ContextVar("outer", default=None)
 """The limit of the caller that runs the verb; it is extended together with the verb's own."""
 SLACK = 2.0
-"""Devices get this many times what their data sheets promise: drivers wait with limits of their own."""
+"""Devices get this many times what their data sheets promise: drivers wait with limits of their
+own.
+"""
 
 
 def endless() -> None:
-    """Let the verb take as long as it takes: its caller's limit is for verbs that end by themselves."""
+    """Let the verb take as long as it takes: its caller's limit is for verbs that end by
+    themselves.
+    """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
 
 
 class Limit:
-    """The deadline of a verb. firm: the operator gave it, so it is kept, and work that cannot finish within it is not begun."""
+    """The deadline of a verb. firm: the operator gave it, so it is kept, and work that cannot
+    finish within it is not begun.
+    """
 
     def __init__(self, timer: asyncio.Timeout, verb: str, timeout_s: float, *, firm: bool) -> None:
         self._timer, self._verb, self.timeout_s, self._firm = timer, verb, timeout_s, firm
@@ -47,11 +55,18 @@ class Limit:
         """Allow `seconds` (s) from now for recovery, whatever the limit."""
         end = asyncio.get_running_loop().time() + seconds
         for timer in (self._timer, OUTER.get()):
-            if timer is not None and not timer.expired() and (when := timer.when()) is not None and when < end:
+            if (
+                timer is not None
+                and not timer.expired()
+                and (when := timer.when()) is not None
+                and when < end
+            ):
                 timer.reschedule(end)
 
     def need(self, seconds: float, what: str) -> None:
-        """Extend for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less left; nothing was begun."""
+        """Extend for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less
+        left; nothing was begun.
+        """
         when = self._timer.when()
         if when is None:
             return
@@ -85,12 +100,14 @@ async def deadline(timeout_s: float, verb: str, *, firm: bool = True) -> AsyncIt
             raise
         allowed = limit.timeout_s if limit is not None else timeout_s
         raise TimedOut(
-            f"{verb}: not finished after {allowed:g} s", hint="testbed status shows the present state; --timeout 10m allows more"
+            f"{verb}: not finished after {allowed:g} s",
+            hint="testbed status shows the present state; --timeout 10m allows more",
         ) from error
 
 
 def unless_stopped(error: TestbedError) -> None:
-    """Return unless the task was cancelled: a change makes errors of its own of an interrupt and of an expired limit.
+    """Return unless the task was cancelled: a change makes errors of its own of an interrupt and of
+    an expired limit.
 
     Raises: CancelledError, Interrupted.
     """

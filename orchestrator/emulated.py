@@ -1,4 +1,6 @@
-"""The emulated lab as a separate process: start it, query it, stop it, only by its command line and its control socket."""
+"""The emulated lab as a separate process: start it, query it, stop it, only by its command line and
+its control socket.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import optical_testbed_home
-from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
+from optics.errors import (
+    BadFile,
+    Garbled,
+    Locked,
+    Missing,
+    TestbedError,
+    TimedOut,
+    Unreachable,
+    Untrusted,
+)
 from optics.plain import counted, reason
 from orchestrator.files.trust import believed, require_own
 from orchestrator.inventory.folders import absent
 from orchestrator.processes import Daemon, process_mark
 
 START_S = 300.0
-"""As long as a command may take: a lab that starts is waited for, and one that dies says so itself."""
+"""As long as a command may take: a lab that starts is waited for, and one that dies says so
+itself.
+"""
 STOP_S = 20.0
 ASK_S = 5.0
 _LOG_TAIL = 15
@@ -49,7 +62,8 @@ def is_emulated(inventory: Path) -> bool:
 
 
 def state_dir(inventory: Path) -> Path:
-    """Where the lab of this inventory keeps its key, log and control socket: the directory of the hosts' SSH key.
+    """Where the lab of this inventory keeps its key, log and control socket: the directory of the
+    hosts' SSH key.
 
     Raises: BadFile - hosts.yml cannot be read. TimedOut - not in the time allowed.
     """
@@ -67,17 +81,25 @@ def state_dir(inventory: Path) -> Path:
         raise
     except (OSError, UnicodeDecodeError, BadFile) as error:
         raise BadFile(
-            [f"{path}: {reason(error)}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml"
+            [f"{path}: {reason(error)}"],
+            hint="an inventory directory has hosts.yml, devices.yml and fibres.yml",
         ) from error
-    key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
+    key = (
+        _find(content, "ansible_ssh_private_key_file")
+        or "~/.local/state/testbed/emulated/id_ed25519"
+    )
     return (inventory.resolve() / Path(key).expanduser()).parent
 
 
 class Conversation:
-    """A connection to the running lab's control socket. What the lab grants to a connection ends with it."""
+    """A connection to the running lab's control socket. What the lab grants to a connection ends
+    with it.
+    """
 
     def __init__(self, inventory: Path, timeout_s: float = ASK_S) -> None:
-        """Raises: Unreachable - the lab does not run. Untrusted - its directory belongs to another user."""
+        """Raises: Unreachable - the lab does not run. Untrusted - its directory belongs to another
+        user.
+        """
         self._folder = state_dir(inventory)
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._link.settimeout(timeout_s)
@@ -108,7 +130,8 @@ class Conversation:
                 received += piece
         except TimeoutError as error:
             raise TimedOut(
-                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {self._folder / 'lab.log'}"
+                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s",
+                hint=f"see {self._folder / 'lab.log'}",
             ) from error
         except OSError as error:
             raise self._not_running() from error
@@ -123,34 +146,52 @@ class Conversation:
         return dict(answer)
 
     def _not_running(self) -> Unreachable:
-        return Unreachable(f"the emulated lab is not running ({self._folder / 'control.sock'})", hint="testbed lab start")
+        return Unreachable(
+            f"the emulated lab is not running ({self._folder / 'control.sock'})",
+            hint="testbed lab start",
+        )
 
 
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
     """Send the running lab one request on its control socket.
 
-    Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user. TimedOut, Garbled - no proper answer.
-    Missing - it has no such thing, or cannot do what was asked. TestbedError - the request failed.
+    Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user.
+    TimedOut, Garbled - no proper answer. Missing - it has no such thing, or cannot do what was
+    asked. TestbedError - the request failed.
     """
     with closing(Conversation(inventory, timeout_s)) as conversation:
         return conversation.ask(op, timeout_s, **arguments)
 
 
 def cables(status: Mapping[str, Any]) -> dict[str, str]:
-    """Each name's kind of cable, from a lab's answer to `status`: `fibre`, `trunk`, or `cable of the packet switch NAME`."""
+    """Each name's kind of cable, from a lab's answer to `status`: `fibre`, `trunk`, or
+    `cable of the packet switch NAME`.
+    """
     found = {cable["name"]: kind for kind in ("fibre", "trunk") for cable in status[f"{kind}s"]}
-    switches = {name: f"cable of the packet switch {s['name']}" for s in status["segments"] for name in s["cables"]}
+    switches = {
+        name: f"cable of the packet switch {s['name']}"
+        for s in status["segments"]
+        for name in s["cables"]
+    }
     return found | switches
 
 
 def running() -> list[tuple[int, Path]]:
-    """The emulated labs of all users that run on this machine: the first process of each, and its inventory."""
-    found = {pid: (parent, at) for pid, parent, text in processes() if (at := inventory_of(text)) is not None}
+    """The emulated labs of all users that run on this machine: the first process of each, and its
+    inventory.
+    """
+    found = {
+        pid: (parent, at)
+        for pid, parent, text in processes()
+        if (at := inventory_of(text)) is not None
+    }
     return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
 
 
 def processes() -> Iterator[tuple[int, int, list[str]]]:
-    """Every visible process of this machine: its number, its parent's, and the words of its command line."""
+    """Every visible process of this machine: its number, its parent's, and the words of its command
+    line.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -158,11 +199,14 @@ def processes() -> Iterator[tuple[int, int, list[str]]]:
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), tokens  # proc(5): the name may hold anything
+            # proc(5): the name may hold anything
+            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), tokens
 
 
 def inventory_of(tokens: Sequence[str]) -> Path | None:
-    """The inventory of an emulated lab's process, by its command line; None: another program's process."""
+    """The inventory of an emulated lab's process, by its command line; None: another program's
+    process.
+    """
     at = next((i for i, word in enumerate(tokens[:6]) if word == "-m"), None)
     if at is None or tokens[at + 1 : at + 2] != ["emulators"]:
         return None
@@ -184,32 +228,42 @@ def is_running(inventory: Path) -> bool:
 
 
 def why_not_started(inventory: Path) -> str:
-    """Why the last attempt to start the lab failed, in its own message; empty if it did not. Raises: BadFile."""
+    """Why the last attempt to start the lab failed, in its own message; empty if it did not.
+    Raises: BadFile.
+    """
     try:
-        return (state_dir(inventory) / "lab.failed").read_text(encoding="utf-8", errors="replace").strip()
+        return (
+            (state_dir(inventory) / "lab.failed")
+            .read_text(encoding="utf-8", errors="replace")
+            .strip()
+        )
     except OSError:
         return ""
 
 
 def about(status: Mapping[str, Any]) -> str:
     """A lab's size in words, from its answer to `status`."""
-    size = ", ".join(counted(len(status.get(f"{what}s", ())), what) for what in ("host", "device", "fibre"))
+    size = ", ".join(
+        counted(len(status.get(f"{what}s", ())), what) for what in ("host", "device", "fibre")
+    )
     return f"emulated ({size})"
 
 
 def start_emulated_lab(inventory: Path, timeout_s: float = START_S) -> Started:
-    """Start the lab and wait until it is ready; it runs in the background and outlives this process.
+    """Start the lab and wait until it is ready; it runs in the background and outlives this
+    process.
 
-    Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
-    PortTaken. Locked - it runs, and does not answer. TimedOut - not ready within `timeout_s` (s); it is stopped again.
-    TestbedError - the lab's message.
+    Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile
+    - the inventory is wrong. PortTaken. Locked - it runs, and does not answer. TimedOut - not ready
+    within `timeout_s` (s); it is stopped again. TestbedError - the lab's message.
     """
     inventory = inventory.resolve()
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
         raise wrong
     if not is_emulated(inventory):
         raise Missing(
-            f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
+            f"{inventory} is not an emulated lab (it has no emulator.yml)",
+            hint="choose one: --inventory inventory/emulated",
         )
     folder = state_dir(inventory)
     if is_running(inventory):
@@ -232,13 +286,21 @@ def start_emulated_lab(inventory: Path, timeout_s: float = START_S) -> Started:
             stop_emulated_lab(inventory, 5.0)
         if isinstance(error, subprocess.TimeoutExpired):
             log = folder / "lab.log"
-            raise TimedOut(f"emulated lab: not ready after {timeout_s:.0f} s\n{_tail(log)}", hint=f"see {log}") from None
+            raise TimedOut(
+                f"emulated lab: not ready after {timeout_s:.0f} s\n{_tail(log)}", hint=f"see {log}"
+            ) from None
         raise
     if ended.returncode == 0:
         return Started(folder, _pid(inventory), time.monotonic() - began, False)
-    text = ended.stderr.strip().removeprefix("error: ") or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
+    text = (
+        ended.stderr.strip().removeprefix("error: ")
+        or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
+    )
     if ended.returncode == 2:
-        raise Missing(f"emulated lab: {text}", hint="testbed doctor says what this machine lacks and what still works")
+        raise Missing(
+            f"emulated lab: {text}",
+            hint="testbed doctor says what this machine lacks and what still works",
+        )
     if ended.returncode == 3:
         raise BadFile(text.splitlines())
     if ended.returncode == 4:
@@ -264,7 +326,9 @@ def stop_emulated_lab(inventory: Path, timeout_s: float = STOP_S) -> bool:
     except TestbedError:
         pass  # it hangs, or refuses: the signal below ends it
     if not lab.ended(timeout_s) and not lab.end(5.0, signal.SIGKILL):
-        raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
+        raise TestbedError(
+            f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}"
+        )
     return True
 
 

@@ -1,16 +1,20 @@
-"""The mechanisms that are folders of `extensions/`: found by name, and imported when first asked for.
+"""The mechanisms that are folders of `extensions/`: found by name, and imported when first asked
+for.
 
-A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a congestion control, a process. What a
-plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`), what is done with it in `operator.py` (`ATTACHMENT`). If it has
-figures, `view.py` (`VIEW`), `measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown;
-`board.py` (`PAGE`, `build`) is a dashboard of its own. Two packages are copied to hosts, and no other part imports them: `host`,
-which is part of the agent there (`MECHANISMS`), and `rank`, which runs beside ranks.
+A job may have *attachments* while it runs, beside its ranks: functions of packet switches, a
+congestion control, a process. What a plan knows of one is in `extensions/NAME/plan.py` (`PLANNED`),
+what is done with it in `operator.py` (`ATTACHMENT`). If it has figures, `view.py` (`VIEW`),
+`measurements.py` (`MEASUREMENTS`) and `panels.py` (`NUMBERS`, `panels`) say how they are shown;
+`board.py` (`PAGE`, `build`) is a dashboard of its own. Two packages are copied to hosts, and no
+other part imports them: `host`, which is part of the agent there (`MECHANISMS`), and `rank`, which
+runs beside ranks.
 
-An extension may have a *service*, which works in the background: its kind, with its options and its function, is in `service.py`
-(`KIND`), and `testbed service` starts, runs, stops and shows it. How it is shown to viewers is in `live.py` (`SERVICE_VIEW`), when
-and with which options it runs beside the jobs of a scenario in `arm.py` (`ARM`). Verbs of its own are in `command.py` (`app`;
-`GROUP` for those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`); what they print with
-`--json` is in `shapes.py` (`DATA`).
+An extension may have a *service*, which works in the background: its kind, with its options and its
+function, is in `service.py` (`KIND`), and `testbed service` starts, runs, stops and shows it. How
+it is shown to viewers is in `live.py` (`SERVICE_VIEW`), when and with which options it runs beside
+the jobs of a scenario in `arm.py` (`ARM`). Verbs of its own are in `command.py` (`app`; `GROUP` for
+those of `testbed GROUP`), and in `__init__.py`, which imports nothing, with a line each (`VERBS`);
+what they print with `--json` is in `shapes.py` (`DATA`).
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ if TYPE_CHECKING:
     from optics.plan import Job
 
 NAMES = ["switch_functions", "congestion", "shadow", "adapt", "pacing"]
-"""In the order in which a job is given attachments; what it has is taken away in the same order, once its ranks have ended. The
-services of an arm begin and end in this order, too."""
+"""In the order in which a job is given attachments; what it has is taken away in the same order,
+once its ranks have ended. The services of an arm begin and end in this order, too."""
 
 
 @cache
@@ -50,19 +54,32 @@ def module_of(name: str, module: str) -> ModuleType:
 
 
 def verbs() -> dict[str, dict[str, str]]:
-    """Of each extension that has verbs: `VERB` or `GROUP VERB`, with its line in lists. Their modules are not imported."""
+    """Of each extension that has verbs: `VERB` or `GROUP VERB`, with its line in lists. Their
+    modules are not imported.
+    """
     declared = {name: getattr(import_module(f"extensions.{name}"), "VERBS", None) for name in NAMES}
     return {name: found for name, found in declared.items() if found}
 
 
 def folders(package: str) -> dict[str, Path]:
-    """The folder of this package of every extension that has one, by its name where it is copied to: folders("host")."""
-    specs = {f"extensions/{name}/{package}": find_spec(f"extensions.{name}.{package}") for name in NAMES}
-    return {name: Path(place) for name, spec in specs.items() if spec for place in spec.submodule_search_locations or ()}
+    """The folder of this package of every extension that has one, by its name where it is copied
+    to: folders("host").
+    """
+    specs = {
+        f"extensions/{name}/{package}": find_spec(f"extensions.{name}.{package}") for name in NAMES
+    }
+    return {
+        name: Path(place)
+        for name, spec in specs.items()
+        if spec
+        for place in spec.submodule_search_locations or ()
+    }
 
 
 def job_of(data: Mapping[str, Any]) -> Job:
-    """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment that no extension knows."""
+    """The job that `data` (`to_json` of one) describes. Raises: StoreFailed - it has an attachment
+    that no extension knows.
+    """
     from optics.errors import StoreFailed
     from optics.plan import Job  # takes 20 ms, which a list of the verbs need not wait for
 

@@ -1,4 +1,6 @@
-"""Emulated labs that this program writes: of the families that somebody names, and copies of a lab on free ports."""
+"""Emulated labs that this program writes: of the families that somebody names, and copies of a lab
+on free ports.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optics.errors import Missing
-from orchestrator.emulated import PortTaken, Started, is_emulated, is_running, start_emulated_lab, state_dir, stop_emulated_lab
+from orchestrator.emulated import (
+    PortTaken,
+    Started,
+    is_emulated,
+    is_running,
+    start_emulated_lab,
+    state_dir,
+    stop_emulated_lab,
+)
 
 PLAN = "ring.json"
 MAX_LOSS_DB = 14.0
-"""What a ring may lose (dB): two wavelength-selective switches one after the other, and their fibres, lose about 10."""
+"""What a ring may lose (dB): two wavelength-selective switches one after the other, and their
+fibres, lose about 10.
+"""
 TRIES = 3
 """Lists of free ports that are tried; another program may take one of them before the lab does."""
 
@@ -28,8 +40,11 @@ _PORT = re.compile(r"(\bansible_port:\s*|\b127\.0\.0\.1:)(\d+)\b")
 """Where an inventory of an emulated lab has its loopback ports."""
 
 
-def start_family(state: Path, drivers: Sequence[str], hosts: int | None, timeout_s: float) -> tuple[Path, Started]:
-    """Start the lab of `drivers` and return its inventory; if a port was taken since it was written, it is written anew.
+def start_family(
+    state: Path, drivers: Sequence[str], hosts: int | None, timeout_s: float
+) -> tuple[Path, Started]:
+    """Start the lab of `drivers` and return its inventory; if a port was taken since it was
+    written, it is written anew.
 
     Raises: as `family_lab`, `start_emulated_lab`.
     """
@@ -44,9 +59,11 @@ def start_family(state: Path, drivers: Sequence[str], hosts: int | None, timeout
 
 
 def start_on_free_ports(inventory: Path, state: Path, timeout_s: float) -> tuple[Path, Started]:
-    """Start the lab, or where other programs have its ports a copy of it on free ones; return the inventory of what runs.
+    """Start the lab, or where other programs have its ports a copy of it on free ones; return the
+    inventory of what runs.
 
-    inventory: one that `settings.load` trusts, for the copy is this user's. Raises: as `start_emulated_lab`.
+    inventory: one that `settings.load` trusts, for the copy is this user's. Raises: as
+    `start_emulated_lab`.
     """
     inventory = inventory.resolve()
     copy = state / "labs" / f"{inventory.name}-{_digest(str(inventory))}"
@@ -71,12 +88,17 @@ def _digest(text: str) -> str:
 
 
 def _copy_to_free_ports(inventory: Path, fresh: Path, state: Path) -> None:
-    """Copy an inventory; its loopback ports become free ones, `state` the directory of its keys and its control socket."""
+    """Copy an inventory; its loopback ports become free ones, `state` the directory of its keys and
+    its control socket.
+    """
     from conformance.lab import free_ports
 
     old, at = state_dir(inventory), {"~": Path.home(), "${HOME}": Path.home()}
     shutil.copytree(inventory, fresh, dirs_exist_ok=True)
-    texts = {path: path.read_text(encoding="utf-8") for path in (fresh / f"{stem}.yml" for stem in ("hosts", "devices", "fibres"))}
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for path in (fresh / f"{stem}.yml" for stem in ("hosts", "devices", "fibres"))
+    }
     ports = sorted({port for text in texts.values() for _, port in _PORT.findall(text)})
     free = dict(zip(ports, map(str, free_ports(len(ports))), strict=True))
     for path, text in texts.items():
@@ -108,10 +130,12 @@ def family_folder(state: Path, drivers: Sequence[str]) -> Path:
 
 
 def family_lab(state: Path, drivers: Sequence[str], hosts: int | None) -> Path:
-    """The inventory directory of the lab of `drivers`; the same one as last time if it had as many hosts. 0 hosts: devices alone.
+    """The inventory directory of the lab of `drivers`; the same one as last time if it had as many
+    hosts. 0 hosts: devices alone.
 
-    Port p of every host is at a device of the p-th driver. A running lab with another number of hosts is stopped first. Raises:
-    Missing - a driver has no emulator, or its device cannot serve so many hosts; with the generator's message.
+    Port p of every host is at a device of the p-th driver. A running lab with another number of
+    hosts is stopped first. Raises: Missing - a driver has no emulator, or its device cannot serve
+    so many hosts; with the generator's message.
     """
     folder = family_folder(state, drivers)
     asked = {"driver": "_".join(drivers), "hosts": hosts}
@@ -127,7 +151,9 @@ def family_lab(state: Path, drivers: Sequence[str], hosts: int | None) -> Path:
 
 
 def made(state: Path, drivers: Sequence[str]) -> Path:
-    """The existing inventory directory of the lab of `drivers`. Raises: Missing - it was never generated."""
+    """The existing inventory directory of the lab of `drivers`. Raises: Missing - it was never
+    generated.
+    """
     folder = family_folder(state, drivers)
     if not is_emulated(folder):
         hint = f"testbed lab start --driver {' --driver '.join(drivers)}"
@@ -136,13 +162,19 @@ def made(state: Path, drivers: Sequence[str]) -> Path:
 
 
 def ring(inventory: Path) -> str:
-    """A plan that sends every host's light to the next one, in a ring at each port: one-way links, since a host has few ports."""
+    """A plan that sends every host's light to the next one, in a ring at each port: one-way links,
+    since a host has few ports.
+    """
     import yaml
 
     fibres = yaml.safe_load((inventory / "fibres.yml").read_text(encoding="utf-8"))["fibres"]
     hosts, ports = (list(dict.fromkeys(fibre[end] for fibre in fibres)) for end in ("host", "port"))
     pairs = list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
-    links = [{"a": f"{a}:p{port}", "b": f"{b}:p{port}", "kind": "simplex"} for port in ports for a, b in pairs]
+    links = [
+        {"a": f"{a}:p{port}", "b": f"{b}:p{port}", "kind": "simplex"}
+        for port in ports
+        for a, b in pairs
+    ]
     plan = {
         "schema": "testbed.plan/1",
         "name": f"ring-{len(hosts)}",
@@ -158,7 +190,10 @@ def _generate(out: Path, state: Path, drivers: Sequence[str], hosts: int | None)
     generate(out, state, drivers, hosts)
     if hosts == 0:
         page = out / "emulator.yml"
-        page.write_text(page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false"), encoding="utf-8")
+        page.write_text(
+            page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false"),
+            encoding="utf-8",
+        )
 
 
 def _made_for(folder: Path) -> object:

@@ -14,7 +14,9 @@ COMMON_TAGS = ("testbed", "run")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its type never changes, because the first write fixes it in InfluxDB permanently."""
+    """One field: its type never changes, because the first write fixes it in InfluxDB
+    permanently.
+    """
 
     kind: Kind
     unit: str
@@ -23,7 +25,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One table. `tags` are all present in every point; `events` are flushed to the file at once, samples are buffered."""
+    """One table. `tags` are all present in every point; `events` are flushed to the file at once,
+    samples are buffered.
+    """
 
     name: str
     what: str

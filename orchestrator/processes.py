@@ -1,4 +1,6 @@
-"""Processes that outlive the command that starts them: guard, telemetry sink, influxd, the watch over an unconfirmed change."""
+"""Processes that outlive the command that starts them: guard, telemetry sink, influxd, the watch
+over an unconfirmed change.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ import optical_testbed_home
 from orchestrator.settings import Settings
 
 LOWLY = 10
-"""Niceness of background work: a tenth of the share of an ordinary process (sched(7)), and never starved, as 19 would be."""
+"""Niceness of background work: a tenth of the share of an ordinary process (sched(7)), and never
+starved, as 19 would be.
+"""
 
 
-def spawn(settings: Settings, argv: Sequence[str], message: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
-    """Start `testbed WORDS` on the same lab and store, in a session of its own; its stderr goes to the file `message`.
+def spawn(
+    settings: Settings, argv: Sequence[str], message: Path, *, lowly: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start `testbed WORDS` on the same lab and store, in a session of its own; its stderr goes to
+    the file `message`.
 
-    lowly: at a low priority from its first instruction on. The caller waits for it, or leaves it running: `Daemon.detach`.
+    lowly: at a low priority from its first instruction on. The caller waits for it, or leaves it
+    running: `Daemon.detach`.
     """
     message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # -P: -m would search modules in the current directory first, which may belong to another user.
@@ -33,13 +41,24 @@ def spawn(settings: Settings, argv: Sequence[str], message: Path, *, lowly: bool
     command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
     if lowly and (nice := shutil.which("nice")) is not None:
         command = [nice, "-n", str(LOWLY), *command]
-    places = {"DATA_DIR": settings.data_dir, "STATE_DIR": settings.state_dir, "LOCK_DIR": settings.lock_dir}
+    places = {
+        "DATA_DIR": settings.data_dir,
+        "STATE_DIR": settings.state_dir,
+        "LOCK_DIR": settings.lock_dir,
+    }
     places |= {} if settings.store is None else {"STORE": settings.store}
-    environment = optical_testbed_home.environment() | {f"TESTBED_{name}": str(value) for name, value in places.items()}
+    environment = optical_testbed_home.environment() | {
+        f"TESTBED_{name}": str(value) for name, value in places.items()
+    }
     argv_fd = os.open(message, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=argv_fd, start_new_session=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=argv_fd,
+            start_new_session=True,
+            env=environment,
         )
     finally:
         os.close(argv_fd)
@@ -47,7 +66,8 @@ def spawn(settings: Settings, argv: Sequence[str], message: Path, *, lowly: bool
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A process that outlives the command that started it: its id, and a mark that distinguishes it from later users of the id.
+    """A process that outlives the command that started it: its id, and a mark that distinguishes it
+    from later users of the id.
 
     mark: of `process_mark`; empty where there was no such process.
     """
@@ -68,7 +88,9 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; a child that has ended is collected. Whatever a file says it is: no other process is touched."""
+        """Whether it runs; a child that has ended is collected. Whatever a file says it is: no
+        other process is touched.
+        """
         mark, ended = _identity(self.pid)
         if not mark or mark != self.mark:
             return False
@@ -78,7 +100,9 @@ class Daemon:
         return not ended
 
     def end(self, timeout_s: float, sent: signal.Signals = signal.SIGTERM) -> bool:
-        """Send the signal and wait; whether it ended within `timeout_s`. Raises: PermissionError - it is another user's."""
+        """Send the signal and wait; whether it ended within `timeout_s`. Raises: PermissionError -
+        it is another user's.
+        """
         with suppress(ProcessLookupError):
             if self.alive:
                 os.kill(self.pid, sent)
@@ -101,13 +125,17 @@ def parent_of(pid: int) -> int:
 
 
 def process_mark(pid: int) -> str:
-    """Identify a process beyond its id: this boot and the process's start time, empty if there is no such process."""
+    """Identify a process beyond its id: this boot and the process's start time, empty if there is
+    no such process.
+    """
     mark, ended = _identity(pid)
     return "" if ended else mark
 
 
 def _identity(pid: int) -> tuple[str, bool]:
-    """The mark of a process, empty if there is none, and whether it has ended and nobody has collected it."""
+    """The mark of a process, empty if there is none, and whether it has ended and nobody has
+    collected it.
+    """
     boot, stat = boot_id(), _stat(pid)
     if not boot or not stat:
         return "", False
@@ -117,7 +145,9 @@ def _identity(pid: int) -> tuple[str, bool]:
 
 
 def process_alive(pid: int, mark: str) -> bool:
-    """Whether the process with `mark` is alive; one that only its owner may see (proc mounted with hidepid) is assumed to be."""
+    """Whether the process with `mark` is alive; one that only its owner may see (proc mounted with
+    hidepid) is assumed to be.
+    """
     now = process_mark(pid)
     if now:
         return now == mark
@@ -135,7 +165,9 @@ def process_alive(pid: int, mark: str) -> bool:
 
 
 def try_lock(fd: int | IO[Any], how: int = fcntl.LOCK_EX, patience_s: float = 0.0) -> bool:
-    """Lock an open file by flock(2); False if another process has it for longer than `patience_s` (s): it may be stopped."""
+    """Lock an open file by flock(2); False if another process has it for longer than `patience_s`
+    (s): it may be stopped.
+    """
     give_up = time.monotonic() + patience_s
     while True:
         try:
@@ -150,7 +182,9 @@ def try_lock(fd: int | IO[Any], how: int = fcntl.LOCK_EX, patience_s: float = 0.
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[bool]:
-    """Lock this file, which is created if missing, while it lasts: whether it is locked. Raises: OSError - it cannot be opened."""
+    """Lock this file, which is created if missing, while it lasts: whether it is locked. Raises:
+    OSError - it cannot be opened.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield try_lock(fd)
@@ -159,23 +193,34 @@ def file_lock(path: Path) -> Iterator[bool]:
 
 
 def lock_holder(fd: int) -> Daemon | None:
-    """The process that has locked this open file with flock(2), exclusively; None if it is not one that this user may look at."""
+    """The process that has locked this open file with flock(2), exclusively; None if it is not one
+    that this user may look at.
+    """
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     own = os.fstat(fd)
-    for line in lines:  # proc_locks(5): `1: FLOCK ADVISORY WRITE 4711 fe:00:2173260 0 EOF`; some file systems show another device
+    # proc_locks(5): `1: FLOCK ADVISORY WRITE 4711 fe:00:2173260 0 EOF`; some file systems show
+    # another device
+    for line in lines:
         tokens = line.split()
-        if tokens[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and tokens[5].rpartition(":")[2] == str(own.st_ino):
+        if tokens[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and tokens[5].rpartition(":")[2] == str(
+            own.st_ino
+        ):
             with suppress(OSError):
-                if any(os.path.samestat(path.stat(), own) for path in Path(f"/proc/{tokens[4]}/fd").iterdir()):
+                if any(
+                    os.path.samestat(path.stat(), own)
+                    for path in Path(f"/proc/{tokens[4]}/fd").iterdir()
+                ):
                     return Daemon.of(int(tokens[4]))
     return None
 
 
 def boot_id() -> str:
-    """Of this start of the machine; empty if this system has none. Hosts with the same one share a monotonic clock."""
+    """Of this start of the machine; empty if this system has none. Hosts with the same one share a
+    monotonic clock.
+    """
     return _proc("sys/kernel/random/boot_id").strip()
 
 

@@ -1,4 +1,5 @@
-"""What the reports of all verbs have in common: frozen values that the command line renders and `--json` dumps.
+"""What the reports of all verbs have in common: frozen values that the command line renders and
+`--json` dumps.
 
 Durations are seconds in `*_s` and milliseconds in `*_ms`. `None` means not measured, never zero.
 """
@@ -15,8 +16,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def to_json(value: object) -> Json:
-    """Turn values, nested dataclasses and collections into what `json.dumps` takes; sets come out sorted by their text."""
-    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum)):
+    """Turn values, nested dataclasses and collections into what `json.dumps` takes; sets come out
+    sorted by their text.
+    """
+    if value is None or (
+        isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum)
+    ):
         return value
     if isinstance(value, Enum):
         return to_json(value.value)
@@ -43,7 +48,9 @@ class JsonReport:
 
 
 def path_text(path: Path | str) -> str:
-    """A path as the operator would type it: relative to the working directory if below it, `~` for the home directory."""
+    """A path as the operator would type it: relative to the working directory if below it, `~` for
+    the home directory.
+    """
     full = Path(path).expanduser().absolute()
     if full.is_relative_to(Path.cwd()):
         return str(full.relative_to(Path.cwd()))

@@ -1,4 +1,6 @@
-"""One lab, opened: the inventory read, a driver per device, open SSH channels to the hosts. All are asked at the same time."""
+"""One lab, opened: the inventory read, a driver per device, open SSH channels to the hosts. All are
+asked at the same time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,19 @@ from typing import NoReturn
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, driver_traits, open_device
 from drivers.watch import PATIENCE_S, patience_s
-from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Outcome, Setting, TestbedError, Traits, Unreachable
+from optics import (
+    BadFile,
+    Change,
+    DeviceName,
+    HostName,
+    Identity,
+    Missing,
+    Outcome,
+    Setting,
+    TestbedError,
+    Traits,
+    Unreachable,
+)
 from optics.plain import did_you_mean
 from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
@@ -33,19 +47,29 @@ from orchestrator.telemetry.progress import Progress
 
 
 def load_lab(inventory: Path) -> Lab:
-    """Read the files of an inventory directory. Raises: BadFile - all problems of all files at once."""
+    """Read the files of an inventory directory. Raises: BadFile - all problems of all files at
+    once.
+    """
     if (error := absent(inventory)) is not None:
         raise error
     names = tuple(str(inventory / n) for n in FILES)
     texts = [_text(Path(n)) for n in names]
     programs = inventory / PROGRAMS
     texts.append(_text(programs) if programs.exists() else "programs: {}")
-    if missing := [f"{n}: {t.strerror or t}" for n, t in zip((*names, programs), texts, strict=True) if isinstance(t, OSError)]:
+    if missing := [
+        f"{n}: {t.strerror or t}"
+        for n, t in zip((*names, programs), texts, strict=True)
+        if isinstance(t, OSError)
+    ]:
         raise BadFile(
-            missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
+            missing,
+            hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab",
         )
     with attentive(str(inventory)):
-        lab = with_files(read_lab(*map(str, texts), names=(names[0], names[1], names[2], str(programs))), inventory)
+        lab = with_files(
+            read_lab(*map(str, texts), names=(names[0], names[1], names[2], str(programs))),
+            inventory,
+        )
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 
@@ -83,13 +107,20 @@ class PlanText:
 
 
 def load_plan(path: Path | PlanText, lab: Lab) -> tuple[Plan, str]:
-    """Read a plan; return it with its text. Raises: BadFile - all problems at once. Infeasible - its job cannot be started."""
+    """Read a plan; return it with its text. Raises: BadFile - all problems at once. Infeasible -
+    its job cannot be started.
+    """
     text = path.text if isinstance(path, PlanText) else _text(path)
     if isinstance(text, OSError):
         if isinstance(text, FileNotFoundError) and isinstance(path, Path):
             nearby = [str(each) for each in sorted(path.parent.glob("*.json"))]
-            raise BadFile([f"{path}: no such file{did_you_mean(str(path), nearby)}"], hint="see examples/ for plans to start from")
-        raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
+            raise BadFile(
+                [f"{path}: no such file{did_you_mean(str(path), nearby)}"],
+                hint="see examples/ for plans to start from",
+            )
+        raise BadFile(
+            [f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from"
+        )
     with attentive(str(path)):
         plan = read_plan(text, str(path), lab)
     if plan.job is not None:
@@ -99,7 +130,9 @@ def load_plan(path: Path | PlanText, lab: Lab) -> tuple[Plan, str]:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What devices and hosts answered. For one that did not answer there is its error instead of its state."""
+    """What devices and hosts answered. For one that did not answer there is its error instead of
+    its state.
+    """
 
     settings: Mapping[DeviceName, frozenset[Setting]]
     hellos: Mapping[HostName, Hello]
@@ -112,7 +145,9 @@ class Observation:
         return none.union(*self.settings.values())
 
     def complete(self) -> Observation:
-        """Return self if all answered. Raises: Unreachable - with the error of each that did not."""
+        """Return self if all answered. Raises: Unreachable - with the error of each that did
+        not.
+        """
         if not self.errors:
             return self
         text = "\n".join(str(e) for e in self.errors.values())
@@ -124,9 +159,14 @@ class Observation:
         raise Unreachable(text, hint=hint)
 
     def needing(self, names: Collection[str], spares: Collection[str] = ()) -> list[str]:
-        """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`, of those in `names`."""
+        """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`,
+        of those in `names`.
+        """
         replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
-        unused = {n: "and so can take no host's place now" if n in spares else "and is not needed" for n in self.errors}
+        unused = {
+            n: "and so can take no host's place now" if n in spares else "and is not needed"
+            for n in self.errors
+        }
         return [f"{n} does not answer {unused[n]}: {e.line}" for n, e in self.errors.items()]
 
 
@@ -148,11 +188,16 @@ class Session:
         return {name: device.traits for name, device in self.devices.items()}
 
     def patience_s(self, names: Iterable[DeviceName]) -> float:
-        """Longest time (s) that a driver of these devices waits for a device that reports no change, 0 if none has such a limit.
+        """Longest time (s) that a driver of these devices waits for a device that reports no
+        change, 0 if none has such a limit.
 
         Robots have none: their drivers wait for each move, by the robot's own queue.
         """
-        configs = [c for c in map(self.lab.devices.__getitem__, names) if "patience_s" in driver_class(c.driver).OPTIONS]
+        configs = [
+            c
+            for c in map(self.lab.devices.__getitem__, names)
+            if "patience_s" in driver_class(c.driver).OPTIONS
+        ]
         found = (
             patience_s(
                 self.devices[c.name].traits,
@@ -164,7 +209,9 @@ class Session:
         return max(found, default=0.0)
 
     async def observe(self, *, hosts: bool = True) -> Observation:
-        """Read every device completely and, unless `hosts` is false, greet every host; all at once."""
+        """Read every device completely and, unless `hosts` is false, greet every host; all at
+        once.
+        """
         settings: dict[DeviceName, frozenset[Setting]] = {}
         errors: dict[str, TestbedError] = {}
 
@@ -194,9 +241,11 @@ async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
 
 
 async def check_ports(session: Session, made: Held) -> None:
-    """Ask the devices for their ports, and compare them with those of settings that are to be made there.
+    """Ask the devices for their ports, and compare them with those of settings that are to be made
+    there.
 
-    A device that does not say what ports it has is taken to have them. Raises: BadFile - with the places in fibres.yml.
+    A device that does not say what ports it has is taken to have them. Raises: BadFile - with the
+    places in fibres.yml.
     """
     reply: dict[DeviceName, Identity] = {}
 
@@ -208,18 +257,26 @@ async def check_ports(session: Session, made: Held) -> None:
     sides = {(s.ingress, True) for held in made.values() for s in held} | {
         (s.egress, False) for held in made.values() for s in held
     }
-    wrong = {p: w for p, enters in sides if (who := reply.get(p.device)) and (w := unsupported(who, p.label, enters=enters))}
+    wrong = {
+        p: w
+        for p, enters in sides
+        if (who := reply.get(p.device)) and (w := unsupported(who, p.label, enters=enters))
+    }
     if not wrong:
         return
     file = session.inventory / FILES[2]
     text = _text(file)
     lines = [] if isinstance(text, OSError) else misplaced(text, str(file), reply, wrong)
     hint = f"correct {FILES[2]}, or the device's address in {FILES[1]}; nothing was changed"
-    raise BadFile(lines or [f"{port.device} {text}" for port, text in sorted(wrong.items())], hint=hint)
+    raise BadFile(
+        lines or [f"{port.device} {text}" for port, text in sorted(wrong.items())], hint=hint
+    )
 
 
 def open_driver(lab: Lab, name: DeviceName) -> CircuitSwitch:
-    """The driver of a device; without its password, a stand-in that raises that error for every request. Raises: BadFile."""
+    """The driver of a device; without its password, a stand-in that raises that error for every
+    request. Raises: BadFile.
+    """
     try:
         return open_device(with_secret(lab, lab.devices[name]))
     except Missing as error:
@@ -227,10 +284,14 @@ def open_driver(lab: Lab, name: DeviceName) -> CircuitSwitch:
 
 
 @asynccontextmanager
-async def open_session(lab: Lab, inventory: Path, run_dir: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[Session]:
-    """Open the lab; nothing is sent until the first request. `run_dir`: where Ansible's own output goes.
+async def open_session(
+    lab: Lab, inventory: Path, run_dir: Path, bounds: Bounds = BOUNDS
+) -> AsyncIterator[Session]:
+    """Open the lab; nothing is sent until the first request. `run_dir`: where Ansible's own output
+    goes.
 
-    A device without its password raises that error for every request. Raises: BadFile - all problems of devices.yml.
+    A device without its password raises that error for every request. Raises: BadFile - all
+    problems of devices.yml.
     """
     devices: dict[DeviceName, CircuitSwitch] = {}
     problems: list[str] = []
@@ -238,21 +299,29 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path, bounds: Bounds 
         try:
             devices[name] = open_driver(lab, name)
         except BadFile as error:
-            problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
+            problems += [
+                p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}"
+                for p in error.problems
+            ]
     if problems:
         raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
     hosts = Hosts(lab, inventory, run_dir, bounds.at_once)
-    # asyncio's own pool has few threads on a small machine; a thread per host waits for its host and for no other
+    # asyncio's own pool has few threads on a small machine; a thread per host waits for its host
+    # and for no other
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(lab.hosts) + 4, "host"))
     try:
         yield Session(lab, inventory, devices, hosts, bounds)
     finally:
-        await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
+        await asyncio.gather(
+            hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What every verb works with: where it shows its progress, the run store, and the settings in force."""
+    """What every verb works with: where it shows its progress, the run store, and the settings in
+    force.
+    """
 
     progress: Progress
     store: Store
@@ -270,10 +339,14 @@ class Command:
 
     @asynccontextmanager
     async def opened(self, lab: Lab, verb: str) -> AsyncIterator[Session]:
-        """Open the lab for `verb`, which has `timeout_s` from now. Raises: TimedOut; as `open_session`."""
+        """Open the lab for `verb`, which has `timeout_s` from now. Raises: TimedOut; as
+        `open_session`.
+        """
         async with (
             deadline(self.timeout_s, verb),
-            open_session(lab, self.inventory, self.settings.cache_dir / "ansible", self.settings.bounds) as session,
+            open_session(
+                lab, self.inventory, self.settings.cache_dir / "ansible", self.settings.bounds
+            ) as session,
         ):
             yield session
 

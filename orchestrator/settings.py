@@ -1,4 +1,6 @@
-"""Where everything is kept and what the operator chose: flag, TESTBED_* variable, testbed.toml, user's file, machine's, default."""
+"""Where everything is kept and what the operator chose: flag, TESTBED_* variable, testbed.toml,
+user's file, machine's, default.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from pathlib import Path
 
 from optics.errors import BadFile, Usage
 from optics.plain import reason
-from orchestrator.files.trust import SHARED, believed, read_own, require_own_folder, require_own_inventory
+from orchestrator.files.trust import (
+    SHARED,
+    believed,
+    read_own,
+    require_own_folder,
+    require_own_inventory,
+)
 
 PROJECT_FILE = "testbed.toml"
 
@@ -40,16 +48,26 @@ KEYS = {
     "telemetry.influx.retention": "how long InfluxDB keeps points (30d), if testbed creates the database",
 }
 """Every setting, with its meaning."""
-_OPTIONS = {"inventory": "--inventory", "timeout": "--timeout", "wait": "--wait", "owner": "--as", "verify.pairs": "--pairs"}
+_OPTIONS = {
+    "inventory": "--inventory",
+    "timeout": "--timeout",
+    "wait": "--wait",
+    "owner": "--as",
+    "verify.pairs": "--pairs",
+}
 """Settings that are options of commands as well."""
 _PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir", "safe_plan")
 _PREFIX = "telemetry."
-"""Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in Grafana's provisioning."""
+"""Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in
+Grafana's provisioning.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class InfluxSettings:
-    """Which InfluxDB gets copies of the journals. `retention_s` 0: for ever. The token is in TESTBED_INFLUX_TOKEN only."""
+    """Which InfluxDB gets copies of the journals. `retention_s` 0: for ever. The token is in
+    TESTBED_INFLUX_TOKEN only.
+    """
 
     url: str = "none"
     db: str = "testbed"
@@ -61,10 +79,12 @@ class InfluxSettings:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a large lab is spared. pairs: ordered pairs of hosts that verification asks at most, None: all, whatever their number.
+    """What a large lab is spared. pairs: ordered pairs of hosts that verification asks at most,
+    None: all, whatever their number.
 
-    at_once: hosts that are logged in to, asked for their pairs, or handled by Ansible at the same time. The default is by the cores
-    of this machine, as each login and each process of Ansible takes one of them, and 32 at most.
+    at_once: hosts that are logged in to, asked for their pairs, or handled by Ansible at the same
+    time. The default is by the cores of this machine, as each login and each process of Ansible
+    takes one of them, and 32 at most.
     """
 
     pairs: int | None = 10_000
@@ -76,7 +96,9 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a command runs with. `origins` says for each key where its value came from. `timeout_s` in seconds."""
+    """What a command runs with. `origins` says for each key where its value came from. `timeout_s`
+    in seconds.
+    """
 
     inventory: Path
     timeout_s: float
@@ -87,9 +109,13 @@ class Settings:
     lock_dir: Path
     user: str
     owner: str = ""
-    """Whose plan, circuits and jobs the command works on: the user's own unless `--as` or the setting names another owner."""
+    """Whose plan, circuits and jobs the command works on: the user's own unless `--as` or the
+    setting names another owner.
+    """
     store: Path | None = None
-    """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
+    """Where the store is that several users share; None: this user has one of his own, in
+    `data_dir`.
+    """
     wait_s: float = 0.0
     influx: InfluxSettings = InfluxSettings()
     sample_hz: float = 10.0
@@ -111,12 +137,16 @@ class Settings:
         return self.state_dir / "runs"
 
     def lock_path(self, lab: str) -> Path:
-        """The file that records which store keeps a lab, by the key of `orchestrator.store.keys.lab_key`."""
+        """The file that records which store keeps a lab, by the key of
+        `orchestrator.store.keys.lab_key`.
+        """
         return self.lock_dir / f"{lab}.lock"
 
 
 def duration(text: str) -> float:
-    """Read a duration: `90s`, `2m`, `500ms`, `1h`, `30d`, or plain seconds. Raises: ValueError - anything else, not above zero."""
+    """Read a duration: `90s`, `2m`, `500ms`, `1h`, `30d`, or plain seconds. Raises: ValueError -
+    anything else, not above zero.
+    """
     clean = text.strip().lower()
     units = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0), ("", 1.0))
     unit, factor = next((unit, factor) for unit, factor in units if clean.endswith(unit))
@@ -124,14 +154,18 @@ def duration(text: str) -> float:
     try:
         seconds = float(clean) * factor
     except ValueError:
-        raise ValueError(f"{text!r} is not a duration: a number with ms, s, m, h or d, such as 90s or 2m") from None
+        raise ValueError(
+            f"{text!r} is not a duration: a number with ms, s, m, h or d, such as 90s or 2m"
+        ) from None
     if not 0 < seconds < 1e9:
         raise ValueError(f"{text!r} is not a duration above zero")
     return seconds
 
 
 def frequency(text: str) -> float:
-    """Read how many samples a second are wanted. Raises: ValueError - not 0, and not from 0.1 to 1000."""
+    """Read how many samples a second are wanted. Raises: ValueError - not 0, and not from 0.1 to
+    1000.
+    """
     try:
         found = float(text)
     except ValueError:
@@ -160,13 +194,16 @@ def _bounds(values: Mapping[str, str], origins: Mapping[str, str], problems: lis
 
 
 def load(
-    flags: Mapping[str, str | None] | None = None, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    flags: Mapping[str, str | None] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Settings:
     """Collect the settings.
 
-    Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Usage - an option or a
-    variable has a wrong value. Untrusted - a settings file, the inventory or one of this program's directories belongs to a user
-    who is not trusted.
+    Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at
+    once. Usage - an option or a variable has a wrong value. Untrusted - a settings file, the
+    inventory or one of this program's directories belongs to a user who is not trusted.
     """
     from platformdirs import PlatformDirs
 
@@ -180,11 +217,16 @@ def load(
         ("environment", {k: env[variable(k)] for k in KEYS if env.get(variable(k))}),
     ]
     own = believed()
-    lasting = [(str(path), _from_file(path, problems, own)) for path in (user_file, Path(dirs.site_config_dir) / "config.toml")]
+    lasting = [
+        (str(path), _from_file(path, problems, own))
+        for path in (user_file, Path(dirs.site_config_dir) / "config.toml")
+    ]
     uids = _trusted([*layers, *lasting], problems)
     project = _from_file(cwd / PROJECT_FILE, problems, uids)
     if project.pop("trust", ""):
-        problems.append(f"{cwd / PROJECT_FILE}: trust: is decided elsewhere: TESTBED_TRUST or {user_file}")
+        problems.append(
+            f"{cwd / PROJECT_FILE}: trust: is decided elsewhere: TESTBED_TRUST or {user_file}"
+        )
     layers += [(str(cwd / PROJECT_FILE), project), *lasting]
     values: dict[str, str] = {}
     origins = dict.fromkeys(KEYS, "default")
@@ -206,21 +248,31 @@ def load(
     user = _user()
     owner = values.get("owner", user)
     if not re.fullmatch(r"[\w.-]{1,64}", owner):
-        problems.append(f"{_named(origins['owner'], 'owner')}: {owner!r} is no name of letters, digits, - _ .")
+        problems.append(
+            f"{_named(origins['owner'], 'owner')}: {owner!r} is no name of letters, digits, - _ ."
+        )
     influx = _influx(values, origins, problems)
     sample_hz = 10.0
     if "telemetry.sample_hz" in values:
         try:
             sample_hz = frequency(values["telemetry.sample_hz"])
         except ValueError as error:
-            problems.append(f"{_named(origins['telemetry.sample_hz'], 'telemetry.sample_hz')}: {error}")
+            problems.append(
+                f"{_named(origins['telemetry.sample_hz'], 'telemetry.sample_hz')}: {error}"
+            )
     bounds = _bounds(values, origins, problems)
     if problems:
         files = (str(cwd / PROJECT_FILE), *dict(lasting))
         of_files = any(line.startswith(files) for line in problems)
         raise BadFile(problems) if of_files else Usage("\n".join(problems))
-    state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
-    data = Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir)
+    state = (
+        Path(values["state_dir"]).expanduser()
+        if "state_dir" in values
+        else Path(dirs.user_state_dir)
+    )
+    data = (
+        Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir)
+    )
     for folder in (state, data, Path(dirs.user_cache_dir)):
         if folder.exists():
             require_own_folder(folder, uids)
@@ -233,7 +285,9 @@ def load(
         data_dir=data,
         state_dir=state,
         cache_dir=Path(dirs.user_cache_dir),
-        lock_dir=Path(values["lock_dir"]).expanduser() if "lock_dir" in values else _lock_dir(state),
+        lock_dir=Path(values["lock_dir"]).expanduser()
+        if "lock_dir" in values
+        else _lock_dir(state),
         user=user,
         owner=owner,
         store=Path(values["store"]).expanduser() if "store" in values else None,
@@ -247,8 +301,12 @@ def load(
 
 
 def _named(origin: str, key: str) -> str:
-    """A setting as whoever gave it knows it: `--timeout`, `TESTBED_TIMEOUT`, `/home/ann/testbed.toml: timeout`."""
-    return {"flag": _OPTIONS.get(key, key), "environment": variable(key)}.get(origin, f"{origin}: {key}")
+    """A setting as whoever gave it knows it: `--timeout`, `TESTBED_TIMEOUT`,
+    `/home/ann/testbed.toml: timeout`.
+    """
+    return {"flag": _OPTIONS.get(key, key), "environment": variable(key)}.get(
+        origin, f"{origin}: {key}"
+    )
 
 
 def variable(key: str) -> str:
@@ -256,14 +314,27 @@ def variable(key: str) -> str:
     return f"TESTBED_{key.removeprefix(_PREFIX).replace('.', '_').upper()}"
 
 
-def _influx(values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]) -> InfluxSettings:
-    found = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith("telemetry.influx.")}
-    reply = {name: _named(origins[f"telemetry.influx.{name}"], f"telemetry.influx.{name}") for name in found}
+def _influx(
+    values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]
+) -> InfluxSettings:
+    found = {
+        key.rpartition(".")[2]: value
+        for key, value in values.items()
+        if key.startswith("telemetry.influx.")
+    }
+    reply = {
+        name: _named(origins[f"telemetry.influx.{name}"], f"telemetry.influx.{name}")
+        for name in found
+    }
     default = InfluxSettings()
     url = found.get("url", default.url)
     if not re.fullmatch(r"none|auto|https?://[^\s@?#]+", url):
         secret = "@" in url or "?" in url  # do not repeat what may be a password
-        text = "no password or query belongs in it; the token is taken from TESTBED_INFLUX_TOKEN" if secret else f"found {url!r}"
+        text = (
+            "no password or query belongs in it; the token is taken from TESTBED_INFLUX_TOKEN"
+            if secret
+            else f"found {url!r}"
+        )
         problems.append(f"{reply['url']}: wanted none, auto or http://HOST:PORT; {text}")
     api = found.get("api", default.api)
     if api not in ("auto", "v1", "v2"):
@@ -282,9 +353,17 @@ def _influx(values: Mapping[str, str], origins: Mapping[str, str], problems: lis
         except ValueError as error:
             problems.append(f"{reply['retention']}: {error}")
         else:
-            if retention < 3600:  # InfluxDB 1.x: "retention policy duration must be at least 1h0m0s"
+            # InfluxDB 1.x: "retention policy duration must be at least 1h0m0s"
+            if retention < 3600:
                 problems.append(f"{reply['retention']}: InfluxDB keeps points for 1h at least")
-    return InfluxSettings(url.rstrip("/"), db, found.get("org", default.org), api, switches.get(packed, False), retention)
+    return InfluxSettings(
+        url.rstrip("/"),
+        db,
+        found.get("org", default.org),
+        api,
+        switches.get(packed, False),
+        retention,
+    )
 
 
 def private_dir(path: Path) -> Path:
@@ -293,8 +372,12 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def _trusted(layers: Iterable[tuple[str, Mapping[str, str]]], problems: list[str]) -> frozenset[int]:
-    origin, names = next(((origin, layer["trust"]) for origin, layer in layers if "trust" in layer), ("", ""))
+def _trusted(
+    layers: Iterable[tuple[str, Mapping[str, str]]], problems: list[str]
+) -> frozenset[int]:
+    origin, names = next(
+        ((origin, layer["trust"]) for origin, layer in layers if "trust" in layer), ("", "")
+    )
     try:
         return believed(names.replace(",", " ").split())
     except ValueError as error:
@@ -315,14 +398,17 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        problems.append(f"{path}: {'nested too deep' if isinstance(error, RecursionError) else error}")
+        problems.append(
+            f"{path}: {'nested too deep' if isinstance(error, RecursionError) else error}"
+        )
         return {}
     values: dict[str, str] = {}
     for key, value in _flat(table):
         if key not in KEYS:
             near = get_close_matches(key, KEYS, 1)
             problems.append(
-                f"{path}: unknown key {key!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(KEYS)}")
+                f"{path}: unknown key {key!r}; "
+                + (f"did you mean {near[0]}?" if near else f"known: {', '.join(KEYS)}")
             )
         elif isinstance(value, bool) and key == "telemetry.influx.gzip":
             values[key] = "yes" if value else "no"
@@ -331,12 +417,16 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
         else:
             is_path = key in _PLACES
             # A relative path in a file means relative to that file, wherever the command was typed.
-            values[key] = str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
+            values[key] = (
+                str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
+            )
     return values
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """The keys of nested tables with dots between; a table in place of a value stays one, to be refused by name."""
+    """The keys of nested tables with dots between; a table in place of a value stays one, to be
+    refused by name.
+    """
     found: list[tuple[str, object]] = []
     for key, value in table.items():
         name = prefix + key
@@ -353,7 +443,9 @@ def _inventory(chosen: str | None, cwd: Path) -> Path:
 
 
 def _lock_dir(state: Path) -> Path:
-    """The machine-wide lock directory, if root runs this or shared it with a group; users outside that group get an error there."""
+    """The machine-wide lock directory, if root runs this or shared it with a group; users outside
+    that group get an error there.
+    """
     if os.geteuid() == 0:
         return SHARED if os.access(SHARED.parent, os.W_OK) else state / "locks"
     with suppress(OSError):
@@ -363,7 +455,9 @@ def _lock_dir(state: Path) -> Path:
 
 
 def _user() -> str:
-    """The user who runs this, from the kernel: the environment's USER may be another user's after `su` or `sudo`."""
+    """The user who runs this, from the kernel: the environment's USER may be another user's after
+    `su` or `sudo`.
+    """
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

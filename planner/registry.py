@@ -8,8 +8,9 @@ A third party adds one by an entry point in its own distribution, without a chan
     [project.entry-points."testbed.schedules"]
     acme-relay = "acme_schedule:relay"
 
-A generator is a `Topology`, a schedule a `Schedule`. What they return is checked before it is used; the plan that is made of it is
-then read like any other. They run in the operator's process with the operator's rights, and for as long as they like.
+A generator is a `Topology`, a schedule a `Schedule`. What they return is checked before it is used;
+the plan that is made of it is then read like any other. They run in the operator's process with the
+operator's rights, and for as long as they like.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ class Topology(Protocol):
     """A topology generator."""
 
     def __call__(self, demand: Demand, lab: Lab, wanted: Wanted) -> Sequence[Found]:
-        """Return up to 16 topologies over ranks 0 to lab.n - 1; the one with the shortest predicted iteration is taken.
+        """Return up to 16 topologies over ranks 0 to lab.n - 1; the one with the shortest predicted
+        iteration is taken.
 
-        demand: bytes of an iteration. lab: ports and rate of a host. wanted: the other options, of which it uses what it likes.
-        Every rank is on at most lab.degree links, `shape.duplex` is lab.duplex, and `segments` stays empty.
-        Raises: planner.model.demand.Infeasible - none meets the request; anything else is reported as a fault of the generator.
+        demand: bytes of an iteration. lab: ports and rate of a host. wanted: the other options, of
+        which it uses what it likes. Every rank is on at most lab.degree links, `shape.duplex` is
+        lab.duplex, and `segments` stays empty. Raises: planner.model.demand.Infeasible - none meets
+        the request; anything else is reported as a fault of the generator.
         """
 
 
@@ -59,11 +62,13 @@ class Schedule(Protocol):
     """A collective schedule."""
 
     def __call__(self, shape: Shape) -> Iterable[Send]:
-        """Return the sends of an all-gather on this topology; all-reduce goes by them backwards (reducing), then forwards.
+        """Return the sends of an all-gather on this topology; all-reduce goes by them backwards
+        (reducing), then forwards.
 
-        Every rank receives the shard of every other once and complete, over links of the shape, each part from a rank that
-        has it from an earlier step. Steps count from 1, to 4096 at most; at most 65536 sends.
-        Raises: planner.model.demand.Infeasible - it cannot be done on this shape; others are reported as faults of the schedule.
+        Every rank receives the shard of every other once and complete, over links of the shape,
+        each part from a rank that has it from an earlier step. Steps count from 1, to 4096 at most;
+        at most 65536 sends. Raises: planner.model.demand.Infeasible - it cannot be done on this
+        shape; others are reported as faults of the schedule.
         """
 
 
@@ -72,7 +77,9 @@ OWN_SCHEDULES: Mapping[str, Schedule] = {"breadth-first": bfb.schedule}
 
 @dataclass(frozen=True)
 class Plugin:
-    """A generator or schedule of another distribution. problem: why it cannot be used; empty if it can."""
+    """A generator or schedule of another distribution. problem: why it cannot be used; empty if it
+    can.
+    """
 
     entry: EntryPoint
     problem: str = ""
@@ -92,10 +99,14 @@ class Plugin:
 
     def fail(self, what: str, error: BaseException | None = None) -> NoReturn:
         """Raises: BadPlugin - names the object and its distribution."""
-        raise BadPlugin(f"{self}: {what}", hint=f"report it to the authors of {self.distribution}") from error
+        raise BadPlugin(
+            f"{self}: {what}", hint=f"report it to the authors of {self.distribution}"
+        ) from error
 
     def called(self, *parts: Any) -> Any:
-        """What the object returns. Raises: BadPlugin - it cannot be imported, or it fails. Infeasible - in its own words."""
+        """What the object returns. Raises: BadPlugin - it cannot be imported, or it fails.
+        Infeasible - in its own words.
+        """
         if self.problem:
             self.fail(self.problem)
         try:
@@ -120,16 +131,24 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 
     def problem(name: str) -> str:
         if not NAME.fullmatch(name):
-            return "its name must be of a-z, 0-9 and -, at most 40 characters, and begin with a letter"
+            return (
+                "its name must be of a-z, 0-9 and -, at most 40 characters, and begin with a letter"
+            )
         if name in own:
             return "its name is that of one of testbed's own"
-        return f"{many[name]} distributions provide this name; uninstall all but one" if many[name] > 1 else ""
+        return (
+            f"{many[name]} distributions provide this name; uninstall all but one"
+            if many[name] > 1
+            else ""
+        )
 
     return tuple(Plugin(entry, problem(entry.name)) for entry in entries)
 
 
 def plugin(group: str, name: str) -> Plugin | None:
-    """The plugin of this name, None if it is one of the planner's own. Raises: BadFile - there is no such method or schedule."""
+    """The plugin of this name, None if it is one of the planner's own. Raises: BadFile - there is
+    no such method or schedule.
+    """
     own: Mapping[str, object] = METHODS if group == TOPOLOGIES else OWN_SCHEDULES
     if name in own:
         return None
@@ -142,7 +161,9 @@ def plugin(group: str, name: str) -> Plugin | None:
 
 
 def method(name: str) -> Callable[[Demand, Lab, Wanted], list[Found]]:
-    """The method of this name; the answers of a third party's are checked. Raises: BadFile - there is none."""
+    """The method of this name; the answers of a third party's are checked. Raises: BadFile - there
+    is none.
+    """
     other = plugin(TOPOLOGIES, name)
     if other is None:
         return METHODS[name]
@@ -150,7 +171,9 @@ def method(name: str) -> Callable[[Demand, Lab, Wanted], list[Found]]:
 
 
 def schedule(name: str, shape: Shape) -> tuple[Send, ...]:
-    """The sends of an all-gather by this schedule. Raises: BadFile - there is none of this name. BadPlugin, Infeasible."""
+    """The sends of an all-gather by this schedule. Raises: BadFile - there is none of this name.
+    BadPlugin, Infeasible.
+    """
     other = plugin(SCHEDULES, name)
     if other is None:
         return tuple(OWN_SCHEDULES[name](shape))
@@ -169,14 +192,18 @@ def _bounded(plugin: Plugin, answer: object, most: int, kind: type, what: str) -
     if len(found) > most:
         plugin.fail(f"returned more than {most} {what}")
     if strange := [one for one in found if not isinstance(one, kind)]:
-        plugin.fail(f"returned {type(strange[0]).__name__} among its {what}, wanted {kind.__module__}.{kind.__name__}")
+        plugin.fail(
+            f"returned {type(strange[0]).__name__} among its {what}, wanted {kind.__module__}.{kind.__name__}"
+        )
     return found
 
 
 def _topologies(plugin: Plugin, answer: object, lab: Lab) -> list[Found]:
     found = _bounded(plugin, answer, MOST_FOUND, Found, "topologies")
     if not found:
-        plugin.fail("returned no topology; to refuse a request it raises planner.model.demand.Infeasible")
+        plugin.fail(
+            "returned no topology; to refuse a request it raises planner.model.demand.Infeasible"
+        )
     try:
         return [_topology(plugin, one, lab) for one in found]
     except (TypeError, ValueError, AttributeError) as error:
@@ -188,8 +215,12 @@ def _topologies(plugin: Plugin, answer: object, lab: Lab) -> list[Found]:
 def _topology(plugin: Plugin, found: Found, lab: Lab) -> Found:
     """The same with plain values, so that nothing behind them can differ later."""
     tokens = (found.name, *found.why)
-    if len(tokens) > MOST_WHY + 1 or not all(isinstance(w, str) and len(w) <= MOST_WORDS and w.isprintable() for w in tokens):
-        plugin.fail(f"name and reasons must be printable lines: at most {MOST_WHY} of {MOST_WORDS} characters")
+    if len(tokens) > MOST_WHY + 1 or not all(
+        isinstance(w, str) and len(w) <= MOST_WORDS and w.isprintable() for w in tokens
+    ):
+        plugin.fail(
+            f"name and reasons must be printable lines: at most {MOST_WHY} of {MOST_WORDS} characters"
+        )
     if found.segments:
         plugin.fail("returned packet switches; a generator can only return links")
     shape = found.shape
@@ -198,16 +229,27 @@ def _topology(plugin: Plugin, found: Found, lab: Lab) -> Found:
         plugin.fail(
             f"{found.name}: {shape.n} ranks and {kind[bool(shape.duplex)]} links; wanted {lab.n} ranks and {kind[lab.duplex]} links"
         )
-    rings = tuple(Ring(str(ring.group), tuple(index(rank) for rank in islice(ring.order, lab.n + 1))) for ring in shape.rings)
+    rings = tuple(
+        Ring(str(ring.group), tuple(index(rank) for rank in islice(ring.order, lab.n + 1)))
+        for ring in shape.rings
+    )
     matched = tuple((index(a), index(b)) for a, b in shape.matched)
     for order in [*(ring.order for ring in rings), *matched]:
-        if len(order) < 2 or len(set(order)) < len(order) or not all(0 <= rank < lab.n for rank in order):
-            plugin.fail(f"{found.name}: {_few(order)} is no order of at least two different ranks of 0 to {lab.n - 1}")
+        if (
+            len(order) < 2
+            or len(set(order)) < len(order)
+            or not all(0 <= rank < lab.n for rank in order)
+        ):
+            plugin.fail(
+                f"{found.name}: {_few(order)} is no order of at least two different ranks of 0 to {lab.n - 1}"
+            )
     checked = Shape(lab.n, lab.degree, lab.duplex, rings, matched)
     sends, receives = Counter(a for a, _ in checked.links), Counter(b for _, b in checked.links)
     for rank in range(lab.n):
         if max(sends[rank], receives[rank]) > lab.degree:
-            plugin.fail(f"{found.name}: rank {rank} is on {max(sends[rank], receives[rank])} links; each has {lab.degree} ports")
+            plugin.fail(
+                f"{found.name}: rank {rank} is on {max(sends[rank], receives[rank])} links; each has {lab.degree} ports"
+            )
     return Found(checked, found.name, tuple(found.why))
 
 
@@ -219,7 +261,13 @@ def _sends(plugin: Plugin, answer: object, shape: Shape) -> tuple[Send, ...]:
     links, sends = set(shape.links), []
     for given in _bounded(plugin, answer, MOST_SENDS, Send, "sends"):
         try:
-            send = Send(index(given.step), index(given.src), index(given.dst), index(given.shard), float(given.part))
+            send = Send(
+                index(given.step),
+                index(given.src),
+                index(given.dst),
+                index(given.shard),
+                float(given.part),
+            )
         except (TypeError, ValueError) as error:
             plugin.fail(f"returned a send with a value of a wrong kind: {error}", error)
         if not 1 <= send.step <= MOST_STEPS:

@@ -1,7 +1,9 @@
-"""ansible-playbook that loads Ansible first, and then waits for a line in a pipe, its first argument: a file with more arguments.
+"""ansible-playbook that loads Ansible first, and then waits for a line in a pipe, its first
+argument: a file with more arguments.
 
-Started while a lab is still being read, it has a second of imports behind it when its play is due. Where the line is empty, or
-nobody has the pipe open for writing any more, it ends at once and has done nothing.
+Started while a lab is still being read, it has a second of imports behind it when its play is due.
+Where the line is empty, or nobody has the pipe open for writing any more, it ends at once and has
+done nothing.
 """
 
 import json
@@ -12,7 +14,8 @@ import warnings
 from pathlib import Path
 
 pipe, *message = sys.argv[1:]
-reported = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer, who may have died
+# does not wait for a writer, who may have died
+reported = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 os.set_blocking(reported, True)
 files: list[str] = []
 
@@ -33,7 +36,12 @@ import ansible.plugins.action.raw  # noqa: E402
 import ansible.plugins.connection.ssh  # noqa: E402
 import ansible.plugins.strategy.free  # noqa: E402, F401
 from ansible.cli.playbook import main  # noqa: E402
-from ansible.plugins.loader import become_loader, connection_loader, init_plugin_loader, shell_loader  # noqa: E402
+from ansible.plugins.loader import (  # noqa: E402
+    become_loader,
+    connection_loader,
+    init_plugin_loader,
+    shell_loader,
+)
 
 # `main` does all of this again, and finds it done: it reads a thousand lines of YAML on plugins.
 init_plugin_loader()

@@ -1,4 +1,6 @@
-"""Two processes share the tests (`make test`: `-n 2`): what builds labs, hosts or servers runs in one of them, in its order."""
+"""Two processes share the tests (`make test`: `-n 2`): what builds labs, hosts or servers runs in
+one of them, in its order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test judges time
+# no test judges time
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills", "installed")
@@ -20,12 +23,27 @@ WHOLE = ("backend", "conformance", "dashboards", "telemetry")
 
 TERMINAL = {"TERM": "xterm", "LANG": "C.UTF-8"}
 """What programs under test are told of a terminal; those tests that need another say so."""
-_SHOWN_OF_OUTPUT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LC_ALL", "PYTHONIOENCODING", "CI")
+_SHOWN_OF_OUTPUT = (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "LINES",
+    "LC_ALL",
+    "PYTHONIOENCODING",
+    "CI",
+)
 
 
 def pytest_configure() -> None:
-    """Tests set their own signals and terminal: `nohup`, a script's `&` and CI runners hand down an ignored SIGINT, TERM=dumb."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    """Tests set their own signals and terminal: `nohup`, a script's `&` and CI runners hand down an
+    ignored SIGINT, TERM=dumb.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
     for name in _SHOWN_OF_OUTPUT:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes: what a disk does that fills, for this process alone."""
+    """No file can grow beyond so many bytes: what a disk does that fills, for this process
+    alone.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -1,4 +1,6 @@
-"""What `--json` printed, against its published schema; fields that the schema does not have are errors here."""
+"""What `--json` printed, against its published schema; fields that the schema does not have are
+errors here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def published() -> dict[str, Any]:
 def closed(part: Any) -> Any:
     """The schema without room for further fields."""
     if isinstance(part, dict):
-        room = {} if "properties" not in part or "additionalProperties" in part else {"additionalProperties": False}
+        room = (
+            {}
+            if "properties" not in part or "additionalProperties" in part
+            else {"additionalProperties": False}
+        )
         return {name: closed(inner) for name, inner in part.items()} | room
     return [closed(inner) for inner in part] if isinstance(part, list) else part
 
@@ -46,16 +52,25 @@ def verb_of(argv: Sequence[str]) -> str:
         elif not word.startswith("-"):
             arguments.append(word)
     known = published()["$defs"]
-    named = ("-".join([*arguments[:end], *more]) for end in (3, 2, 1) for more in ((), ("list",)) if len(arguments) >= end)
+    named = (
+        "-".join([*arguments[:end], *more])
+        for end in (3, 2, 1)
+        for more in ((), ("list",))
+        if len(arguments) >= end
+    )
     return "version" if "--version" in argv else next((name for name in named if name in known), "")
 
 
 def fits(argv: Sequence[str], body: dict[str, Any]) -> None:
     """Raises: AssertionError - the data is not what the schema says, with the place."""
-    jsonschema.Draft202012Validator({k: v for k, v in published().items() if k != "$defs"}).validate(body)
+    jsonschema.Draft202012Validator(
+        {k: v for k, v in published().items() if k != "$defs"}
+    ).validate(body)
     if not body["ok"] and validator("error").is_valid(body["data"]):
         return
     name = verb_of(argv)
     assert name, f"no schema has the data of {' '.join(argv)}"
     error = jsonschema.exceptions.best_match(validator(name).iter_errors(body["data"]))
-    assert error is None, f"{name}: data{error.json_path[1:]}: {error.message[:400]}; is it in orchestrator/cli/shapes.py?"
+    assert error is None, (
+        f"{name}: data{error.json_path[1:]}: {error.message[:400]}; is it in orchestrator/cli/shapes.py?"
+    )

@@ -14,11 +14,15 @@ os.killpg(json.load(open(newest))["pid"], int(sys.argv[1]))"""
 
 
 def send(env: Mapping[str, str], host: str, what: signal.Signals) -> None:
-    """Send a signal to every process of the newest rank on a host. env: of `testbed`, which chooses the lab.
+    """Send a signal to every process of the newest rank on a host. env: of `testbed`, which chooses
+    the lab.
 
     Raises: CalledProcessError - there is none.
     """
     testbed = Path(sys.executable).with_name("testbed")
     subprocess.run(
-        [testbed, "host", "exec", host, "--", "python3", "-c", _SEND, str(int(what))], env=env, check=True, capture_output=True
+        [testbed, "host", "exec", host, "--", "python3", "-c", _SEND, str(int(what))],
+        env=env,
+        check=True,
+        capture_output=True,
     )

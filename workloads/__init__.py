@@ -1,4 +1,6 @@
-"""Programs that run on the lab's hosts, and what a training program of one's own can use of them; see backend/ for torch's part."""
+"""Programs that run on the lab's hosts, and what a training program of one's own can use of them;
+see backend/ for torch's part.
+"""
 
 from __future__ import annotations
 

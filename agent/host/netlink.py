@@ -1,4 +1,6 @@
-"""Raw rtnetlink: messages built with struct, batches acknowledged by the kernel, dumps, multicast link events."""
+"""Raw rtnetlink: messages built with struct, batches acknowledged by the kernel, dumps, multicast
+link events.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 TABLE_BASE, TABLES = 7000, 250
 RULE_PREF, FENCE_PREF = 7000, 7010
-PROTOCOL = 183  # rtnetlink protocol number of our routes and rules, given to no routing daemon: marks our routes
+# rtnetlink protocol number of our routes and rules, given to no routing daemon: marks our routes
+PROTOCOL = 183
 
 
 NEWLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = 16, 18, 20, 22, 24, 25, 26
@@ -60,10 +63,14 @@ def mac_text(data: bytes) -> str:
 
 
 class Rtnl:
-    """A route netlink socket: batches of requests, each acknowledged by the kernel; dumps; multicast events."""
+    """A route netlink socket: batches of requests, each acknowledged by the kernel; dumps;
+    multicast events.
+    """
 
     def __init__(self, groups: int = 0, protocol: int = 0) -> None:
-        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self.socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
+        )
         for option in (10, 11, 12):  # NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(270, option, 1)
@@ -72,9 +79,11 @@ class Rtnl:
         self.sequence = 0
 
     def send(self, messages: list[Message]) -> dict[int, tuple[int, str]]:
-        """Send (type, flags, body) messages, 64 per system call; return (errno, kernel words) by index for those that failed.
+        """Send (type, flags, body) messages, 64 per system call; return (errno, kernel words) by
+        index for those that failed.
 
-        The kernel carries them out in order and answers those that fail, and the last one of each call in any case.
+        The kernel carries them out in order and answers those that fail, and the last one of each
+        call in any case.
         """
         failed = {}
         for start in range(0, len(messages), 64):
@@ -83,7 +92,10 @@ class Rtnl:
             for kind, flags, body in messages[start : start + 64]:
                 self.sequence += 1
                 last = ACK if len(block) == 63 or start + len(block) + 1 == len(messages) else 0
-                block.append(HEADER.pack(16 + len(body), kind, flags | REQUEST | last, self.sequence, 0) + body)
+                block.append(
+                    HEADER.pack(16 + len(body), kind, flags | REQUEST | last, self.sequence, 0)
+                    + body
+                )
             self.socket.send(b"".join(block))
             answered = False
             while not answered:
@@ -98,7 +110,9 @@ class Rtnl:
         return failed
 
     def dump(self, kind: int, body: bytes, absent: int = errno.ENOENT) -> list[bytes]:
-        """Return the bodies of a whole dump; none where it answers with the error `absent`. Raises: OSError - another one."""
+        """Return the bodies of a whole dump; none where it answers with the error `absent`. Raises:
+        OSError - another one.
+        """
         self.sequence += 1
         wanted = self.sequence
         self.socket.send(HEADER.pack(16 + len(body), kind, REQUEST | DUMP, wanted, 0) + body)
@@ -131,20 +145,45 @@ def rule_message(table: int) -> bytes:
 
 
 def fence_message(prefix: str) -> bytes:
-    """A rule that answers `unreachable` for fabric addresses no generation knows, so that they never leak to management."""
+    """A rule that answers `unreachable` for fabric addresses no generation knows, so that they
+    never leak to management.
+    """
     address, bits = prefix.split("/")
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits), 0, 0, 0, 0, 0, 7, 0)
-    return body + attr(1, socket.inet_aton(address)) + attr(6, u32(FENCE_PREF)) + attr(21, bytes([PROTOCOL]))
+    return (
+        body
+        + attr(1, socket.inet_aton(address))
+        + attr(6, u32(FENCE_PREF))
+        + attr(21, bytes([PROTOCOL]))
+    )
 
 
-def route_message(table: int, destination: str, via: str, ifindex: int, source: str, metrics: bytes) -> bytes:
-    """ifindex 0: these addresses have no route here, whatever a shorter prefix says (RTN_THROW: the next rule decides)."""
+def route_message(
+    table: int, destination: str, via: str, ifindex: int, source: str, metrics: bytes
+) -> bytes:
+    """ifindex 0: these addresses have no route here, whatever a shorter prefix says (RTN_THROW: the
+    next rule decides).
+    """
     address, _, bits = destination.partition("/")
     if not ifindex:
-        body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0, 9, 0)
+        body = struct.pack(
+            "=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0, 9, 0
+        )
         return body + attr(1, socket.inet_aton(address)) + attr(15, u32(table))
-    flags = 4 if via else 0  # RTNH_F_ONLINK: next hops are the far ends of fibres, in no subnet of ours
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0 if via else 253, 1, flags)
+    # RTNH_F_ONLINK: next hops are the far ends of fibres, in no subnet of ours
+    flags = 4 if via else 0
+    body = struct.pack(
+        "=BBBBBBBBI",
+        socket.AF_INET,
+        int(bits or 32),
+        0,
+        0,
+        0,
+        PROTOCOL,
+        0 if via else 253,
+        1,
+        flags,
+    )
     body += attr(1, socket.inet_aton(address)) + attr(4, u32(ifindex)) + attr(15, u32(table))
     if via:
         body += attr(5, socket.inet_aton(via))
@@ -164,12 +203,18 @@ def metrics_attribute(rto_min_ms: int | None, congctl: str | None) -> bytes:
 
 
 def neighbour_message(address: str, mac: str | None, ifindex: int) -> bytes:
-    body = struct.pack("=BBHiHBB", socket.AF_INET, 0, 0, ifindex, PERMANENT, 0, 0) + attr(1, socket.inet_aton(address))
+    body = struct.pack("=BBHiHBB", socket.AF_INET, 0, 0, ifindex, PERMANENT, 0, 0) + attr(
+        1, socket.inet_aton(address)
+    )
     return body + attr(2, mac_bytes(mac)) if mac else body
 
 
 def link_message(
-    ifindex: int = 0, up: bool = False, mtu: int | None = None, name: str | None = None, kind: str | None = None
+    ifindex: int = 0,
+    up: bool = False,
+    mtu: int | None = None,
+    name: str | None = None,
+    kind: str | None = None,
 ) -> bytes:
     body = struct.pack("=BBHiII", 0, 0, 0, ifindex, IF_UP if up else 0, IF_UP if up else 0)
     if mtu:
@@ -183,7 +228,12 @@ def link_message(
 
 def address_message(ifindex: int, address: str) -> bytes:
     packed = socket.inet_aton(address)
-    return struct.pack("=BBBBI", socket.AF_INET, 32, 0, 0, ifindex) + attr(2, packed) + attr(1, packed) + attr(8, u32(0x200))
+    return (
+        struct.pack("=BBBBI", socket.AF_INET, 32, 0, 0, ifindex)
+        + attr(2, packed)
+        + attr(1, packed)
+        + attr(8, u32(0x200))
+    )
 
 
 def link_values(data: bytes) -> Link:
@@ -204,7 +254,10 @@ def link_values(data: bytes) -> Link:
 
 
 def links(nl: Rtnl) -> dict[str, Link]:
-    return {v["name"]: v for v in map(link_values, nl.dump(GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)))}
+    return {
+        v["name"]: v
+        for v in map(link_values, nl.dump(GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)))
+    }
 
 
 def routes_of(nl: Rtnl, table: int) -> dict[tuple[str, str, int], bytes]:
@@ -217,7 +270,8 @@ def routes_of(nl: Rtnl, table: int) -> dict[tuple[str, str, int], bytes]:
             continue
         destination = "{}/{}".format(socket.inet_ntoa(a.get(1, b"\0\0\0\0")), data[1])
         via = socket.inet_ntoa(a[5]) if 5 in a else ""
-        delete = bytes([data[0], data[1], 0, data[3], 0, 0, 255, 0]) + u32(0)  # scope 255: whatever it is
+        # scope 255: whatever it is
+        delete = bytes([data[0], data[1], 0, data[3], 0, 0, 255, 0]) + u32(0)
         delete += attr(15, u32(table)) + (attr(1, a[1]) if 1 in a else b"")
         found[destination, via, U32.unpack(a[4])[0] if 4 in a else 0] = delete
     return found
@@ -239,4 +293,7 @@ def must(failed: dict[int, tuple[int, str]], names: Callable[[int], str]) -> Non
         i = min(failed)
         code, text = failed[i]
         more = " (and %s more)" % (len(failed) - 1) if len(failed) > 1 else ""
-        raise Failure("failed", "{}: {}{}{}".format(names(i), os.strerror(code), ": " + text if text else "", more))
+        raise Failure(
+            "failed",
+            "{}: {}{}{}".format(names(i), os.strerror(code), ": " + text if text else "", more),
+        )

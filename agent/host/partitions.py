@@ -1,8 +1,9 @@
-"""Partitions of a host: each has an agent of its own (TESTBED_RUN and TESTBED_VAR below `partitions/NAME`), which routes its lanes
-alone.
+"""Partitions of a host: each has an agent of its own (TESTBED_RUN and TESTBED_VAR below
+`partitions/NAME`), which routes its lanes alone.
 
-This module is what those agents share in one network namespace: which packets each one's rules select, whose tables are whose,
-neighbours that several use. A host without partitions uses `Whole` and nothing else of it.
+This module is what those agents share in one network namespace: which packets each one's rules
+select, whose tables are whose, neighbours that several use. A host without partitions uses `Whole`
+and nothing else of it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 MOST = 8
 """Partitions of a host: as many preferences lie between the rule of a whole host and the fence."""
 LANE_BITS = 24
-"""The addresses of a lane have these bits in common; a partition routes all packets between them, also those that pass through."""
+"""The addresses of a lane have these bits in common; a partition routes all packets between them,
+also those that pass through.
+"""
 
 
 class Whole:
@@ -52,14 +55,19 @@ class Whole:
     base, tables = TABLE_BASE, TABLES
 
     def active(self, nl: Rtnl, known: set[int]) -> int | None:
-        """The table that is selected, after repairing what an exchange that was cut off left; None if none is."""
+        """The table that is selected, after repairing what an exchange that was cut off left; None
+        if none is.
+        """
         found = rule_tables(nl)
         for table in found[:-1]:  # died between the two halves of a flip: keep the newer rule
             nl.send([(DELRULE, 0, rule_message(table))])
         return found[-1] if found else None
 
-    def exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
-        """Select the table of a generation in place of another's. Adding before deleting: at no instant is there no rule.
+    def exchange(
+        self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None
+    ) -> None:
+        """Select the table of a generation in place of another's. Adding before deleting: at no
+        instant is there no rule.
 
         Raises: Failure.
         """
@@ -72,7 +80,9 @@ class Whole:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """While neighbours are added or dropped, or rules exchanged: only one agent of the host does."""
+        """While neighbours are added or dropped, or rules exchanged: only one agent of the host
+        does.
+        """
         yield
 
     def neighbours_of_others(self) -> set[tuple[str, str]]:
@@ -96,11 +106,19 @@ def top_of(folder: str) -> str:
 
 
 class Neighbourly(Whole):
-    """The rule of a host that has partitions, while it is used whole: it does not stand beside those of partitions."""
+    """The rule of a host that has partitions, while it is used whole: it does not stand beside
+    those of partitions.
+    """
 
-    def exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
+    def exchange(
+        self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None
+    ) -> None:
         with self.shared():  # nobody begins to use it in partitions between the look and the rule
-            if new is not None and (used := sorted({s[3] for s in selectors(nl) if RULE_PREF < s[3] <= RULE_PREF + MOST})):
+            if new is not None and (
+                used := sorted(
+                    {s[3] for s in selectors(nl) if RULE_PREF < s[3] <= RULE_PREF + MOST}
+                )
+            ):
                 raise refused(
                     f"this host is used in partitions (rules with preference {', '.join(map(str, used))}); take their plans down first"
                 )
@@ -109,7 +127,11 @@ class Neighbourly(Whole):
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         os.makedirs(top_of(RUN) + "/partitions", mode=0o700, exist_ok=True)
-        gate = os.open(top_of(RUN) + "/partitions/neighbours.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        gate = os.open(
+            top_of(RUN) + "/partitions/neighbours.lock",
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+            0o600,
+        )
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)  # held for milliseconds: an agent that dies lets go
             yield
@@ -120,7 +142,9 @@ class Neighbourly(Whole):
         found: set[tuple[str, str]] = set()
         for folder in others(RUN):
             for name in os.listdir(folder + "/generations"):
-                request = read_json(f"{folder}/generations/{name}") if name.endswith(".json") else None
+                request = (
+                    read_json(f"{folder}/generations/{name}") if name.endswith(".json") else None
+                )
                 found.update((n[0], n[2]) for n in (request or {}).get("neighbours", ()))
         return found
 
@@ -134,9 +158,14 @@ def selectors(nl: Rtnl) -> list[Selector]:
     found = []
     for data in nl.dump(GETRULE, struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)):
         a = attrs(data, 12)
-        ends = [f"{socket.inet_ntoa(a.get(kind, bytes(4)))}/{bits}" if bits else "" for kind, bits in ((2, data[2]), (1, data[1]))]
+        ends = [
+            f"{socket.inet_ntoa(a.get(kind, bytes(4)))}/{bits}" if bits else ""
+            for kind, bits in ((2, data[2]), (1, data[1]))
+        ]
         if data[7] == 1 and 6 in a:
-            found.append((ends[0], ends[1], U32.unpack(a.get(15, u32(data[4])))[0], U32.unpack(a[6])[0]))
+            found.append(
+                (ends[0], ends[1], U32.unpack(a.get(15, u32(data[4])))[0], U32.unpack(a[6])[0])
+            )
     return found
 
 
@@ -148,12 +177,14 @@ def selector_message(selector: Selector) -> bytes:
         lengths.append(int(bits))
         body += attr(kind, socket.inet_aton(address))
     head = struct.pack("=BBBBBBBBI", socket.AF_INET, lengths[0], lengths[1], 0, 0, 0, 0, 1, 0)
-    return head + body + attr(6, u32(preference)) + attr(15, u32(table)) + attr(21, bytes([PROTOCOL]))
+    return (
+        head + body + attr(6, u32(preference)) + attr(15, u32(table)) + attr(21, bytes([PROTOCOL]))
+    )
 
 
 class Partition(Neighbourly):
-    """The rules of one partition: for each of its lanes, packets of the lane, and those of sockets that have no source address
-    yet.
+    """The rules of one partition: for each of its lanes, packets of the lane, and those of sockets
+    that have no source address yet.
     """
 
     def __init__(self, index: int, lanes: list[str]) -> None:
@@ -165,7 +196,9 @@ class Partition(Neighbourly):
         return [(s, p, table, self.preference) for p in self.prefixes for s in (p, "0.0.0.0/32")]
 
     def active(self, nl: Rtnl, known: set[int]) -> int | None:
-        """As `Whole.active`. Several tables: the newest one of `known` whose rules are all there stays."""
+        """As `Whole.active`. Several tables: the newest one of `known` whose rules are all there
+        stays.
+        """
         found = [s for s in selectors(nl) if s[3] == self.preference]
         tables = list(dict.fromkeys(s[2] for s in found))
         whole = [t for t in tables if t in known and set(self.wanted(t)) <= set(found)]
@@ -174,20 +207,29 @@ class Partition(Neighbourly):
         nl.send([(DELRULE, 0, selector_message(s)) for s in stale])
         return kept
 
-    def exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
+    def exchange(
+        self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None
+    ) -> None:
         with self.shared():  # nobody begins to use the host whole between the look and the rules
             if new is not None and rule_tables(nl):
-                raise refused(f"this host is used whole (a rule with preference {RULE_PREF}); take that plan down first")
+                raise refused(
+                    f"this host is used whole (a rule with preference {RULE_PREF}); take that plan down first"
+                )
             self._exchange(nl, table, old, new)
 
-    def _exchange(self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None) -> None:
+    def _exchange(
+        self, nl: Rtnl, table: Callable[[int], int], old: int | None, new: int | None
+    ) -> None:
         added = [] if new is None else [selector_message(s) for s in self.wanted(table(new))]
         removed = [] if old is None else [selector_message(s) for s in self.wanted(table(old))]
         failed = nl.send([(NEWRULE, CREATE | EXCL, body) for body in added])
         if failed:  # lanes of one partition never go by different generations
             nl.send([(DELRULE, 0, body) for i, body in enumerate(added) if i not in failed])
         must(failed, lambda i: f"rules of generation {new}")
-        must(nl.send([(DELRULE, 0, body) for body in removed]), lambda i: f"rules of generation {old}")
+        must(
+            nl.send([(DELRULE, 0, body) for body in removed]),
+            lambda i: f"rules of generation {old}",
+        )
 
 
 def lane_prefix(address: str) -> str:

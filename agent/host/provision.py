@@ -1,4 +1,6 @@
-"""Make the host ready for the fabric: links, addresses, sysctls; idempotent, and everything is read back."""
+"""Make the host ready for the fabric: links, addresses, sysctls; idempotent, and everything is read
+back.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
 
 def sysctl_path(key: str) -> str:
-    return "/proc/sys/" + "/".join(part.replace("//", ".") for part in key.replace("\\.", "//").split("."))
+    return "/proc/sys/" + "/".join(
+        part.replace("//", ".") for part in key.replace("\\.", "//").split(".")
+    )
 
 
 def set_sysctl(key: str, value: object) -> tuple[bool, str | None, str]:
@@ -50,7 +54,8 @@ def set_sysctl(key: str, value: object) -> tuple[bool, str | None, str]:
         return False, now.strip(), ""
     error = ""
     try:
-        fd = os.open(path, os.O_WRONLY)  # not open().write(): its error comes at close and is easily lost
+        # not open().write(): its error comes at close and is easily lost
+        fd = os.open(path, os.O_WRONLY)
         try:
             os.write(fd, str(value).encode())
         finally:
@@ -64,7 +69,9 @@ def set_sysctl(key: str, value: object) -> tuple[bool, str | None, str]:
 
 
 def provision(facts: Json) -> Json:
-    """Make this host as `facts` say; return what changed, the sysctls read back, and notes on what this kernel cannot do."""
+    """Make this host as `facts` say; return what changed, the sysctls read back, and notes on what
+    this kernel cannot do.
+    """
     directories()
     gate = os.open(RUN + "/provision.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)  # of two at once the second finds everything done
@@ -75,7 +82,9 @@ def provision(facts: Json) -> Json:
 
 
 def _job_user(name: str) -> list[str]:
-    """Make sure that there is the user to run jobs as; return what changed. Jobs give him no password, no shell and no home."""
+    """Make sure that there is the user to run jobs as; return what changed. Jobs give him no
+    password, no shell and no home.
+    """
     import pwd
     import shutil
 
@@ -84,7 +93,18 @@ def _job_user(name: str) -> list[str]:
         return []
     except KeyError:
         nologin = shutil.which("nologin", path="/usr/sbin:/sbin") or "/bin/false"
-        execute(["useradd", "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", nologin, name])
+        execute(
+            [
+                "useradd",
+                "--system",
+                "--no-create-home",
+                "--home-dir",
+                "/nonexistent",
+                "--shell",
+                nologin,
+                name,
+            ]
+        )
         return [f"user {name} added"]
 
 
@@ -119,15 +139,23 @@ def _provision(facts: Json) -> Json:
     missing = [p["interface"] for p in facts["ports"] if p["interface"] not in have]
     missing += [p["eth"] for p in facts["ports"] if p.get("eth") and p["eth"] not in have]
     if missing:
-        raise refused("no interface {} on this host (it has {})".format(", ".join(missing), ", ".join(sorted(have))))
+        raise refused(
+            "no interface {} on this host (it has {})".format(
+                ", ".join(missing), ", ".join(sorted(have))
+            )
+        )
     todo: list[tuple[str, Message]] = []
     wider: list[tuple[str, Message]] = []
     for port in facts["ports"]:
         for name in filter(None, (port["interface"], port.get("eth"))):
             if facts.get("mtu") and have[name]["mtu"] != facts["mtu"]:
-                wider.append((name, (NEWLINK, 0, link_message(have[name]["ifindex"], mtu=facts["mtu"]))))
+                wider.append(
+                    (name, (NEWLINK, 0, link_message(have[name]["ifindex"], mtu=facts["mtu"])))
+                )
             if not have[name]["up"]:
-                todo.append((f"{name} up", (NEWLINK, 0, link_message(have[name]["ifindex"], up=True))))
+                todo.append(
+                    (f"{name} up", (NEWLINK, 0, link_message(have[name]["ifindex"], up=True)))
+                )
     if device and not have[device]["up"]:
         todo.append((f"{device} up", (NEWLINK, 0, link_message(have[device]["ifindex"], up=True))))
     wanted = [(device, a) for a in facts.get("lanes", ()) if device]
@@ -139,7 +167,12 @@ def _provision(facts: Json) -> Json:
             held.add((struct.unpack_from("=I", data, 4)[0], socket.inet_ntoa(a[2])))
     for name, address in wanted:
         if (have[name]["ifindex"], address) not in held:
-            todo.append((f"{address} on {name}", (NEWADDR, CREATE | REPLACE, address_message(have[name]["ifindex"], address))))
+            todo.append(
+                (
+                    f"{address} on {name}",
+                    (NEWADDR, CREATE | REPLACE, address_message(have[name]["ifindex"], address)),
+                )
+            )
     prefix = facts.get("node_prefix")
     if prefix and not any(
         U32.unpack(attrs(d, 12).get(6, u32(0)))[0] == FENCE_PREF
@@ -149,8 +182,13 @@ def _provision(facts: Json) -> Json:
     must(nl.send([t[1] for t in todo]), lambda i: todo[i][0])
     changed += [t[0] for t in todo]
     failed = nl.send([w[1] for w in wider])  # an interface that cannot be so wide still works
-    notes += ["mtu {} on {}: {}".format(facts["mtu"], wider[i][0], os.strerror(code)) for i, (code, _) in sorted(failed.items())]
-    changed += ["mtu {} on {}".format(facts["mtu"], w[0]) for i, w in enumerate(wider) if i not in failed]
+    notes += [
+        "mtu {} on {}: {}".format(facts["mtu"], wider[i][0], os.strerror(code))
+        for i, (code, _) in sorted(failed.items())
+    ]
+    changed += [
+        "mtu {} on {}".format(facts["mtu"], w[0]) for i, w in enumerate(wider) if i not in failed
+    ]
     values: dict[str, str | None] = {}
     wrong: list[str] = []
     for key, value, needed in facts.get("sysctls", ()):

@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Json
 
-WITHIN_S = 150.0  # for the start of a partition's agent, which waits for its daemon (watchdog.STARTS_S), or its stop
+# for the start of a partition's agent, which waits for its daemon (watchdog.STARTS_S), or its stop
+WITHIN_S = 150.0
 HANDLE = "7e57:"
 """The queueing discipline that shares a port: another one at its place is somebody else's."""
 NOT_OF_PARTITIONS = ("partitions", "sysctls", "host_device", "node_prefix", "mtu", "workloads")
@@ -26,18 +27,26 @@ def facts_of(host: Json, name: str) -> Json:
     """The facts of one partition's agent, given those of its host."""
     found = {key: value for key, value in host.items() if key not in NOT_OF_PARTITIONS}
     mine = host["partitions"][name]
-    found.update(host="{}/{}".format(host["host"], name), lanes=mine["lanes"], echo=mine["lanes"], partition=dict(mine, name=name))
+    found.update(
+        host="{}/{}".format(host["host"], name),
+        lanes=mine["lanes"],
+        echo=mine["lanes"],
+        partition=dict(mine, name=name),
+    )
     return found
 
 
 def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
-    """Write the facts of every partition, share the ports, make the cgroups. Raises: Failure - one that goes is in use."""
+    """Write the facts of every partition, share the ports, make the cgroups. Raises: Failure - one
+    that goes is in use.
+    """
     partitions = host.get("partitions", {})
     if not partitions and not os.path.isdir(VAR + "/partitions"):
         return
     for name in os.listdir(VAR + "/partitions") if os.path.isdir(VAR + "/partitions") else ():
         before = (read_json(f"{VAR}/partitions/{name}/provision.json") or {}).get("partition", {})
-        if any(before.get(key) != partitions.get(name, {}).get(key) for key in ("index", "lanes")):  # its rules are others
+        # its rules are others
+        if any(before.get(key) != partitions.get(name, {}).get(key) for key in ("index", "lanes")):
             _remove(name)
             changed.append(f"partition {name} removed")
     for path, mode in [
@@ -69,7 +78,9 @@ def _remove(name: str) -> None:
 
     state = read_json(f"{RUN}/partitions/{name}/state.json") or {}
     if state.get("active") is not None:
-        raise refused(f"partition {name} of this host has a plan up; take it down before the inventory changes it")
+        raise refused(
+            f"partition {name} of this host has a plan up; take it down before the inventory changes it"
+        )
     run("stop", name)
     for folder in (VAR, RUN):
         shutil.rmtree(f"{folder}/partitions/{name}", ignore_errors=True)
@@ -84,11 +95,20 @@ def run(command: str, name: str) -> Json:
     """`start` or `stop` of the agent of one partition. Raises: Failure."""
     own = {"TESTBED_VAR": f"{VAR}/partitions/{name}", "TESTBED_RUN": f"{RUN}/partitions/{name}"}
     argv = [sys.executable, "-S", "-E", PROGRAM, command]
-    done = subprocess.run(argv, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=WITHIN_S)
+    done = subprocess.run(
+        argv,
+        env={**os.environ, **own},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=WITHIN_S,
+    )
     try:
         reply = dict(json.loads(done.stdout))
     except ValueError:
-        reply = {"ok": False, "error": f"its agent's {command} ended with {done.returncode} and printed {done.stdout[:200]!r}"}
+        reply = {
+            "ok": False,
+            "error": f"its agent's {command} ended with {done.returncode} and printed {done.stdout[:200]!r}",
+        }
     if not reply.get("ok", True):
         raise Failure("failed", "partition {}: {}".format(name, reply.get("error")))
     return reply
@@ -98,7 +118,9 @@ def run(command: str, name: str) -> Json:
 
 
 def share_commands(interface: str, mbps: float, partitions: Json) -> list[list[str]]:
-    """The tc commands that give each partition its share of a port of `mbps` Mb/s: so much, and no more."""
+    """The tc commands that give each partition its share of a port of `mbps` Mb/s: so much, and no
+    more.
+    """
     found = []
     for values in partitions.values():
         if values.get("share") is None:
@@ -106,25 +128,65 @@ def share_commands(interface: str, mbps: float, partitions: Json) -> list[list[s
         minor = f"{HANDLE}{values['index'] + 1:x}"
         rate = f"{int(values['share'] * mbps * 1e6)}bit"
         # A class never borrows, so the quantum is of no account; without it tc warns of its guess.
-        made = ["parent", HANDLE, "classid", minor, "htb", "rate", rate, "ceil", rate, "quantum", "9014"]
+        made = [
+            "parent",
+            HANDLE,
+            "classid",
+            minor,
+            "htb",
+            "rate",
+            rate,
+            "ceil",
+            rate,
+            "quantum",
+            "9014",
+        ]
         found.append(["tc", "class", "add", "dev", interface, *made])
-        where = ["tc", "filter", "add", "dev", interface, "parent", HANDLE, "protocol", "ip", "prio", "1", "u32"]
-        found += [[*where, "match", "ip", "src", lane_prefix(address), "flowid", minor] for address in values["lanes"]]
-    return [["tc", "qdisc", "add", "dev", interface, "root", "handle", HANDLE, "htb"], *found] if found else []
+        where = [
+            "tc",
+            "filter",
+            "add",
+            "dev",
+            interface,
+            "parent",
+            HANDLE,
+            "protocol",
+            "ip",
+            "prio",
+            "1",
+            "u32",
+        ]
+        found += [
+            [*where, "match", "ip", "src", lane_prefix(address), "flowid", minor]
+            for address in values["lanes"]
+        ]
+    return (
+        [["tc", "qdisc", "add", "dev", interface, "root", "handle", HANDLE, "htb"], *found]
+        if found
+        else []
+    )
 
 
 def share(interface: str, mbps: float | None, partitions: Json, changed: list[str]) -> None:
-    """Give each partition its share of one port. Raises: Failure - somebody else's queueing discipline is there."""
+    """Give each partition its share of one port. Raises: Failure - somebody else's queueing
+    discipline is there.
+    """
     wanted = share_commands(interface, mbps, partitions) if mbps else []
     show = ["tc", "qdisc", "show", "dev", interface, "root"]
     done = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
     existing = done.stdout.decode(errors="replace").split()
-    ours, noted, text = HANDLE in existing, RUN + "/partitions/share-" + interface, json.dumps(wanted)
+    ours, noted, text = (
+        HANDLE in existing,
+        RUN + "/partitions/share-" + interface,
+        json.dumps(wanted),
+    )
     if ours == bool(wanted) and (not wanted or read(noted) == text):
         return
     if wanted and not ours and len(existing) > 2 and existing[2] != "0:":
         theirs = " ".join(existing[1:3])
-        raise refused(f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of partitions need its place")
+        raise refused(
+            f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of partitions need its place"
+        )
     if ours:
         execute(["tc", "qdisc", "del", "dev", interface, "root"])
     for command in wanted:
@@ -150,12 +212,17 @@ def processors(text: str) -> list[int]:
 
 
 def _cpusets() -> tuple[str, str]:
-    """Where cpuset cgroups are made, and which of their files lists the processors; empty where this host has none."""
+    """Where cpuset cgroups are made, and which of their files lists the processors; empty where
+    this host has none.
+    """
     for fields in (line.split() for line in read("/proc/self/mounts").splitlines()):
-        if len(fields) < 4 or not os.path.exists(fields[1] + "/cgroup.procs"):  # another mount may lie over it
+        # another mount may lie over it
+        if len(fields) < 4 or not os.path.exists(fields[1] + "/cgroup.procs"):
             continue
         if fields[2] == "cgroup" and "cpuset" in fields[3].split(","):
-            return fields[1], "cpuset.cpus" if os.path.exists(fields[1] + "/cpuset.cpus") else "cpus"
+            return fields[1], "cpuset.cpus" if os.path.exists(
+                fields[1] + "/cpuset.cpus"
+            ) else "cpus"
         if fields[2] == "cgroup2" and "cpuset" in read(fields[1] + "/cgroup.controllers").split():
             with contextlib.suppress(OSError):
                 _put(fields[1] + "/cgroup.subtree_control", "+cpuset")
@@ -172,7 +239,9 @@ def _put(path: str, text: str) -> None:
 
 
 def cpuset(name: str, wanted: str) -> str:
-    """The cgroup that keeps jobs of a partition on these processors, made or brought up to date; empty where there can be none."""
+    """The cgroup that keeps jobs of a partition on these processors, made or brought up to date;
+    empty where there can be none.
+    """
     root, file = _cpusets()
     if not root:
         return ""
@@ -180,7 +249,8 @@ def cpuset(name: str, wanted: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
         _put(f"{folder}/{file}", wanted)
-        if not read(f"{folder}/{memory}").strip() and (nodes := read(f"{root}/{memory}").strip()):  # version 1 wants it said
+        # version 1 wants it said
+        if not read(f"{folder}/{memory}").strip() and (nodes := read(f"{root}/{memory}").strip()):
             _put(f"{folder}/{memory}", nodes)
     except OSError:
         return ""
@@ -188,7 +258,9 @@ def cpuset(name: str, wanted: str) -> str:
 
 
 def confine(mine: Json) -> None:
-    """Keep this process, which becomes a job, and all that it starts on its partition's processors."""
+    """Keep this process, which becomes a job, and all that it starts on its partition's
+    processors.
+    """
     folder = cpuset(mine["name"], mine["cpus"])
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, processors(mine["cpus"]))

@@ -1,4 +1,5 @@
-"""Files of the programs of the lab's owner: copied here once, under their digest; and what else a program needs on a host.
+"""Files of the programs of the lab's owner: copied here once, under their digest; and what else a
+program needs on a host.
 
 They belong to root, and the users of jobs may only read them.
 """
@@ -30,7 +31,9 @@ def digest_of(request: Json) -> str:
 
 
 def ready(server: Daemon, request: Json) -> Json:
-    """What a program lacks here: refused if it is a directory or a user, `files` is false if it is its files."""
+    """What a program lacks here: refused if it is a directory or a user, `files` is false if it is
+    its files.
+    """
     name, paths = request.get("program"), request.get("paths", [])
     if not isinstance(name, str) or not isinstance(paths, list):
         raise bad("program, paths: a name and a list are needed")
@@ -64,9 +67,15 @@ def put(request: Json) -> Json:
     part = f"{FOLDER}/{digest}.part"
     os.makedirs(FOLDER, mode=0o711, exist_ok=True)
     try:
-        fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if offset else os.O_CREAT | os.O_TRUNC), 0o600)
+        fd = os.open(
+            part,
+            os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if offset else os.O_CREAT | os.O_TRUNC),
+            0o600,
+        )
     except FileNotFoundError:
-        raise refused(f"files {digest[:12]}: nothing of them is here, the piece begins at {offset}") from None
+        raise refused(
+            f"files {digest[:12]}: nothing of them is here, the piece begins at {offset}"
+        ) from None
     try:
         size = os.fstat(fd).st_size
         if size != offset:
@@ -87,7 +96,9 @@ def put(request: Json) -> Json:
 
 
 def unpack(packed: bytes, digest: str) -> None:
-    """Make the directory of these files, whole or not at all. Raises: Failure - they are not what the digest names."""
+    """Make the directory of these files, whole or not at all. Raises: Failure - they are not what
+    the digest names.
+    """
     import hashlib
     import io
     import tarfile
@@ -99,7 +110,9 @@ def unpack(packed: bytes, digest: str) -> None:
     except zlib.error as e:
         raise bad(f"files: not gzipped: {e}") from None
     if not stream.eof or hashlib.sha256(data).hexdigest() != digest:
-        raise bad(f"files: cut off, more than {UNPACKED_LIMIT} bytes, or not those of digest {digest[:12]}")
+        raise bad(
+            f"files: cut off, more than {UNPACKED_LIMIT} bytes, or not those of digest {digest[:12]}"
+        )
     folder = f"{FOLDER}/{digest}"
     new = folder + ".new"
     shutil.rmtree(new, ignore_errors=True)
@@ -117,7 +130,8 @@ def unpack(packed: bytes, digest: str) -> None:
                 with open(path, "xb") as file:
                     shutil.copyfileobj(content, file) if content else None
                 os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
-        for place, _, names in os.walk(new):  # its name says that it is whole, also after a power cut
+        # its name says that it is whole, also after a power cut
+        for place, _, names in os.walk(new):
             for path in [*(f"{place}/{name}" for name in names), place]:
                 settled(path)
         shutil.rmtree(folder, ignore_errors=True)

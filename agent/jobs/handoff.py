@@ -1,8 +1,10 @@
-"""The hand-off socket: how the ranks of a running job learn that they are to use other connections, or to pause.
+"""The hand-off socket: how the ranks of a running job learn that they are to use other connections,
+or to pause.
 
-Each running job has a Unix socket on its host. Ranks that connect take part; the agent passes on what the operator asks for, and
-sends `go` or `drop` by itself when the route generation that a move belongs to becomes active or is given up. The ranks decide
-among themselves: nothing sent here is more than a request, and everything received here is untrusted.
+Each running job has a Unix socket on its host. Ranks that connect take part; the agent passes on
+what the operator asks for, and sends `go` or `drop` by itself when the route generation that a move
+belongs to becomes active or is given up. The ranks decide among themselves: nothing sent here is
+more than a request, and everything received here is untrusted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ STATE = RUN + "/ring_changes.json"
 MOVES_KEPT = 8  # of one job, the latest
 PREPARE_LEASE_S, HOLD_LEASE_S, PACE_LEASE_S = 86400, 3600, 3600
 PERIOD_MOST_NS = 60_000_000_000  # no iteration worth shifting takes longer
-LATER_NS = 2_000_000  # the file is written so much later: hosts that share a machine all commit first
+# the file is written so much later: hosts that share a machine all commit first
+LATER_NS = 2_000_000
 
 REACHED = {
     "prepare": frozenset(("prepared", "held", "changed")),
@@ -34,7 +37,8 @@ REACHED = {
     "go": frozenset(("changed",)),
 }
 FAILED = frozenset(("cannot", "void"))
-WAITING = frozenset(("preparing", "prepared", "held"))  # a rank in one of these waits for go or drop
+# a rank in one of these waits for go or drop
+WAITING = frozenset(("preparing", "prepared", "held"))
 
 
 class Wait:
@@ -48,7 +52,15 @@ class Wait:
 class JobSocket(GuardedSocket):
     """The socket of one running job, its ranks and its moves."""
 
-    def __init__(self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
+    def __init__(
+        self,
+        server: Daemon,
+        name: str,
+        pid: int,
+        listener: socket.socket,
+        uid: int,
+        moves: dict[int, Move],
+    ) -> None:
         self.moves = moves
         self.waits: list[Wait] = []
         self.pace: Json | None = None  # the latest, whose word it is, and until when it counts
@@ -63,7 +75,9 @@ class JobSocket(GuardedSocket):
         return [c for c in self.connections if c.number is not None]
 
     def joined(self, rank: Rank, message: Json) -> None:
-        """A rank said who it is. It gets what it missed, and replaces an earlier connection of the same number."""
+        """A rank said who it is. It gets what it missed, and replaces an earlier connection of the
+        same number.
+        """
         for other in self.ranks():
             if other is not rank and other.number == rank.number:
                 other.close()
@@ -101,21 +115,34 @@ class JobSocket(GuardedSocket):
         self.server.timer(time.monotonic_ns() + LATER_NS, self.server.handoff.save)
 
     def rows(self, move: int | None = None) -> list[Json]:
-        """Per rank what it said about `move`, or about the last move it mentioned where it said nothing about this one."""
+        """Per rank what it said about `move`, or about the last move it mentioned where it said
+        nothing about this one.
+        """
         now = time.monotonic_ns()
         ranks = sorted(self.ranks(), key=lambda rank: rank.number or 0)
-        last = [(rank, rank.reported[move if move in rank.reported else next(reversed(rank.reported))]) for rank in ranks]
-        return [dict(message, world=rank.world, silent_s=round((now - rank.last_ns) / 1e9, 3)) for rank, message in last]
+        last = [
+            (rank, rank.reported[move if move in rank.reported else next(reversed(rank.reported))])
+            for rank in ranks
+        ]
+        return [
+            dict(message, world=rank.world, silent_s=round((now - rank.last_ns) / 1e9, 3))
+            for rank, message in last
+        ]
 
     def wait(self, wait: Wait, within_s: float) -> None:
         self.waits.append(wait)
-        wait.timer = self.server.timer(time.monotonic_ns() + int(within_s * 1e9), lambda: self.reply(wait, late=True))
+        wait.timer = self.server.timer(
+            time.monotonic_ns() + int(within_s * 1e9), lambda: self.reply(wait, late=True)
+        )
         self.look()
 
     def look(self) -> None:
         """Answer the requests whose states are reached, or cannot be."""
         for wait in list(self.waits):
-            states = [rank.reported[wait.move]["state"] if wait.move in rank.reported else None for rank in self.ranks()]
+            states = [
+                rank.reported[wait.move]["state"] if wait.move in rank.reported else None
+                for rank in self.ranks()
+            ]
             if all(s in wait.states for s in states) or any(s in FAILED for s in states):
                 self.reply(wait)
 
@@ -129,10 +156,11 @@ class JobSocket(GuardedSocket):
 
 
 class Handoff:
-    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop`, `ring_changes` and
-    `pace`.
+    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`,
+    `go`, `drop`, `ring_changes` and `pace`.
 
-    What was prepared is kept over a restart of the daemon: ranks connect again, and get what was decided meanwhile.
+    What was prepared is kept over a restart of the daemon: ranks connect again, and get what was
+    decided meanwhile.
     """
 
     def __init__(self, server: Daemon) -> None:
@@ -146,7 +174,9 @@ class Handoff:
         return FOLDER + "/" + socket_name(name)
 
     def open(self, name: str, pid: int) -> None:
-        """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs all the same."""
+        """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs
+        all the same.
+        """
         if (found := job_socket(FOLDER, name, "hand-off")) is None:
             return
         kept = self.kept.pop(name, None)
@@ -154,8 +184,11 @@ class Handoff:
         if kept and kept["pid"] == pid and kept["born"] == start_time(pid):
             moves = {int(move): value for move, value in kept["moves"].items()}
         self.jobs[name] = job = JobSocket(self.server, name, pid, *found, moves)
-        for move, value in moves.items():  # the daemon before this one died between its commit and this
-            if value["decided"] is None and value["generation"] == (self.server.generations.active or 0):
+        # the daemon before this one died between its commit and this
+        for move, value in moves.items():
+            if value["decided"] is None and value["generation"] == (
+                self.server.generations.active or 0
+            ):
                 job.decide(move, go(move))
 
     def clean(self) -> None:
@@ -172,7 +205,15 @@ class Handoff:
         self.save()
 
     def save(self) -> None:
-        write(STATE, json.dumps({name: {"pid": j.pid, "born": j.born, "moves": j.moves} for name, j in self.jobs.items()}))
+        write(
+            STATE,
+            json.dumps(
+                {
+                    name: {"pid": j.pid, "born": j.born, "moves": j.moves}
+                    for name, j in self.jobs.items()
+                }
+            ),
+        )
 
     # -- route generations and the fence
 
@@ -186,7 +227,9 @@ class Handoff:
                 job.decide(each, go(each))
 
     def abandoned(self, generation: int) -> None:
-        """A generation was left, or will not become active: its moves are dropped. Ranks that already turned ignore that."""
+        """A generation was left, or will not become active: its moves are dropped. Ranks that
+        already turned ignore that.
+        """
         for job, each, move in self.moves():
             if move["generation"] == generation and move["decided"] != drop(each):
                 job.decide(each, drop(each))
@@ -213,12 +256,22 @@ class Handoff:
             raise bad("rings: a list is needed")
         if traffic is not None and not isinstance(traffic, dict):
             raise bad("traffic: a mapping is needed")
-        message.update({key: value for key, value in (("rings", rings), ("traffic", traffic)) if value is not None})
+        message.update(
+            {
+                key: value
+                for key, value in (("rings", rings), ("traffic", traffic))
+                if value is not None
+            }
+        )
         if len(json.dumps(message)) >= LINE_LIMIT:
             raise bad(f"rings, traffic: more than {LINE_LIMIT} bytes")
-        generation = None if request.get("generation") is None else integer(request, "generation", 1)
+        generation = (
+            None if request.get("generation") is None else integer(request, "generation", 1)
+        )
         if generation is not None and generation == self.server.generations.active:
-            raise refused(f"generation {generation} is active already: prepare without it and use job.go")
+            raise refused(
+                f"generation {generation} is active already: prepare without it and use job.go"
+            )
         wait, within_s = Wait(move, REACHED["prepare"], answer), number(request, "within_s", 30.0)
         job.move(move)["generation"] = generation
         self.save()
@@ -249,8 +302,9 @@ class Handoff:
         return {"name": job.name, "move": move, "ranks": job.rows(move)}
 
     def pace(self, request: Json) -> Json:
-        """Tell the ranks when their iterations are to begin; those that connect later are told, too. Without word after the lease
-        nobody is paced, so nothing is kept over a restart, and no run of the store is needed that others would be older than."""
+        """Tell the ranks when their iterations are to begin; those that connect later are told,
+        too. Without word after the lease nobody is paced, so nothing is kept over a restart, and no
+        run of the store is needed that others would be older than."""
         job = self.job({"name": request.get("job")})
         period_ns, shift_ns = integer(request, "period_ns", 1), integer(request, "shift_ns", 0)
         if period_ns > PERIOD_MOST_NS:
@@ -260,22 +314,34 @@ class Handoff:
         epoch_ns, lease_s = integer(request, "epoch_ns", 0), lease(request, PACE_LEASE_S)
         by = self.paces(job, request)
         job.paced_by = by
-        job.pace = {"do": "pace", "epoch_ns": epoch_ns, "period_ns": period_ns, "shift_ns": shift_ns, "lease_s": lease_s}
+        job.pace = {
+            "do": "pace",
+            "epoch_ns": epoch_ns,
+            "period_ns": period_ns,
+            "shift_ns": shift_ns,
+            "lease_s": lease_s,
+        }
         job.paced_until_ns = time.monotonic_ns() + int(lease_s * 1e9)
         job.send(job.pace)
         return {"job": job.name, "ranks": len(job.ranks())}
 
     def paces(self, job: JobSocket, request: Json) -> str:
-        """Whose word a request is. Raises: Failure - that of another still counts: two would pull the job to and fro."""
+        """Whose word a request is. Raises: Failure - that of another still counts: two would pull
+        the job to and fro.
+        """
         if not isinstance(by := request.get("by", ""), str) or len(by) > 200:
             raise bad(f"by: a word of at most 200 characters is needed, got {by!r:.100}")
         left_ns = job.paced_until_ns - time.monotonic_ns()
         if job.pace is not None and left_ns > 0 and by and job.paced_by not in ("", by):
-            raise refused(f"job {job.name} is paced by {job.paced_by}, for {left_ns / 1e9:.0f} s more")
+            raise refused(
+                f"job {job.name} is paced by {job.paced_by}, for {left_ns / 1e9:.0f} s more"
+            )
         return by
 
     def unpace(self, request: Json) -> Json:
-        """Have the ranks begin when they like; a word that says whose it is ends only that one's pace."""
+        """Have the ranks begin when they like; a word that says whose it is ends only that one's
+        pace.
+        """
         job = self.job({"name": request.get("job")})
         self.paces(job, request)
         job.pace = None
@@ -286,7 +352,13 @@ class Handoff:
         job = self.job(request)
         move = max(job.moves, default=None)
         generation = None if move is None else job.moves[move]["generation"]
-        return {"name": job.name, "move": move, "generation": generation, "ranks": job.rows(), "cut_off": job.cut_off}
+        return {
+            "name": job.name,
+            "move": move,
+            "generation": generation,
+            "ranks": job.rows(),
+            "cut_off": job.cut_off,
+        }
 
 
 def go(move: int, decide: bool = False) -> Json:
@@ -298,7 +370,9 @@ def drop(move: int) -> Json:
 
 
 def lease(request: Json, most: int) -> float:
-    """How long the ranks may obey a request without another one, in s. Raises: Failure - more than `most`, or no time at all."""
+    """How long the ranks may obey a request without another one, in s. Raises: Failure - more than
+    `most`, or no time at all.
+    """
     value = request.get("lease_s")
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= most:
         raise bad(f"lease_s: seconds above 0 and up to {most} are needed, got {value!r}")

@@ -1,5 +1,5 @@
-"""The beats of this host's ranks: files that jobs write (`workloads/progress/heartbeat.py` says what is where), so none is
-trusted.
+"""The beats of this host's ranks: files that jobs write (`workloads/progress/heartbeat.py` says
+what is where), so none is trusted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def heartbeats(server: Daemon, request: Json) -> Json:
 
 
 def read(path: str, after: int) -> Json:
-    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed, wait, without a processor (0: not
-    known), without a receiver's window; then TCP segments sent again, datagrams that the host refused.
+    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed,
+    wait, without a processor (0: not known), without a receiver's window; then TCP segments sent
+    again, datagrams that the host refused.
 
     Raises: OSError, ValueError - there is none, or it is none.
     """
@@ -48,23 +49,40 @@ def read(path: str, after: int) -> Json:
 
 
 def parsed(data: bytes, after: int, now: int) -> Json:
-    """As `read`, of the bytes of the file. `now`: CLOCK_MONOTONIC, ns. Raises: ValueError - they are none."""
+    """As `read`, of the bytes of the file. `now`: CLOCK_MONOTONIC, ns. Raises: ValueError - they
+    are none.
+    """
     if len(data) != SIZE:
         raise ValueError("the file was cut off")
     magic, pid, rank, iteration, since, phase, written, alive, save = HEAD.unpack_from(data)
-    if magic != MAGIC or phase >= len(PHASES) or not 0 <= iteration <= HIGHEST or not 0 <= written <= HIGHEST:
+    if (
+        magic != MAGIC
+        or phase >= len(PHASES)
+        or not 0 <= iteration <= HIGHEST
+        or not 0 <= written <= HIGHEST
+    ):
         raise ValueError("the file has other content than a beat")
     if not (0 <= since <= now and 0 <= alive <= now):
         raise ValueError("the file has a time that is yet to come")
     if not 0 <= save <= LONGEST_NS:
         raise ValueError("the file has a checkpoint that took longer than 12 days")
     times = []
-    for n in range(max(0, written - ROWS + 1), written):  # the oldest row may be the one that is written just now
+    # the oldest row may be the one that is written just now
+    for n in range(max(0, written - ROWS + 1), written):
         number, begin, *spans = ROW.unpack_from(data, ROWS_AT + n % ROWS * ROW.size)
-        if after < number <= HIGHEST and 0 <= begin <= LATEST_NS and all(0 <= span <= LONGEST_NS for span in spans):
-            times.append([number, begin, *(-(-span // 1000) for span in spans[:-COUNTS]), *spans[-COUNTS:]])
+        if (
+            after < number <= HIGHEST
+            and 0 <= begin <= LATEST_NS
+            and all(0 <= span <= LONGEST_NS for span in spans)
+        ):
+            times.append(
+                [number, begin, *(-(-span // 1000) for span in spans[:-COUNTS]), *spans[-COUNTS:]]
+            )
             after = number
-    ages = {"age_s": round((now - since) / 1e9, 6), "alive_s": round((now - alive) / 1e9, 6) if alive else None}
+    ages = {
+        "age_s": round((now - since) / 1e9, 6),
+        "alive_s": round((now - alive) / 1e9, 6) if alive else None,
+    }
     ages["save_s"] = round(save / 1e9, 6)
     heartbeat = {"pid": pid, "rank": rank, "iteration": iteration, "phase": PHASES[phase]}
     return {"heartbeat": dict(heartbeat, **ages), "times": times}

@@ -1,4 +1,6 @@
-"""A Unix socket for the processes of one running job, which this job alone may open and which costs the daemon little."""
+"""A Unix socket for the processes of one running job, which this job alone may open and which costs
+the daemon little.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ ACCEPTS = (128, 8.0)  # connections at once, connections a second after that
 
 
 class GuardedSocket:
-    """The socket of one job that runs as process `pid`; who comes from another job or user is refused."""
+    """The socket of one job that runs as process `pid`; who comes from another job or user is
+    refused.
+    """
 
-    def __init__(self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int) -> None:
+    def __init__(
+        self, server: Daemon, name: str, pid: int, listener: socket.socket, uid: int
+    ) -> None:
         self.server, self.name, self.pid, self.listener, self.uid = server, name, pid, listener, uid
         self.born = start_time(pid)
         self.connections: set[Any] = set()
@@ -76,7 +82,9 @@ class GuardedSocket:
 
     def refusal(self, peer: socket.socket) -> str | None:
         """Why a connection does not come from this job; None where it does."""
-        pid, uid, _ = struct.unpack("=iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack(
+            "=iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         if uid not in (0, self.uid):
             return f"process {pid} is of user {uid}, not of the job's, {self.uid}"
         try:
@@ -85,7 +93,9 @@ class GuardedSocket:
             session = 0
         if session != self.pid:
             return f"process {pid} is of session {session}, not of the job's, {self.pid}"
-        return f"more than {CONNECTIONS} connections" if len(self.connections) >= CONNECTIONS else None
+        return (
+            f"more than {CONNECTIONS} connections" if len(self.connections) >= CONNECTIONS else None
+        )
 
     def shut(self) -> None:
         """End every connection, because the job ended."""
@@ -96,7 +106,9 @@ class GuardedSocket:
 
 
 def opened(folder: str) -> int:
-    """A descriptor of a directory of sockets. Raises: OSError - none, or others than root may write there."""
+    """A descriptor of a directory of sockets. Raises: OSError - none, or others than root may write
+    there.
+    """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(fd)
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -106,9 +118,13 @@ def opened(folder: str) -> int:
 
 
 def bound(where: str, base: str, uid: int, gid: int) -> socket.socket:
-    """Listen on a socket that this user alone may open. Its path may be long, that of its directory's descriptor is not."""
+    """Listen on a socket that this user alone may open. Its path may be long, that of its
+    directory's descriptor is not.
+    """
     folder = opened(where)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    listener = socket.socket(
+        socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    )
     mask = os.umask(0o177)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -126,7 +142,9 @@ def bound(where: str, base: str, uid: int, gid: int) -> socket.socket:
 
 
 def job_socket(where: str, name: str, what: str) -> tuple[socket.socket, int] | None:
-    """The socket `what` of the running job `name`, and its user. None where there is none, which the log says: the job runs on."""
+    """The socket `what` of the running job `name`, and its user. None where there is none, which
+    the log says: the job runs on.
+    """
     try:
         owner = os.lstat(f"{VAR}/jobs/{name}")
         return bound(where, socket_name(name), owner.st_uid, owner.st_gid), owner.st_uid
@@ -147,7 +165,9 @@ def clean(where: str, used: Collection[str]) -> None:
 
 
 def socket_name(name: str) -> str:
-    """The file of a job's socket: a digest, because a socket's path has 108 bytes (unix(7)) and a job's name may have 100."""
+    """The file of a job's socket: a digest, because a socket's path has 108 bytes (unix(7)) and a
+    job's name may have 100.
+    """
     import hashlib
 
     return hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Programs run for the operator: started, watched, stopped, read.
 
-They run as the user that provisioning names, `job_user`, or one of its `job_users`, and own their directory and nothing else. The
-shell around them and the records of them belong to root, so that a job cannot name another process to be stopped, nor another exit
-status.
+They run as the user that provisioning names, `job_user`, or one of its `job_users`, and own their
+directory and nothing else. The shell around them and the records of them belong to root, so that a
+job cannot name another process to be stopped, nor another exit status.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ if TYPE_CHECKING:
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 LEFT_S = 2.0  # what a job that ends by itself leaves behind may take so long to end (s)
-SLICE_NS = 500_000  # the daemon looks through /proc for so long at once, and does what else is due between
+# the daemon looks through /proc for so long at once, and does what else is due between
+SLICE_NS = 500_000
 SECRETS_KEPT, SECRET_LIMIT = 32, 4096  # jobs; bytes of the variables of one
 CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
-# The shell stays between us and the job so that its exit status is written down even when no daemon runs at that moment.
+# The shell stays between us and the job so that its exit status is written down even when no daemon
+# runs at that moment.
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
 
 
 def job_name(request: Json, key: str = "name") -> str:
-    """The field of a request that names a job. Raises: Failure - it is no such name, and might be a path."""
+    """The field of a request that names a job. Raises: Failure - it is no such name, and might be a
+    path.
+    """
     name = request.get(key)
     if not isinstance(name, str) or not JOB_NAME.match(name):
         raise bad(f"{key}: letters, digits, dot, dash and underscore are allowed, got {name!r}")
@@ -51,14 +55,16 @@ def job_name(request: Json, key: str = "name") -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
+    """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a
+    zombie.
+    """
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def prepare(mine: Json) -> None:
-    """In the child: leave the daemon's priority, keep to the processors of its partition `mine`, if it is of one, and lift what
-    root is not held to and a user would be.
+    """In the child: leave the daemon's priority, keep to the processors of its partition `mine`, if
+    it is of one, and lift what root is not held to and a user would be.
 
     That is memory pinned for RDMA, and threads, which are counted over all jobs of a user.
     """
@@ -72,7 +78,9 @@ def prepare(mine: Json) -> None:
 
 
 def own(path: str, user: pwd.struct_passwd | None) -> None:
-    """Make a directory in one of root's that belongs to `user` (None: root) with all plain files in it."""
+    """Make a directory in one of root's that belongs to `user` (None: root) with all plain files in
+    it.
+    """
     os.makedirs(path, mode=0o700, exist_ok=True)
     uid, gid = (user.pw_uid, user.pw_gid) if user else (0, 0)
     if os.lstat(path).st_uid == uid:
@@ -80,13 +88,16 @@ def own(path: str, user: pwd.struct_passwd | None) -> None:
     for name in os.listdir(path):
         file = os.path.join(path, name)
         found = os.lstat(file)
-        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # a hard link may name a file of another user
+        # a hard link may name a file of another user
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             os.chown(file, uid, gid, follow_symlinks=False)
     os.chown(path, uid, gid)
 
 
 class Jobs:
-    """Programs started for the operator, each in a session of its own; they outlive the daemon and the next one finds them."""
+    """Programs started for the operator, each in a session of its own; they outlive the daemon and
+    the next one finds them.
+    """
 
     def __init__(self, server: Daemon) -> None:
         self.server = server
@@ -97,7 +108,8 @@ class Jobs:
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
             where = VAR + "/jobs/" + name
-            if self.state(where)["state"] == "absent":  # the daemon died while it started this, which may run unseen
+            # the daemon died while it started this, which may run unseen
+            if self.state(where)["state"] == "absent":
                 self.swept(lambda: None, self.left(where))
         server.handoff.clean()
         server.slots.notices.clean()
@@ -106,7 +118,9 @@ class Jobs:
         return VAR + "/jobs/" + job_name(request)
 
     def swept(self, then: Callable[[], object], *steps: Iterator[None]) -> None:
-        """Take these steps, a few at a time, for slots turn and leases end meanwhile; then call `then`. One sweep after another."""
+        """Take these steps, a few at a time, for slots turn and leases end meanwhile; then call
+        `then`. One sweep after another.
+        """
         self.sweeps.append((itertools.chain(*steps), then))
         if len(self.sweeps) == 1:
             self.server.timer(0, self.sweep)
@@ -132,7 +146,9 @@ class Jobs:
             yield from kill_left(where)
 
     def start(self, request: Json, attempt: Attempt) -> None:
-        """Start a job once nothing is left of the one before it. attempt: makes the answer of what it is given."""
+        """Start a job once nothing is left of the one before it. attempt: makes the answer of what
+        it is given.
+        """
         where = self.directory(request)
         argv, env = request.get("argv"), request.get("env", {})
         if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
@@ -145,7 +161,9 @@ class Jobs:
         self.swept(lambda: attempt(lambda: self.launch(request, where, user)), self.left(where))
 
     def launch(self, request: Json, where: str, user: pwd.struct_passwd | None) -> Json:
-        """Start a job whose request is right. Raises: Failure - a newer run came or one was started meanwhile; no such program."""
+        """Start a job whose request is right. Raises: Failure - a newer run came or one was started
+        meanwhile; no such program.
+        """
         self.server.fence.check("job.start", request)
         self.refuse_running(request, where)
         wishes = self.wishes(request)
@@ -158,7 +176,9 @@ class Jobs:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
         os.makedirs(where, mode=0o700)
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))
+        }
         environment.update(env, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
         environment["TESTBED_SLOTS"] = self.server.slots.notices.path(request["name"])
         environment.update(self.secrets.pop(request["name"], {}))
@@ -167,7 +187,9 @@ class Jobs:
         if mine.get("mig"):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine["mig"])
         if request.get("checkpoints") is not None:
-            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
+            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(
+                job_name(request, "checkpoints"), user
+            )
         prefix: list[str] = []
         if user:
             environment.update(HOME=where, USER=user.pw_name, LOGNAME=user.pw_name)
@@ -189,18 +211,25 @@ class Jobs:
                 preexec_fn=lambda: prepare(mine),
             )
         except OSError as e:
-            raise refused("job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)) from None
+            raise refused(
+                "job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)
+            ) from None
         finally:
             os.close(log)
         if request.get("cpus"):
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(child.pid, request["cpus"])
-        # Where the scheduler shares the processor between sessions (autogroup), a job is one session and so is each login: without
-        # this, Ansible and sshd get a sliver of a busy host.
+        # Where the scheduler shares the processor between sessions (autogroup), a job is one
+        # session and so is each login: without this, Ansible and sshd get a sliver of a busy host.
         with contextlib.suppress(OSError), open(f"/proc/{child.pid}/autogroup", "w") as autogroup:
             autogroup.write("10")
         self.children[request["name"]] = child
-        spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv}
+        spec = {
+            "pid": child.pid,
+            "born": start_time(child.pid),
+            "started_ns": time.monotonic_ns(),
+            "argv": argv,
+        }
         write(noted + ".json", json.dumps(spec))
         self.watch(request["name"])
         for mechanism, wanted in wishes:
@@ -208,19 +237,31 @@ class Jobs:
         return {"name": request["name"], "pid": child.pid, "directory": where}
 
     def wishes(self, request: Json) -> list[tuple[Mechanism, Json]]:
-        """What a job that is to start wishes of each mechanism. Raises: Failure - this host cannot have it."""
+        """What a job that is to start wishes of each mechanism. Raises: Failure - this host cannot
+        have it.
+        """
         wishes = ((mechanism, mechanism.wish(request)) for mechanism in self.server.mechanisms)
         return [(mechanism, wanted) for mechanism, wanted in wishes if wanted is not None]
 
     def refuse_running(self, request: Json, where: str) -> None:
         if (found := self.state(where))["state"] == "running":
-            raise refused("job {} is already running (pid {})".format(request["name"], found["pid"]))
+            raise refused(
+                "job {} is already running (pid {})".format(request["name"], found["pid"])
+            )
 
     def secret(self, request: Json) -> Json:
-        """Keep variables for the next start of a job, in memory: what starts it may travel on a command line, which others read."""
+        """Keep variables for the next start of a job, in memory: what starts it may travel on a
+        command line, which others read.
+        """
         name, env = job_name(request), request.get("env")
-        if not isinstance(env, dict) or not all(isinstance(v, str) for v in env.values()) or len(json.dumps(env)) > SECRET_LIMIT:
-            raise bad(f"env: a mapping of words to words is needed, of {SECRET_LIMIT} bytes at most")
+        if (
+            not isinstance(env, dict)
+            or not all(isinstance(v, str) for v in env.values())
+            or len(json.dumps(env)) > SECRET_LIMIT
+        ):
+            raise bad(
+                f"env: a mapping of words to words is needed, of {SECRET_LIMIT} bytes at most"
+            )
         self.secrets.pop(name, None)
         while len(self.secrets) >= SECRETS_KEPT:
             del self.secrets[next(iter(self.secrets))]
@@ -235,17 +276,25 @@ class Jobs:
         name = self.server.facts.get("job_user") or "root"
         if wanted is not None and wanted != name:
             if not isinstance(wanted, str) or wanted not in self.server.facts.get("job_users", ()):
-                raise refused(f"user {wanted!r} is not among those that provisioning lets programs run as")
+                raise refused(
+                    f"user {wanted!r} is not among those that provisioning lets programs run as"
+                )
             name = wanted
         try:
             found = pwd.getpwnam(name)
         except KeyError:
-            adds = "; testbed up adds it" if wanted is None else ", which a program of the inventory names; add it there"
+            adds = (
+                "; testbed up adds it"
+                if wanted is None
+                else ", which a program of the inventory names; add it there"
+            )
             raise refused(f"no user {name} on this host to run jobs as{adds}") from None
         return found if found.pw_uid else None
 
     def has_user(self) -> bool:
-        """Whether there is the user that jobs run as; it may have been taken away since the host was provisioned."""
+        """Whether there is the user that jobs run as; it may have been taken away since the host
+        was provisioned.
+        """
         try:
             self.user()
         except Failure:
@@ -253,7 +302,9 @@ class Jobs:
         return True
 
     def checkpoints(self, name: str, user: pwd.struct_passwd | None) -> str:
-        """The directory of a job's checkpoints, which outlives the job; those of the jobs longest gone are dropped."""
+        """The directory of a job's checkpoints, which outlives the job; those of the jobs longest
+        gone are dropped.
+        """
         folder = VAR + "/checkpoints/"
         own(folder + name, user)
         os.utime(folder + name)
@@ -274,15 +325,25 @@ class Jobs:
         found = {"pid": spec["pid"], "directory": where}
         if spec["born"] is not None and start_time(spec["pid"]) == spec["born"]:
             return dict(found, state="running")
-        return dict(found, state="exited", code=int(code)) if code.isdigit() else dict(found, state="killed")
+        return (
+            dict(found, state="exited", code=int(code))
+            if code.isdigit()
+            else dict(found, state="killed")
+        )
 
     def status(self, request: Json) -> Json:
         if request.get("name") is None:
-            return {"jobs": {n: self.state(VAR + "/jobs/" + n) for n in sorted(os.listdir(VAR + "/jobs"))}}
+            return {
+                "jobs": {
+                    n: self.state(VAR + "/jobs/" + n) for n in sorted(os.listdir(VAR + "/jobs"))
+                }
+            }
         return dict(self.state(self.directory(request)), name=request["name"])
 
     def watch(self, name: str) -> None:
-        """Get notified of the end of a job through a pidfd, which works for processes that are not our children too."""
+        """Get notified of the end of a job through a pidfd, which works for processes that are not
+        our children too.
+        """
         state = self.state(VAR + "/jobs/" + name)
         if state["state"] != "running" or name in self.watched:
             return
@@ -307,11 +368,18 @@ class Jobs:
         if child is not None:
             child.wait()
         where = VAR + "/jobs/" + name
-        self.server.timer(time.monotonic_ns() + int(LEFT_S * 1e9), lambda: self.swept(lambda: None, self.left(where)))
-        self.server.broadcast(dict(self.state(where), event="job", name=name, t_ns=time.monotonic_ns()))
+        self.server.timer(
+            time.monotonic_ns() + int(LEFT_S * 1e9),
+            lambda: self.swept(lambda: None, self.left(where)),
+        )
+        self.server.broadcast(
+            dict(self.state(where), event="job", name=name, t_ns=time.monotonic_ns())
+        )
 
     def stop(self, request: Json, answer: Answer) -> None:
-        """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone. What it left behind is killed."""
+        """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone. What it
+        left behind is killed.
+        """
         where = self.directory(request)
         state = self.state(where)
         give_up = time.monotonic_ns() + int(number(request, "grace_s", 5.0) * 1e9)
@@ -327,7 +395,8 @@ class Jobs:
         def look(killed: bool = False) -> None:
             if start_time(pid) != born:
                 reply = dict(self.state(where), name=request["name"], killed=killed)
-                self.swept(lambda: answer(reply), kill_session(pid), self.left(where))  # what the job left behind
+                # what the job left behind
+                self.swept(lambda: answer(reply), kill_session(pid), self.left(where))
                 return
             now = time.monotonic_ns()
             if now >= give_up and not killed:
@@ -347,7 +416,9 @@ class Jobs:
             answer(dict(state, name=request["name"]))
 
     def tail(self, request: Json) -> Json:
-        """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative offset counts from the end."""
+        """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative
+        offset counts from the end.
+        """
         where = self.directory(request)
         state = self.state(where)
         name = request.get("file") or "log"
@@ -357,7 +428,8 @@ class Jobs:
         limit = min(integer(request, "limit", 1) if "limit" in request else TAIL_LIMIT, TAIL_LIMIT)
         offset = request.get("offset", 0)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # the job may have put anything there
+            # the job may have put anything there
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return {"data": "", "offset": 0, "size": 0, "state": state["state"]}
         except OSError as e:
@@ -370,5 +442,11 @@ class Jobs:
             data = os.pread(fd, limit, offset)
         finally:
             os.close(fd)
-        whole = data[: data.rfind(b"\n") + 1] or data  # whole lines, so that no character is cut in two
-        return {"data": whole.decode("utf-8", "replace"), "offset": offset + len(whole), "size": size, "state": state["state"]}
+        # whole lines, so that no character is cut in two
+        whole = data[: data.rfind(b"\n") + 1] or data
+        return {
+            "data": whole.decode("utf-8", "replace"),
+            "offset": offset + len(whole),
+            "size": size,
+            "state": state["state"],
+        }

@@ -1,4 +1,6 @@
-"""One rank's connection to the hand-off socket. Whatever it sends is checked and bounded; what it may cost the daemon is, too."""
+"""One rank's connection to the hand-off socket. Whatever it sends is checked and bounded; what it
+may cost the daemon is, too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from agent.shapes import Daemon, Json
 
     class Job(Protocol):
-        """The job of a rank, which it tells what it said. cut_off: why a connection was, the latest."""
+        """The job of a rank, which it tells what it said. cut_off: why a connection was, the
+        latest.
+        """
 
         cut_off: str | None
 
@@ -27,17 +31,25 @@ if TYPE_CHECKING:
 
 RANK_LINE = 16 << 10  # bytes: the longest line that a rank may send
 RANK_BACKLOG = 4 << 20  # bytes that a rank may leave unread: a few of the longest requests
-RANK_SENDS = (128 << 10, 32 << 10)  # bytes at once, bytes a second after that; each line counts LINE_COST more
+# bytes at once, bytes a second after that; each line counts LINE_COST more
+RANK_SENDS = (128 << 10, 32 << 10)
 LINE_COST = 256
 REPORTS_KEPT = 4  # moves of which a rank's last message is kept
-WHOLE = {"rank": (0, 65535), "world": (1, 65536), "move": (0, 1 << 53), "iteration": (-1, 1 << 53), "after": (-1, 1 << 53)}
+WHOLE = {
+    "rank": (0, 65535),
+    "world": (1, 65536),
+    "move": (0, 1 << 53),
+    "iteration": (-1, 1 << 53),
+    "after": (-1, 1 << 53),
+}
 WHOLE["t_ns"] = (0, (1 << 63) - 1)
 TIMES = ("took_ms", "held_ms", "stall_ms")
 TIME_MOST_MS = 1e9
 
 
 def checked(line: bytes) -> Json:
-    """What a rank said: its known fields, of the right type and in range; other fields are left out.
+    """What a rank said: its known fields, of the right type and in range; other fields are left
+    out.
 
     Raises: ValueError - not a JSON object, a field is missing, or has the wrong type or range.
     """
@@ -115,7 +127,11 @@ class Rank(Lines):
             self.cut(str(e))
             return
         self.last_ns = time.monotonic_ns()
-        first, self.number, self.world = self.number is None, message["rank"], message.pop("world", self.world)
+        first, self.number, self.world = (
+            self.number is None,
+            message["rank"],
+            message.pop("world", self.world),
+        )
         before = self.reported.pop(message["move"], None)
         self.reported[message["move"]] = message = {**(before or {}), **message}
         while len(self.reported) > REPORTS_KEPT:

@@ -1,4 +1,6 @@
-"""Processes that a job leaves behind: found by its session, or by the environment they were started with, and killed."""
+"""Processes that a job leaves behind: found by its session, or by the environment they were started
+with, and killed.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,23 @@ ROUNDS = 8  # looks for what was started while others were killed
 
 
 def kill_session(leader: int) -> Iterator[None]:
-    """SIGKILL to all processes of a session: a program may put some into process groups of their own. Pauses at each process."""
+    """SIGKILL to all processes of a session: a program may put some into process groups of their
+    own. Pauses at each process.
+    """
     for name in os.listdir("/proc"):
         yield
-        if name.isdigit() and read(f"/proc/{name}/stat").rpartition(")")[2].split()[3:4] == [str(leader)]:
+        if name.isdigit() and read(f"/proc/{name}/stat").rpartition(")")[2].split()[3:4] == [
+            str(leader)
+        ]:
             with contextlib.suppress(OSError):
                 os.kill(int(name), signal.SIGKILL)
 
 
 def of_job(pid: str, mark: bytes, uid: int) -> bool:
     """Whether a process was started with this in its environment, and runs as this user."""
-    rows = [line.split() for line in read(f"/proc/{pid}/status").splitlines() if line.startswith("Uid:")]
+    rows = [
+        line.split() for line in read(f"/proc/{pid}/status").splitlines() if line.startswith("Uid:")
+    ]
     if not rows or rows[0][1] != str(uid):
         return False
     try:
@@ -39,10 +47,12 @@ def of_job(pid: str, mark: bytes, uid: int) -> bool:
 
 
 def kill_left(where: str) -> Iterator[None]:
-    """SIGKILL to what a job that has ended left behind, also in sessions of its own: it would hold GPUs and ports of the next one.
+    """SIGKILL to what a job that has ended left behind, also in sessions of its own: it would hold
+    GPUs and ports of the next one.
 
-    Pauses at each process. It is told by the environment it was started with, so a program that cleared its own is not found; and
-    only what runs as the job's user, for others may write there what they like.
+    Pauses at each process. It is told by the environment it was started with, so a program that
+    cleared its own is not found; and only what runs as the job's user, for others may write there
+    what they like.
     """
     try:
         uid = os.lstat(where).st_uid

@@ -22,9 +22,11 @@ SIGNATURE = 32  # hexadecimal digits: 128 bits of HMAC-SHA256 (RFC 2104 section 
 
 
 class Look:
-    """One look at the fibre ends: who answered each port and whom it hears, by frames of this look alone.
+    """One look at the fibre ends: who answered each port and whom it hears, by frames of this look
+    alone.
 
-    key: signs the frames of this look; without it a sender can neither ask nor answer. None: unsigned.
+    key: signs the frames of this look; without it a sender can neither ask nor answer. None:
+    unsigned.
     """
 
     def __init__(self, key: bytes | None) -> None:
@@ -48,7 +50,9 @@ class Look:
         return message
 
     def opens(self, kind: str, message: Json) -> bool:
-        """Whether the message is of this look: signed with its key, or unsigned where it has none."""
+        """Whether the message is of this look: signed with its key, or unsigned where it has
+        none.
+        """
         if self.key is None:
             return "s" not in message
         import hmac
@@ -58,18 +62,22 @@ class Look:
 
 
 class FibreEnds:
-    """Who is at the other end of each fibre: small frames that no router forwards, answered by the agent there.
+    """Who is at the other end of each fibre: small frames that no router forwards, answered by the
+    agent there.
 
-    `answered`: who received our light and said so; `heard`: whose light we receive. On a duplex link both are the same. Frames of a
-    look with a key are signed with HMAC-SHA256 over their content; the operator gives every host the key over SSH, a new one for
-    every look, so that no other sender can claim to be a port or replay an earlier frame.
+    `answered`: who received our light and said so; `heard`: whose light we receive. On a duplex
+    link both are the same. Frames of a look with a key are signed with HMAC-SHA256 over their
+    content; the operator gives every host the key over SSH, a new one for every look, so that no
+    other sender can claim to be a port or replay an earlier frame.
     """
 
     def __init__(self, server: Daemon) -> None:
         self.server = server
         self.looks: dict[str, Look] = {}
         self.socket = socket.socket(
-            socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, socket.htons(ETHERTYPE)
+            socket.AF_PACKET,
+            socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+            socket.htons(ETHERTYPE),
         )
         server.register(self.socket.fileno(), self.receive)
 
@@ -78,10 +86,11 @@ class FibreEnds:
         self.socket.sendto(text, (interface, ETHERTYPE, 0, 0, target))
 
     def neighbours(self, request: Json, answer: Answer) -> None:
-        """Ask at `ports` until each is answered or time is up; reply once every lit port of `hear` has received a frame.
+        """Ask at `ports` until each is answered or time is up; reply once every lit port of `hear`
+        has received a frame.
 
-        Without `hear`: once every lit port was answered. Asking goes on afterwards where no answer came, because on a one-way link
-        none can, and the far end may still be waiting for a frame.
+        Without `hear`: once every lit port was answered. Asking goes on afterwards where no answer
+        came, because on a one-way link none can, and the far end may still be waiting for a frame.
         """
         ports = self.server.ports
         wanted = sorted(ports) if request.get("ports") is None else request["ports"]
@@ -115,7 +124,11 @@ class FibreEnds:
             replied = True
             found: Json = {}
             for port in dict.fromkeys([*wanted, *(hear or [])]):
-                found[str(port)] = {"interface": ports[port], "carrier": lit(port), "answered": look.answered.get(port)}
+                found[str(port)] = {
+                    "interface": ports[port],
+                    "carrier": lit(port),
+                    "answered": look.answered.get(port),
+                }
                 found[str(port)]["heard"] = look.heard.get(port)
             answer({"ports": found})
 
@@ -128,9 +141,13 @@ class FibreEnds:
                 return
             for port in missing:
                 with contextlib.suppress(OSError):  # dark
-                    self.send(ports[port], b"\xff" * 6, look.sealed("q", nonce, self.server.host, port))
+                    self.send(
+                        ports[port], b"\xff" * 6, look.sealed("q", nonce, self.server.host, port)
+                    )
             # Once all have answered, this look stays only to answer others.
-            self.server.timer(min(end, now + pause) if missing else end, lambda: ask(min(2 * pause, 64_000_000)))
+            self.server.timer(
+                min(end, now + pause) if missing else end, lambda: ask(min(2 * pause, 64_000_000))
+            )
 
         def news() -> None:
             if not replied and known():
@@ -163,10 +180,13 @@ class FibreEnds:
         for look in looks:
             look.heard[port] = peer
         if kind == "q":
-            # An unsigned question is answered without a look of our own: it says no more than it shows.
+            # An unsigned question is answered without a look of our own: it says no more than it
+            # shows.
             reply = looks[0] if looks else Look(None) if "s" not in message else None
             if reply is not None:
-                self.send(interface, sender, reply.sealed("a", message["q"], self.server.host, port))
+                self.send(
+                    interface, sender, reply.sealed("a", message["q"], self.server.host, port)
+                )
         elif message["a"] in self.looks and self.looks[message["a"]] in looks:
             self.looks[message["a"]].answered[port] = peer
         for look in looks:

@@ -1,6 +1,8 @@
-"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the agent. A PCIe reading takes 20 ms.
+"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the agent.
+A PCIe reading takes 20 ms.
 
-`agent/__main__.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where there is no NVML or no GPU.
+`agent/__main__.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where
+there is no NVML or no GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ class Utilization(ctypes.Structure):
 
 
 class Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 class FieldValue(ctypes.Structure):
@@ -64,7 +70,11 @@ class Nvml:
     def __init__(self) -> None:
         self.lib = ctypes.CDLL(LIBRARY)
         count = ctypes.c_uint()
-        if self.lib.nvmlInit_v2() or self.lib.nvmlDeviceGetCount_v2(ctypes.byref(count)) or not count.value:
+        if (
+            self.lib.nvmlInit_v2()
+            or self.lib.nvmlDeviceGetCount_v2(ctypes.byref(count))
+            or not count.value
+        ):
             raise OSError("NVML finds no GPU")
         self.gpus: list[tuple[int, ctypes.c_void_p]] = []
         for index in range(count.value):
@@ -88,7 +98,10 @@ class Nvml:
             self.ask("nvmlDeviceGetPowerUsage", handle, ctypes.c_uint),
         )
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle, Memory)
-        sent, received = (self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, path) for path in (PCIE_TX, PCIE_RX))
+        sent, received = (
+            self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, path)
+            for path in (PCIE_TX, PCIE_RX)
+        )
         if busy is not None:
             found["util"] = busy.gpu
         if power is not None:
@@ -97,8 +110,12 @@ class Nvml:
             found["mem_bytes"] = memory.used
         if sent is not None and received is not None:
             found["pcie_bytes_per_s"] = (sent.value + received.value) * 1000
-        fields = (FieldValue * 2)(FieldValue(NVLINK_DATA_TX, ALL_LINKS), FieldValue(NVLINK_DATA_RX, ALL_LINKS))
-        if not self.lib.nvmlDeviceGetFieldValues(handle, 2, fields) and not any(f.result for f in fields):
+        fields = (FieldValue * 2)(
+            FieldValue(NVLINK_DATA_TX, ALL_LINKS), FieldValue(NVLINK_DATA_RX, ALL_LINKS)
+        )
+        if not self.lib.nvmlDeviceGetFieldValues(handle, 2, fields) and not any(
+            f.result for f in fields
+        ):
             found["nvlink_tx_bytes"], found["nvlink_rx_bytes"] = (f.value * 1024 for f in fields)
         return found
 
@@ -156,7 +173,9 @@ class Gpus:
 
 
 def gpus(server: Daemon, request: Json, client: Client) -> Json:
-    """With `interval_s` (s, >= 0.1) look at this host's GPUs from now on; null or 0 ends it. A host without GPUs stays silent."""
+    """With `interval_s` (s, >= 0.1) look at this host's GPUs from now on; null or 0 ends it. A host
+    without GPUs stays silent.
+    """
     interval_s = number(request, "interval_s", None) or 0
     if 0 < interval_s < LEAST_S:
         raise bad(f"interval_s: at least {LEAST_S} seconds are needed, got {interval_s!r}")

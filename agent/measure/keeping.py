@@ -1,7 +1,8 @@
 """Port counters while a job runs, kept in a file of this host until the operator fetches them.
 
-Once a second at first, then more sparsely, down to a sample every 8 s: about a megabyte a day. All hosts sample at the same
-moment of the second, as far as their clocks agree, so that their rates can be added up.
+Once a second at first, then more sparsely, down to a sample every 8 s: about a megabyte a day. All
+hosts sample at the same moment of the second, as far as their clocks agree, so that their rates can
+be added up.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def keep(server: Daemon, request: Json) -> Json:
 
 
 def kept(out: int, ports: dict[int, str], pid: int, born: int | None, step_ns: int) -> None:
-    """Sample until the process `pid` that was born then is gone; a JSON line for every few samples."""
+    """Sample until the process `pid` that was born then is gone; a JSON line for every few
+    samples.
+    """
     host = Host(ports)
     samples = Samples(host)
     rows: list[bytes] = []
@@ -83,13 +86,21 @@ def kept(out: int, ports: dict[int, str], pid: int, born: int | None, step_ns: i
 
 def put(out: int, numbers: list[int], rows: list[bytes]) -> None:
     packed = base64.b64encode(zlib.compress(b"".join(rows), 6)).decode()
-    line = {"t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "numbers": numbers, "rows": packed}
+    line = {
+        "t_ns": time.monotonic_ns(),
+        "wall_ns": time.time_ns(),
+        "numbers": numbers,
+        "rows": packed,
+    }
     os.write(out, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def fetch(request: Json) -> Json:
     """Return whole lines of what was kept of the job `name` from byte `offset` on."""
-    path, offset = f"{FOLDER}/{job_name(request)}", integer(request, "offset", 0) if "offset" in request else 0
+    path, offset = (
+        f"{FOLDER}/{job_name(request)}",
+        integer(request, "offset", 0) if "offset" in request else 0,
+    )
     data, size = b"", 0
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

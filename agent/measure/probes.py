@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 PROBE_PORT = 7187
 CROSS_S = 2.0
-EACH_NS = 100_000  # to send, answer and read one probe on a shared core: asked again sooner, all would be asked twice
+# to send, answer and read one probe on a shared core: asked again sooner, all would be asked twice
+EACH_NS = 100_000
 
 
 class Rounds:
-    """Ask many at once, ask again those that stay silent after 4, 8, 16... ms, answer when all are known or time is up."""
+    """Ask many at once, ask again those that stay silent after 4, 8, 16... ms, answer when all are
+    known or time is up.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class Rounds:
 
 
 class Probes:
-    """Path probes: a UDP echo that reports how often the packet was forwarded, from the TTL it arrived with."""
+    """Path probes: a UDP echo that reports how often the packet was forwarded, from the TTL it
+    arrived with.
+    """
 
     HEAD = struct.Struct("=4sQ")
 
@@ -74,7 +79,9 @@ class Probes:
         server.register(self.socket.fileno(), self.answers)
 
     def udp(self, address: str, port: int) -> socket.socket:
-        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        s = socket.socket(
+            socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         s.setsockopt(socket.SOL_IP, 15, 1)  # IP_FREEBIND: the address may come later
         s.setsockopt(socket.SOL_IP, 12, 1)  # IP_RECVTTL
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -104,17 +111,30 @@ class Probes:
         for _ in range(64):
             try:
                 data, ancillary, _, sender = s.recvmsg(256, 64)
-                if len(data) >= 64 and data[:4] == b"TBq1":  # the answer is never longer than the question
-                    s.sendto(b"TBa1" + data[4:12] + bytes([self.ttl(ancillary) & 255]) + name, sender)
+                # the answer is never longer than the question
+                if len(data) >= 64 and data[:4] == b"TBq1":
+                    s.sendto(
+                        b"TBa1" + data[4:12] + bytes([self.ttl(ancillary) & 255]) + name, sender
+                    )
             except BlockingIOError:
                 return
             except OSError:
                 continue
 
-    def probe(self, request: Json, answer: Answer, pause_ns: int = 4_000_000, each: Callable[[str], None] | None = None) -> None:
-        """Ask the agents behind `targets`. each: called with every address as soon as it has answered. Raises: Failure."""
+    def probe(
+        self,
+        request: Json,
+        answer: Answer,
+        pause_ns: int = 4_000_000,
+        each: Callable[[str], None] | None = None,
+    ) -> None:
+        """Ask the agents behind `targets`. each: called with every address as soon as it has
+        answered. Raises: Failure.
+        """
         targets = request.get("targets")
-        if not isinstance(targets, list) or not all(isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets):
+        if not isinstance(targets, list) or not all(
+            isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets
+        ):
             raise bad("targets: a list of {address, hops} is needed")
         ttl = min(integer(dict({"ttl": 64}, **request), "ttl", 1), 255)
         results: list[Json] = [{"address": t["address"], "ok": False} for t in targets]
@@ -128,7 +148,10 @@ class Probes:
                 mine.append(self.nonce)
                 self.asked[self.nonce] = (heard, i, time.monotonic_ns(), ttl)
                 try:
-                    self.socket.sendto(self.HEAD.pack(b"TBq1", self.nonce).ljust(64, b"\0"), (targets[i]["address"], PROBE_PORT))
+                    self.socket.sendto(
+                        self.HEAD.pack(b"TBq1", self.nonce).ljust(64, b"\0"),
+                        (targets[i]["address"], PROBE_PORT),
+                    )
                 except OSError as e:
                     results[i]["error"] = e.strerror
 
@@ -154,11 +177,18 @@ class Probes:
 
         pause_ns = max(pause_ns, EACH_NS * len(targets))
         rounds = Rounds(
-            self.server, number(request, "timeout_s", 0.5), ask, lambda: [i for i, r in enumerate(right) if not r], finish, pause_ns
+            self.server,
+            number(request, "timeout_s", 0.5),
+            ask,
+            lambda: [i for i, r in enumerate(right) if not r],
+            finish,
+            pause_ns,
         )
 
     def cross(self, generation: int, addresses: list[str]) -> None:
-        """Send an event when every neighbour behind a new link has answered over it: the first packets there and back."""
+        """Send an event when every neighbour behind a new link has answered over it: the first
+        packets there and back.
+        """
 
         def finish(reply: Json) -> None:
             event = {"event": "crossed", "generation": generation, "t_ns": time.monotonic_ns()}
@@ -167,9 +197,11 @@ class Probes:
         targets = [{"address": address, "hops": 1} for address in addresses]
         self.probe({"targets": targets, "timeout_s": CROSS_S}, finish, 1_000_000)
 
-    def meet(self, addresses: list[str], each: Callable[[str], None], done: Callable[[], None]) -> None:
-        """Call `each` with every one of these addresses as soon as its host has routes back to this one, and `done` after CROSS_S
-        at most."""
+    def meet(
+        self, addresses: list[str], each: Callable[[str], None], done: Callable[[], None]
+    ) -> None:
+        """Call `each` with every one of these addresses as soon as its host has routes back to this
+        one, and `done` after CROSS_S at most."""
         targets = [{"address": address} for address in addresses]
         self.probe({"targets": targets, "timeout_s": CROSS_S}, lambda _: done(), 1_000_000, each)
 
@@ -187,4 +219,10 @@ class Probes:
             entry = self.asked.pop(struct.unpack_from("=Q", data, 4)[0], None)
             if entry:
                 heard, i, sent, ttl = entry
-                heard(i, now - sent, ttl - data[12] + 1, 64 - self.ttl(ancillary) + 1, data[13:].decode("utf-8", "replace"))
+                heard(
+                    i,
+                    now - sent,
+                    ttl - data[12] + 1,
+                    64 - self.ttl(ancillary) + 1,
+                    data[13:].decode("utf-8", "replace"),
+                )

@@ -1,7 +1,8 @@
 """Port counters: one look at all of them, and samples taken at a rate and sent in batches.
 
-A sample is one RTM_GETSTATS dump, copied and not read: where each port's counters stand in it is learnt once and checked with every
-sample. 7 us for 4 ports in 7 interfaces, without the time to wake up.
+A sample is one RTM_GETSTATS dump, copied and not read: where each port's counters stand in it is
+learnt once and checked with every sample. 7 us for 4 ports in 7 interfaces, without the time to
+wake up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ import time
 import zlib
 
 from agent.basics import bad, number
-from agent.host.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs, link_values, links
+from agent.host.netlink import (
+    DUMP,
+    GETSTATS,
+    HEADER,
+    NEWLINK,
+    REQUEST,
+    Rtnl,
+    attrs,
+    link_values,
+    links,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,16 +44,28 @@ if TYPE_CHECKING:
         def send(self, message: Json) -> None: ...
 
 
-FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
+FIELDS = (
+    "rx_pkts",
+    "tx_pkts",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+)
 STATS = struct.Struct("=8Q")  # the head of struct rtnl_link_stats64
 ROW = struct.Struct("=qQ")
 END = struct.Struct("=IH")
-HEAD = 16  # bytes before the counters in the body of a message: if_stats_msg, then the attribute's head
+# bytes before the counters in the body of a message: if_stats_msg, then the attribute's head
+HEAD = 16
 NEWSTATS, DONE, ERROR = 92, 3, 2
 LEAST_S = 0.001
 BATCH_S = 0.5
-NICE = 10  # a tenth of the share of an ordinary process (sched(7)), and never nothing, as 19 would be
-DARK_NS = 10_000_000  # a port that lost its light is read after this long: ending the darkness goes first
+# a tenth of the share of an ordinary process (sched(7)), and never nothing, as 19 would be
+NICE = 10
+# a port that lost its light is read after this long: ending the darkness goes first
+DARK_NS = 10_000_000
 LONGEST_NS = 2_000_000_000  # no batch waits longer, not even while this host waits for its light
 MOST_ROWS = 4000
 BUFFER = 1 << 18
@@ -57,14 +80,17 @@ class Samples:
         self.buffer = bytearray(BUFFER)
         body = struct.pack("=BBHII", 0, 0, 0, 0, 1)  # IFLA_STATS_LINK_64 of every interface
         self.question = HEADER.pack(16 + len(body), GETSTATS, REQUEST | DUMP, 1, 0) + body
-        # of each port: the offset of its message in an answer, the bytes before its counters, its name
+        # of each port: the offset of its message in an answer, the bytes before its counters, its
+        # name
         self.places: tuple[tuple[int, bytes, str], ...] = ()
         self.numbers: list[int] = []  # the ports of a row, in their order
 
     def look(self) -> dict[str, dict[str, int]]:
         """Read every port once: {number: {field: value, "oper": 0 or 1}}."""
         host = self.host
-        index = {host.interfaces[i]["ifindex"]: n for n, i in host.ports.items() if i in host.interfaces}
+        index = {
+            host.interfaces[i]["ifindex"]: n for n, i in host.ports.items() if i in host.interfaces
+        }
         ports: dict[str, dict[str, int]] = {}
         for data in self.link.dump(GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1)):
             port = index.get(struct.unpack_from("=I", data, 4)[0])
@@ -77,7 +103,9 @@ class Samples:
         return int(bool(self.host.interfaces.get(self.host.ports[port], {}).get("carrier")))
 
     def row(self) -> tuple[list[int], bytes]:
-        """One sample: the ports, in order, and a row: when, which of them have carrier (bit by bit), and their counters."""
+        """One sample: the ports, in order, and a row: when, which of them have carrier (bit by
+        bit), and their counters.
+        """
         buffer = self.buffer
         self.link.socket.send(self.question)
         size = self.link.socket.recv_into(buffer)
@@ -97,7 +125,9 @@ class Samples:
         return self.slow_row()
 
     def slow_row(self) -> tuple[list[int], bytes]:
-        """As `row`, by reading every message; learns where the ports are, if one answer holds them all."""
+        """As `row`, by reading every message; learns where the ports are, if one answer holds them
+        all.
+        """
         host, buffer = self.host, self.buffer
         existing = [(n, name) for n, name in sorted(host.ports.items()) if name in host.interfaces]
         wanted = {host.interfaces[name]["ifindex"]: name for _, name in existing}
@@ -111,7 +141,11 @@ class Samples:
             answers += 1
             over = ended(buffer, size)
             for offset, length, kind in messages(buffer, size):
-                name = wanted.get(struct.unpack_from("=I", buffer, offset + 20)[0]) if kind == NEWSTATS else None
+                name = (
+                    wanted.get(struct.unpack_from("=I", buffer, offset + 20)[0])
+                    if kind == NEWSTATS
+                    else None
+                )
                 if name is not None and length >= 16 + HEAD + STATS.size:
                     at = offset + 16
                     values[name] = bytes(buffer[at + HEAD : at + HEAD + STATS.size])
@@ -120,7 +154,9 @@ class Samples:
         numbers = [n for n, _ in existing]
         self.numbers = self.numbers if numbers == self.numbers else numbers
         self.places = tuple(places[name] for _, name in existing) if answers == 1 else ()
-        bits = sum(1 << bit for bit, (_, name) in enumerate(existing) if host.interfaces[name]["carrier"])
+        bits = sum(
+            1 << bit for bit, (_, name) in enumerate(existing) if host.interfaces[name]["carrier"]
+        )
         return self.numbers, ROW.pack(now, bits) + b"".join(values[name] for _, name in existing)
 
 
@@ -136,14 +172,18 @@ def messages(buffer: bytearray, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def ended(buffer: bytearray, size: int) -> bool:
-    """Whether an answer is the last of its dump: the mark of the end is alone, or behind the last message that fitted."""
+    """Whether an answer is the last of its dump: the mark of the end is alone, or behind the last
+    message that fitted.
+    """
     if size >= 20 and END.unpack_from(buffer, size - 20) == (20, DONE):
         return True
     return any(kind in (DONE, ERROR) for _, _, kind in messages(buffer, size))
 
 
 class Host:
-    """What a sampler knows of its host: the ports, and the interfaces as the kernel reports them."""
+    """What a sampler knows of its host: the ports, and the interfaces as the kernel reports
+    them.
+    """
 
     def __init__(self, ports: dict[int, str]) -> None:
         self.ports = ports
@@ -153,7 +193,9 @@ class Host:
 
     def hear(self) -> None:
         try:
-            while True:  # each note comes by itself: all that wait, else samples lag behind the carriers by a step for each
+            # each note comes by itself: all that wait, else samples lag behind the carriers by a
+            # step for each
+            while True:
                 for kind, _, _, data in self.events.receive():
                     if data[0]:
                         continue  # a bridge port's note, which carries no carrier
@@ -184,7 +226,9 @@ def sampled(out: int, ports: dict[int, str], step_ns: int, batch_ns: int) -> Non
         host.hear()
         existing, row = samples.row()
         now = time.monotonic_ns()
-        if rows and (existing is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or ending):
+        if rows and (
+            existing is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or ending
+        ):
             packed = base64.b64encode(zlib.compress(b"".join(rows), 1)).decode()
             line = {"t_ns": now, "numbers": numbers, "rows": packed, "missed": missed}
             os.write(out, json.dumps(line, separators=(",", ":")).encode() + b"\n")
@@ -206,13 +250,17 @@ class Counters(Samples):
     def __init__(self, server: Daemon) -> None:
         super().__init__(server)
         self.server = server
-        self.downs: dict[str, Json] = {}  # port -> when its carrier went last, and its counters then
-        self.dark: dict[int, int] = {}  # ports whose carrier went and that were not read since -> when it went
+        # port -> when its carrier went last, and its counters then
+        self.downs: dict[str, Json] = {}
+        # ports whose carrier went and that were not read since -> when it went
+        self.dark: dict[int, int] = {}
 
     def carrier(self, port: int, carrier: bool, now: int) -> None:
-        """Keep what a port had counted when its light went: what was sent and did not arrive by then is lost.
+        """Keep what a port had counted when its light went: what was sent and did not arrive by
+        then is lost.
 
-        A dark port counts nothing, so there is time until its light is back, and one look serves all ports.
+        A dark port counts nothing, so there is time until its light is back, and one look serves
+        all ports.
         """
         if carrier:
             if port in self.dark:
@@ -228,13 +276,20 @@ class Counters(Samples):
         dark, self.dark = self.dark, {}
         with contextlib.suppress(OSError):
             ports = self.look()
-            self.downs.update({str(port): dict(ports.get(str(port), {}), t_ns=at) for port, at in dark.items()})
+            self.downs.update(
+                {str(port): dict(ports.get(str(port), {}), t_ns=at) for port, at in dark.items()}
+            )
 
     def counters(self, request: Json, client: Client, answer: Answer) -> Json | None:
-        """Answer with one look. With `interval_s` (s, >= 0.001) samples follow from now on; null or 0 ends them."""
+        """Answer with one look. With `interval_s` (s, >= 0.001) samples follow from now on; null or
+        0 ends them.
+        """
         if "interval_s" not in request:
             return self.reading()
-        interval_s, batch_s = number(request, "interval_s", None) or 0, number(request, "batch_s", BATCH_S)
+        interval_s, batch_s = (
+            number(request, "interval_s", None) or 0,
+            number(request, "batch_s", BATCH_S),
+        )
         if 0 < interval_s < LEAST_S:
             raise bad(f"interval_s: at least {LEAST_S} seconds are needed, got {interval_s!r}")
         before, client.counting = client.counting, None
@@ -251,9 +306,11 @@ class Counters(Samples):
 
 
 class Series:
-    """Samples for one client, taken by a process of their own at low priority: a busy host misses samples, not work.
+    """Samples for one client, taken by a process of their own at low priority: a busy host misses
+    samples, not work.
 
-    A fork of this one, for a new interpreter would take 20 ms of a core just before the light moves.
+    A fork of this one, for a new interpreter would take 20 ms of a core just before the light
+    moves.
     """
 
     def __init__(self, server: Daemon, client: Client, step_ns: int, batch_ns: int) -> None:
@@ -286,7 +343,8 @@ class Series:
         if not self.held:
             self.held_ns = now
         self.held += lines
-        # While this host waits for its light it has nothing else to do: no work for what ends the darkness.
+        # While this host waits for its light it has nothing else to do: no work for what ends the
+        # darkness.
         if not self.server.generations.armed or now - self.held_ns >= LONGEST_NS:
             self.send()
 
@@ -324,5 +382,6 @@ def lowly(out: int) -> None:
     os.setsid()
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        with open("/proc/self/autogroup", "w") as autogroup:  # `nice` counts only inside a session, where there are autogroups
+        # `nice` counts only inside a session, where there are autogroups
+        with open("/proc/self/autogroup", "w") as autogroup:
             autogroup.write(str(NICE))

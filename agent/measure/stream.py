@@ -1,4 +1,6 @@
-"""A TCP connection between two hosts along the routes in use, and the gaps in what arrives: how long traffic stood."""
+"""A TCP connection between two hosts along the routes in use, and the gaps in what arrives: how
+long traffic stood.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ GAPS = 64
 """The longest ones, at most so many."""
 PIECE = b"\0" * 65536
 GREETING_S = 1.0
-"""A connection that has not begun with the stream's token by then is closed, and another is waited for."""
+"""A connection that has not begun with the stream's token by then is closed, and another is waited
+for.
+"""
 
 
 def greeted(link: socket.socket, token: bytes, end: float) -> bool:
-    """Whether the connection begins with the token; the data fabric is not trusted, so anyone may have connected."""
+    """Whether the connection begins with the token; the data fabric is not trusted, so anyone may
+    have connected.
+    """
     received = b""
     until = min(end, time.monotonic() + GREETING_S)
     while len(received) < len(token):
@@ -37,9 +43,11 @@ def greeted(link: socket.socket, token: bytes, end: float) -> bool:
 
 
 def accept(s: socket.socket, token: bytes, end: float) -> Json:
-    """Receive over one connection that begins with `token` until its sender closes it, or `end` (monotonic s).
+    """Receive over one connection that begins with `token` until its sender closes it, or `end`
+    (monotonic s).
 
-    gaps: begin and end (monotonic ns) of the longest times without data. open: whether data was still missing at the end.
+    gaps: begin and end (monotonic ns) of the longest times without data. open: whether data was
+    still missing at the end.
     """
     total = 0
     gaps: list[tuple[int, int]] = []
@@ -68,7 +76,11 @@ def accept(s: socket.socket, token: bytes, end: float) -> Json:
                 if not data:
                     missing = False
                     break
-    return {"bytes": total, "gaps": sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:GAPS]), "open": missing}
+    return {
+        "bytes": total,
+        "gaps": sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:GAPS]),
+        "open": missing,
+    }
 
 
 def pour(s: socket.socket, token: bytes, peer: str, port: int, end: float) -> Json:

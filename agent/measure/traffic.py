@@ -1,4 +1,5 @@
-"""Measured traffic: datagrams on one fibre, from port to port, and TCP along the routes in use (`stream`).
+"""Measured traffic: datagrams on one fibre, from port to port, and TCP along the routes in use
+(`stream`).
 
 Datagrams are bound to the interface, so that no route takes them elsewhere.
 
@@ -30,13 +31,16 @@ TOKEN = re.compile(r"^[0-9a-f]{16}$")
 FLOWS, BYTES, SECONDS, MBPS = 64, 64 << 20, 10.0, 1_000_000
 STREAM_S = 60.0
 SO_BINDTODEVICE, SO_TIMESTAMPNS, SO_RCVBUFFORCE, UDP_SEGMENT, UDP_GRO = 25, 35, 33, 103, 104
-ROOM = 16 << 20  # receive buffer (bytes): half a second of 250 Mb/s, should the receiver not get the processor
+# receive buffer (bytes): half a second of 250 Mb/s, should the receiver not get the processor
+ROOM = 16 << 20
 CATCH_UP = 4  # chunks that a sender held up sends at once; the rest of its delay is given up
 END = b"end"
 
 
 def datagram(mtu: int) -> tuple[int, int]:
-    """Payload (bytes) of the largest datagram, and how many of them one call hands to the kernel."""
+    """Payload (bytes) of the largest datagram, and how many of them one call hands to the
+    kernel.
+    """
     size = max(min(mtu, 9000) - 28, 512)
     return size, max(60_000 // size, 1)
 
@@ -53,7 +57,9 @@ def bound(interface: str, address: str) -> socket.socket:
 
 
 def receive(s: socket.socket, token: bytes, size: int, end: float) -> Json:
-    """Count what arrives with this token until the sender says that it is done, or `end` (monotonic s)."""
+    """Count what arrives with this token until the sender says that it is done, or `end` (monotonic
+    s).
+    """
     with contextlib.suppress(OSError):
         s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM)
     with contextlib.suppress(OSError):
@@ -83,11 +89,25 @@ def receive(s: socket.socket, token: bytes, size: int, end: float) -> Json:
         datagrams += -(-len(data) // size)
         total += len(data)
     span = last - first
-    return {"datagrams": datagrams, "bytes": total, "mbps": round((total - opening) * 8e3 / span, 3) if span > 0 else None}
+    return {
+        "datagrams": datagrams,
+        "bytes": total,
+        "mbps": round((total - opening) * 8e3 / span, 3) if span > 0 else None,
+    }
 
 
-def send(s: socket.socket, token: bytes, size: int, count: int, limit: int, rate_mbps: float | None, seconds: float) -> Json:
-    """Send `limit` bytes as fast as they go, or at `rate_mbps` for `seconds`; return what was handed to the kernel."""
+def send(
+    s: socket.socket,
+    token: bytes,
+    size: int,
+    count: int,
+    limit: int,
+    rate_mbps: float | None,
+    seconds: float,
+) -> Json:
+    """Send `limit` bytes as fast as they go, or at `rate_mbps` for `seconds`; return what was
+    handed to the kernel.
+    """
     segmented = True
     try:
         s.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, size)
@@ -126,11 +146,17 @@ def send(s: socket.socket, token: bytes, size: int, count: int, limit: int, rate
         with contextlib.suppress(OSError):
             s.send(token + END)
         time.sleep(0.002)
-    return {"datagrams": sent, "bytes": sent * size, "seconds": round((time.monotonic_ns() - begin) / 1e9, 4)}
+    return {
+        "datagrams": sent,
+        "bytes": sent * size,
+        "seconds": round((time.monotonic_ns() - begin) / 1e9, 4),
+    }
 
 
 class Traffic:
-    """Flows by token: `listen` opens their far ends, `send` drives them, `heard` reports what arrived."""
+    """Flows by token: `listen` opens their far ends, `send` drives them, `heard` reports what
+    arrived.
+    """
 
     def __init__(self, server: Daemon) -> None:
         self.server = server
@@ -158,17 +184,26 @@ class Traffic:
 
     def flows(self, request: Json) -> list[tuple[Json, str, int, int]]:
         flows = request.get("flows")
-        if not isinstance(flows, list) or not 0 < len(flows) <= FLOWS or not all(isinstance(f, dict) for f in flows):
+        if (
+            not isinstance(flows, list)
+            or not 0 < len(flows) <= FLOWS
+            or not all(isinstance(f, dict) for f in flows)
+        ):
             raise bad(f"flows: a list of 1 to {FLOWS} flows is needed")
         found = []
         for flow in flows:
             port = integer(flow, "port", 1)
             if port not in self.server.ports:
-                raise bad(f"flows: {port} is not a port of this host (it has {sorted(self.server.ports)})")
+                raise bad(
+                    f"flows: {port} is not a port of this host (it has {sorted(self.server.ports)})"
+                )
             if not isinstance(flow.get("flow"), str) or not isinstance(flow.get("address"), str):
                 raise bad("flows: each needs a flow and an address")
             interface = self.server.ports[port]
-            mtu = min(integer({"mtu": 9000, **flow}, "mtu", 576), self.server.interfaces.get(interface, {}).get("mtu") or 1500)
+            mtu = min(
+                integer({"mtu": 9000, **flow}, "mtu", 576),
+                self.server.interfaces.get(interface, {}).get("mtu") or 1500,
+            )
             found.append((flow, interface, *datagram(mtu)))
         return found
 
@@ -189,13 +224,22 @@ class Traffic:
         udp = {}
         for name, size, s in opened:
             udp[name] = s.getsockname()[1]
-            self.apart(partial(receive, s, token.encode(), size, end), s, partial(self.received, token, name))
+            self.apart(
+                partial(receive, s, token.encode(), size, end),
+                s,
+                partial(self.received, token, name),
+            )
         return {"udp": udp}
 
     def expect(self, token: str, count: int, seconds: float) -> None:
-        """Keep the results of `count` receivers for `heard`; those that are never asked for are dropped."""
+        """Keep the results of `count` receivers for `heard`; those that are never asked for are
+        dropped.
+        """
         self.listening[token] = {"heard": {}, "missing": count, "answer": None}
-        self.server.timer(time.monotonic_ns() + int((seconds + 10.0) * 1e9), lambda: self.listening.pop(token, None))
+        self.server.timer(
+            time.monotonic_ns() + int((seconds + 10.0) * 1e9),
+            lambda: self.listening.pop(token, None),
+        )
 
     def accept(self, token: str, request: Json) -> Json:
         """Open the far end of a stream: one TCP connection to `address`, for `seconds` at most."""
@@ -211,17 +255,27 @@ class Traffic:
         tcp = s.getsockname()[1]
         self.expect(token, 1, seconds)
         end = time.monotonic() + seconds
-        self.apart(partial(stream.accept, s, token.encode(), end), s, partial(self.received, token, "stream"))
+        self.apart(
+            partial(stream.accept, s, token.encode(), end),
+            s,
+            partial(self.received, token, "stream"),
+        )
         return {"tcp": tcp}
 
     def pour(self, token: str, request: Json) -> Json:
-        """Send to a stream's far end (`peer`, `tcp`) for `seconds`; answered at once, and nothing is reported later."""
+        """Send to a stream's far end (`peer`, `tcp`) for `seconds`; answered at once, and nothing
+        is reported later.
+        """
         seconds = min(number(request, "seconds", 2.0), STREAM_S)
         peer, tcp = request.get("peer"), integer(request, "tcp", 1)
         if not isinstance(peer, str):
             raise bad("peer: an address is needed")
         s = self.stream_socket(request)
-        self.apart(partial(stream.pour, s, token.encode(), peer, tcp, time.monotonic() + seconds), s, lambda _: None)
+        self.apart(
+            partial(stream.pour, s, token.encode(), peer, tcp, time.monotonic() + seconds),
+            s,
+            lambda _: None,
+        )
         return {"seconds": seconds}
 
     def stream_socket(self, request: Json) -> socket.socket:
@@ -272,7 +326,10 @@ class Traffic:
                 s = bound(interface, flow["address"])
                 s.connect((peer, udp))
             except (OSError, TypeError, OverflowError) as e:
-                done(flow["flow"], {"datagrams": 0, "bytes": 0, "error": str(getattr(e, "strerror", None) or e)})
+                done(
+                    flow["flow"],
+                    {"datagrams": 0, "bytes": 0, "error": str(getattr(e, "strerror", None) or e)},
+                )
                 continue
             self.apart(
                 partial(send, s, token.encode(), size, count, limit, rate, seconds),
@@ -280,7 +337,9 @@ class Traffic:
                 partial(done, flow["flow"]),
             )
 
-    def apart(self, work: Callable[[], Json], s: socket.socket, done: Callable[[Json], None]) -> None:
+    def apart(
+        self, work: Callable[[], Json], s: socket.socket, done: Callable[[Json], None]
+    ) -> None:
         """Do `work` with the socket `s` in a process of its own; `done` gets its result."""
         out, into = os.pipe()
         pid = os.fork()
@@ -310,7 +369,11 @@ class Traffic:
             try:
                 result = json.loads(b"".join(lines))
             except ValueError:
-                result = {"datagrams": 0, "bytes": 0, "error": "the process that measures ended early"}
+                result = {
+                    "datagrams": 0,
+                    "bytes": 0,
+                    "error": "the process that measures ended early",
+                }
             done(result)
 
         self.server.register(out, hear)

@@ -19,27 +19,40 @@ class Arming:
     """The armed commit of a host's generations, which know it as `armed`."""
 
     def __init__(self, server: Daemon, generations: Generations) -> None:
-        self.generations, self.interfaces, self.timer, self.events = generations, server.interfaces, server.timer, server.broadcast
+        self.generations, self.interfaces, self.timer, self.events = (
+            generations,
+            server.interfaces,
+            server.timer,
+            server.broadcast,
+        )
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
 
     def arm(self, request: Json) -> Json:
         """Commit by ourselves as soon as every listed interface has carrier.
 
-        Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
-        number of times its carrier came up distinguishes the new from the old even when both changes arrive as one event.
+        Light that is there now does not count unless `fresh` is false: a port about to be moved
+        still has its old light, and the number of times its carrier came up distinguishes the new
+        from the old even when both changes arrive as one event.
 
-        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows when all have answered.
+        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows
+        when all have answered.
         """
         generation = integer(request, "generation", 1)
         names = request.get("when_up")
         if not isinstance(names, list) or not names:
-            raise bad("when_up: at least one interface is needed; with nothing to wait for use commit")
+            raise bad(
+                "when_up: at least one interface is needed; with nothing to wait for use commit"
+            )
         unknown = [n for n in names if n not in self.interfaces]
         if unknown:
             raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
         staged = self.generations.staged
         if generation not in staged:
-            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(staged) or "none"))
+            raise refused(
+                "generation {} is not staged here (staged: {})".format(
+                    generation, sorted(staged) or "none"
+                )
+            )
         deadline_s = number(request, "deadline_s", 60.0)
         cross = request.get("cross", [])
         if not text(cross):
@@ -64,11 +77,17 @@ class Arming:
         """The interfaces whose carrier the armed commit still waits for."""
         armed = self.generations.armed
         wait = armed["wait"] if armed else {}
-        return [n for n, ups in wait.items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)]
+        return [
+            n
+            for n, ups in wait.items()
+            if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)
+        ]
 
     def expired(self) -> None:
         missing, was, self.generations.armed = self.waiting(), self.generations.armed, None
-        self.events({"event": "expired", "generation": was and was["generation"], "missing": missing})
+        self.events(
+            {"event": "expired", "generation": was and was["generation"], "missing": missing}
+        )
         if was:
             self.generations.abandoned(was["generation"])
 
@@ -76,10 +95,16 @@ class Arming:
         """Called on every link event, and once when armed."""
         armed = self.generations.armed
         if armed and not self.waiting():
-            generation, revert_after_s, cross = armed["generation"], armed["revert_after_s"], armed["cross"]
+            generation, revert_after_s, cross = (
+                armed["generation"],
+                armed["revert_after_s"],
+                armed["cross"],
+            )
             self.generations.unarm()
             try:
-                self.generations.commit(generation, revert_after_s, t_link_ns or time.monotonic_ns())
+                self.generations.commit(
+                    generation, revert_after_s, t_link_ns or time.monotonic_ns()
+                )
             except Failure as e:
                 self.generations.abandoned(generation)
                 self.events({"event": "failed", "generation": generation, "error": str(e)})

@@ -34,18 +34,28 @@ if TYPE_CHECKING:
     from agent.host.netlink import Rtnl
     from agent.shapes import Armed, Daemon, Json, Pending
 
-LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
+# the event of a commit and the probes behind it wait this long: hosts that share a machine all
+# commit first
+LATER_NS = 2_000_000
 AGAIN_NS = 1_000_000_000  # between two attempts to leave a hold, should the kernel refuse the first
 
 
 class Generations:
-    """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history."""
+    """Route generations in kernel tables; the kernel's rule decides which one is active, the state
+    file adds the history.
+    """
 
     def __init__(self, server: Daemon, nl: Rtnl) -> None:
-        self.nl, self.interfaces, self.events, self.timer = nl, server.interfaces, server.broadcast, server.timer
+        self.nl, self.interfaces, self.events, self.timer = (
+            nl,
+            server.interfaces,
+            server.broadcast,
+            server.timer,
+        )
         self.cancel = server.cancelled.add
         self.rule = chosen()
-        self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it
+        # generation -> request, with "order" = how many were staged before it
+        self.staged: dict[int, Json] = {}
         self.active: int | None = None
         self.previous: int | None = None
         self.pending: Pending | None = None
@@ -55,8 +65,10 @@ class Generations:
         self.kept: set[int] = set()  # of a schedule: not dropped, whatever is active
         self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.changed: Callable[[], None] = lambda: None  # what the kernel's rule selects
-        self.controls: dict[str, str] = {}  # what `congctl` may name, and what the kernel calls it here
-        # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
+        # what `congctl` may name, and what the kernel calls it here
+        self.controls: dict[str, str] = {}
+        # What jobs prepared for a generation waits for these: it became active; it was left, or
+        # will not become active by itself.
         self.activated: Callable[[int], None] = lambda generation: None
         self.abandoned: Callable[[int], None] = lambda generation: None
 
@@ -66,21 +78,35 @@ class Generations:
         return f"{RUN}/generations/{generation}.json"
 
     def save(self, owed: Pending | None = None) -> None:
-        """owed: the revert that was pending before a commit, which a daemon restores that finds the commit not done."""
-        state = {"active": self.active, "previous": self.previous, "pending": self.pending, "owed": owed}
+        """owed: the revert that was pending before a commit, which a daemon restores that finds the
+        commit not done.
+        """
+        state = {
+            "active": self.active,
+            "previous": self.previous,
+            "pending": self.pending,
+            "owed": owed,
+        }
         write(RUN + "/state.json", json.dumps(state))
 
     def load(self) -> None:
-        """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a revert that is due is done."""
+        """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a
+        revert that is due is done.
+        """
         for name in os.listdir(RUN + "/generations"):
             request = read_json(RUN + "/generations/" + name) if name.endswith(".json") else None
             if request:
                 self.staged[request["generation"]] = request
         state = read_json(RUN + "/state.json") or {}
-        self.active, self.previous, self.pending = state.get("active"), state.get("previous"), state.get("pending")
+        self.active, self.previous, self.pending = (
+            state.get("active"),
+            state.get("previous"),
+            state.get("pending"),
+        )
         selected = self.rule.active(self.nl, {self.table(g) for g in self.staged})
         actual = next((g for g in self.staged if self.table(g) == selected), None)
-        if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
+        # died between writing the file and asking the kernel: the change did not happen
+        if actual != self.active:
             wanted, self.active, self.pending = self.active, actual, state.get("owed")
             if self.holds(actual):  # died on the way out of a hold, which always ends
                 self.pending = {"to": self.pending["to"] if self.pending else wanted, "at_ns": 0}
@@ -95,33 +121,50 @@ class Generations:
         self.save()
 
     def holds(self, generation: int | None) -> bool:
-        """Whether this generation was committed as a hold: one that is left again soon, and never confirmed."""
+        """Whether this generation was committed as a hold: one that is left again soon, and never
+        confirmed.
+        """
         return generation in self.staged and bool(self.staged[generation].get("hold"))
 
     def prepare_flush(self, generation: int | None, onto: int | None = None) -> Json:
-        """List the sockets that a hold keeps from sending: those to addresses that it has no route to.
+        """List the sockets that a hold keeps from sending: those to addresses that it has no route
+        to.
 
-        onto: the generation that will follow it, if that is known: only sockets to addresses that it has routes to.
+        onto: the generation that will follow it, if that is known: only sockets to addresses that
+        it has routes to.
         """
         reached = self.addresses(generation)
-        return self.flush.prepare(self.lanes(), reached, None if onto is None else self.addresses(onto))
+        return self.flush.prepare(
+            self.lanes(), reached, None if onto is None else self.addresses(onto)
+        )
 
     def addresses(self, generation: int | None) -> set[str]:
         """The addresses that a staged generation has a route to."""
-        return set(expanded(self.staged[generation]["routes"])) if generation in self.staged else set()
+        return (
+            set(expanded(self.staged[generation]["routes"])) if generation in self.staged else set()
+        )
 
     def hold(self, generation: int, revert_after_s: float | None, flush: bool) -> Json:
-        """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
+        """Commit a generation that leaves pairs without a route for a short time. It is never
+        confirmed.
 
         flush: the commit that follows, or the revert, pushes the sockets that waited.
         """
         if generation not in self.staged:
-            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+            raise refused(
+                "generation {} is not staged here (staged: {})".format(
+                    generation, sorted(self.staged) or "none"
+                )
+            )
         marked = self.holds(generation)
         if revert_after_s is None:
-            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+            raise bad(
+                "revert_after_s: a hold needs a time after which the host goes back by itself"
+            )
         if generation == self.active and not marked:
-            raise refused(f"generation {generation} is active and not a hold; stage the hold under a number of its own")
+            raise refused(
+                f"generation {generation} is active and not a hold; stage the hold under a number of its own"
+            )
         self.flush.forget()
         found = self.prepare_flush(generation) if flush else None
         self.mark(generation, True)
@@ -142,7 +185,9 @@ class Generations:
             self.cancel(self.handle)
             self.handle = None
         if self.pending:
-            self.handle = self.timer(self.pending["at_ns"], lambda: self.revert("nobody confirmed in time"))
+            self.handle = self.timer(
+                self.pending["at_ns"], lambda: self.revert("nobody confirmed in time")
+            )
 
     def table(self, generation: int) -> int:
         return self.rule.base + generation % self.rule.tables
@@ -166,22 +211,44 @@ class Generations:
         generation = integer(request, "generation", 1)
         routes, neighbours = rows(request, "routes", 4), rows(request, "neighbours", 3)
         commands = request.get("commands", [])
-        if not isinstance(commands, list) or not all(isinstance(c, dict) and text(c.get("do")) for c in commands):
+        if not isinstance(commands, list) or not all(
+            isinstance(c, dict) and text(c.get("do")) for c in commands
+        ):
             raise bad("commands: a list of {do: words, undo: words} is needed")
-        kept = {"generation": generation, "routes": routes, "neighbours": neighbours, "commands": commands}
+        kept = {
+            "generation": generation,
+            "routes": routes,
+            "neighbours": neighbours,
+            "commands": commands,
+        }
         kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
         table = self.table(generation)
         if generation == self.active:
-            if {k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")} == kept:
-                return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
-            raise refused(f"generation {generation} is active; stage other rules under another number")
+            if {
+                k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")
+            } == kept:
+                return {
+                    "generation": generation,
+                    "table": table,
+                    "routes": len(routes),
+                    "unchanged": True,
+                }
+            raise refused(
+                f"generation {generation} is active; stage other rules under another number"
+            )
         for other in (*self.used(), *self.kept):
             if other not in (None, generation) and self.table(other) == table:
-                raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
+                raise refused(
+                    f"generation {generation} needs table {table}, which generation {other} in use occupies"
+                )
         named = {r[2] for r in routes if r[2] or r[1]} | {n[2] for n in neighbours}
         unknown = sorted(named - {*self.interfaces})
         if unknown:
-            raise refused("no interface {} on this host (it has {})".format(", ".join(unknown), ", ".join(sorted(self.interfaces))))
+            raise refused(
+                "no interface {} on this host (it has {})".format(
+                    ", ".join(unknown), ", ".join(sorted(self.interfaces))
+                )
+            )
         for other in [g for g in self.staged if g != generation and self.table(g) == table]:
             self.drop(other)
         index = {"": 0, **{name: v["ifindex"] for name, v in self.interfaces.items()}}
@@ -192,35 +259,65 @@ class Generations:
                 first_and_bits(row[0])
             self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
             messages = [
-                (NEWROUTE, CREATE | REPLACE, route_message(table, d, via, index[i], source, metrics))
+                (
+                    NEWROUTE,
+                    CREATE | REPLACE,
+                    route_message(table, d, via, index[i], source, metrics),
+                )
                 for d, via, i, source in routes
             ]
-            near = [(NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i])) for a, mac, i in neighbours]
+            near = [
+                (NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i]))
+                for a, mac, i in neighbours
+            ]
         except (OSError, ValueError, struct.error) as e:
             raise bad(f"rules of generation {generation}: {e}") from None
         with self.rule.shared():
-            must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
-            must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
+            must(
+                self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i]))
+            )
+            must(
+                self.nl.send(messages),
+                lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])),
+            )
             existing = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
             absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in existing]
             if absent or len(existing) != len(routes):
-                raise Failure("failed", f"table {table} reads back {len(existing)} routes of {len(routes)}; missing {absent[:3]}")
+                raise Failure(
+                    "failed",
+                    f"table {table} reads back {len(existing)} routes of {len(routes)}; missing {absent[:3]}",
+                )
             kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
             self.staged[generation] = kept
             write(self.path(generation), json.dumps(kept))
         self.collect()
-        return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
+        return {
+            "generation": generation,
+            "table": table,
+            "routes": len(routes),
+            "neighbours": len(neighbours),
+            "congctl": chosen,
+        }
 
     def used(self) -> tuple[int | None, ...]:
         """What is active or may become so by itself."""
-        return self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]
+        return (
+            self.active,
+            self.previous,
+            self.armed and self.armed["generation"],
+            self.pending and self.pending["to"],
+        )
 
     def drop(self, generation: int) -> None:
-        """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
+        """Remove a generation from the kernel: its table, and the neighbours no other generation
+        uses.
+        """
         removed = self.staged.pop(generation)
         kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
         index = {name: v["ifindex"] for name, v in self.interfaces.items()}
-        self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()])
+        self.nl.send(
+            [(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()]
+        )
         with self.rule.shared():
             kept |= self.rule.neighbours_of_others()
             stale = [n for n in removed["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
@@ -229,23 +326,39 @@ class Generations:
                 os.unlink(self.path(generation))
 
     def collect(self) -> None:
-        """Drop what can no longer become active: all but the active, the previous, the armed, and those staged after the active."""
+        """Drop what can no longer become active: all but the active, the previous, the armed, and
+        those staged after the active.
+        """
         kept = {*self.used(), *self.kept}
         floor = self.staged[self.active]["order"] if self.active in self.staged else 0
-        for generation in [g for g, r in self.staged.items() if g not in kept and r["order"] < floor]:
+        for generation in [
+            g for g, r in self.staged.items() if g not in kept and r["order"] < floor
+        ]:
             self.drop(generation)
 
     # -- committing
 
     def commit(
-        self, generation: int, revert_after_s: float | None = None, t_link_ns: int | None = None, quiet: bool = False
+        self,
+        generation: int,
+        revert_after_s: float | None = None,
+        t_link_ns: int | None = None,
+        quiet: bool = False,
     ) -> Json:
-        """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed. quiet: without an event."""
+        """Make a staged generation active; go back by itself after `revert_after_s` unless
+        confirmed. quiet: without an event.
+        """
         if generation not in self.staged:
-            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+            raise refused(
+                "generation {} is not staged here (staged: {})".format(
+                    generation, sorted(self.staged) or "none"
+                )
+            )
         started = time.monotonic_ns()
         if self.holds(generation) and revert_after_s is None:
-            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+            raise bad(
+                "revert_after_s: a hold needs a time after which the host goes back by itself"
+            )
         before, was, owed = self.active, self.previous, self.pending
         left = self.holds(before) and generation != before
         if generation != before:
@@ -255,10 +368,15 @@ class Generations:
             # Through a hold the host keeps the generation that it owes going back to.
             carried = owed if generation == before or left or self.holds(generation) else None
             to = carried["to"] if carried else self.previous
-            self.pending = None if to == generation else {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
+            self.pending = (
+                None
+                if to == generation
+                else {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
+            )
         elif generation != before:
             self.pending = None
-        self.save(owed)  # before the kernel changes: a daemon that takes over must know of a revert that is pending
+        # before the kernel changes: a daemon that takes over must know of a revert that is pending
+        self.save(owed)
         if generation != before:
             try:
                 self.flip(before, generation)
@@ -282,7 +400,9 @@ class Generations:
         return event
 
     def flip(self, old: int | None, new: int | None) -> None:
-        """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
+        """Point the selecting rule at another table. Adding before deleting: at no instant is there
+        no rule.
+        """
         if old == new:  # adding would fail and deleting succeed
             return
         leave = self.staged[old]["commands"] if old in self.staged else []
@@ -309,7 +429,9 @@ class Generations:
         if generation != self.active:
             raise refused(f"generation {generation} is not active; {self.active} is")
         if self.holds(generation):
-            raise refused(f"generation {generation} is a hold, which is never confirmed: commit the one that follows it, or revert")
+            raise refused(
+                f"generation {generation} is a hold, which is never confirmed: commit the one that follows it, or revert"
+            )
         had, self.pending = self.pending is not None, None
         self.schedule()
         self.save()
@@ -320,7 +442,9 @@ class Generations:
         """Go back to the generation that was active before the last commit."""
         to = self.pending["to"] if self.pending else self.previous
         if not self.pending and self.previous is None:
-            raise refused(f"nothing to go back to: generation {self.active} is active and none before it is kept")
+            raise refused(
+                f"nothing to go back to: generation {self.active} is active and none before it is kept"
+            )
         came_from, owed = self.active, self.pending
         self.active, self.previous, self.pending = to, None, None
         self.schedule()
@@ -333,13 +457,24 @@ class Generations:
                 self.pending = {"to": to, "at_ns": time.monotonic_ns() + AGAIN_NS}
                 self.schedule()
             self.save()
-            self.events({"event": "failed", "generation": to, "error": f"going back from {came_from} ({reason}): {e}"})
+            self.events(
+                {
+                    "event": "failed",
+                    "generation": to,
+                    "error": f"going back from {came_from} ({reason}): {e}",
+                }
+            )
             if owed is None:
                 raise
             return {"generation": came_from}
         if came_from is not None:
             self.abandoned(came_from)
-        event: Json = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
+        event: Json = {
+            "generation": to,
+            "from": came_from,
+            "reason": reason,
+            "t_commit_ns": time.monotonic_ns(),
+        }
         if self.holds(came_from):
             event["flush"] = self.flush.push()
         self.events(dict(event, event="reverted"))
@@ -348,7 +483,8 @@ class Generations:
     def clear(self, only: Collection[int] | None = None) -> Json:
         """Remove every generation and the selecting rule: the host no longer forwards by them.
 
-        only: these generations; what others staged, armed or use stays. Nothing is gone back to when one of them was active.
+        only: these generations; what others staged, armed or use stays. Nothing is gone back to
+        when one of them was active.
         """
         removed = sorted(self.staged if only is None else self.staged.keys() & set(only))
         if self.armed and self.armed["generation"] in removed:

@@ -9,7 +9,9 @@ SHORTEST = 24
 
 
 def first_and_bits(prefix: str) -> tuple[int, int]:
-    """Read 10.255.0.64/26; without a length, a single address. Raises: OSError, ValueError - it is none, or too short."""
+    """Read 10.255.0.64/26; without a length, a single address. Raises: OSError, ValueError - it is
+    none, or too short.
+    """
     address, _, bits = prefix.partition("/")
     first, length = int.from_bytes(socket.inet_aton(address), "big"), int(bits or 32)
     if not SHORTEST <= length <= 32 or first & ((1 << (32 - length)) - 1):
@@ -18,7 +20,9 @@ def first_and_bits(prefix: str) -> tuple[int, int]:
 
 
 def expanded(routes: list[list[str]]) -> dict[str, list[str]]:
-    """The route of every address that has one: of the longest prefix; one without an interface is none."""
+    """The route of every address that has one: of the longest prefix; one without an interface is
+    none.
+    """
     found: dict[str, list[str]] = {}
     read = [(*first_and_bits(row[0]), row) for row in routes]
     for first, length, row in sorted(read, key=lambda each: each[1]):

@@ -12,14 +12,19 @@ if TYPE_CHECKING:
 
 def commit(generations: Generations, request: Json) -> Json:
     """Commit a staged generation, as a hold if the request says so."""
-    generation, revert_after_s = integer(request, "generation", 1), number(request, "revert_after_s", None)
+    generation, revert_after_s = (
+        integer(request, "generation", 1),
+        number(request, "revert_after_s", None),
+    )
     if request.get("hold"):
         return generations.hold(generation, revert_after_s, bool(request.get("flush", True)))
     return generations.commit(generation, revert_after_s)
 
 
 def stage(generations: Generations, request: Json) -> Json:
-    """Stage one generation, or all those of a packed list: what the playbook hands over, given over the channel."""
+    """Stage one generation, or all those of a packed list: what the playbook hands over, given over
+    the channel.
+    """
     if "packed" not in request:
         return generations.stage(request)
     wanted = unpack(request["packed"])

@@ -1,14 +1,15 @@
-"""When a slot of a schedule ends, by this host's own carrier edges and its monotonic clock; no clock is ever compared with another.
+"""When a slot of a schedule ends, by this host's own carrier edges and its monotonic clock; no
+clock is ever compared with another.
 
-Slots are counted from 0 on and all last one period. Whoever turns them may be late, never early, and so may what reports an edge:
-the earliest of the latest edges is the one nearest to the truth.
+Slots are counted from 0 on and all last one period. Whoever turns them may be late, never early,
+and so may what reports an edge: the earliest of the latest edges is the one nearest to the truth.
 """
 
 from __future__ import annotations
 
 EDGES = 16
-"""Edges that count. At half a second a slot they span 8 s: two clocks that differ by 100 parts per million (quartz: 20 to 50) drift
-apart by 0.8 ms meanwhile."""
+"""Edges that count. At half a second a slot they span 8 s: two clocks that differ by 100 parts per
+million (quartz: 20 to 50) drift apart by 0.8 ms meanwhile."""
 
 
 class SlotClock:
@@ -17,7 +18,8 @@ class SlotClock:
     def __init__(self, period_ns: int, edges: list[int] | None = None, coarse: bool = True) -> None:
         self.period_ns = period_ns
         self.edges = list(edges or [])[-EDGES:]  # end - n * period, of each end that was seen
-        self.coarse = coarse  # known only from what the operator's side said, which comes late by a message's way
+        # known only from what the operator's side said, which comes late by a message's way
+        self.coarse = coarse
 
     @property
     def known(self) -> bool:
@@ -30,8 +32,9 @@ class SlotClock:
     def edge(self, count: int, at_ns: int, apart_ns: int) -> int:
         """Slot `count` ended at `at_ns`; return how much later than expected (ns).
 
-        An end that is whole periods late is of a turn that was left out: the phase moves on by them. One that is otherwise more
-        than `apart_ns` late was late itself, and tells nothing of the next: the phase never changes while a schedule is loaded.
+        An end that is whole periods late is of a turn that was left out: the phase moves on by
+        them. One that is otherwise more than `apart_ns` late was late itself, and tells nothing of
+        the next: the phase never changes while a schedule is loaded.
         """
         phase = at_ns - count * self.period_ns
         if self.coarse or not self.edges:
@@ -46,7 +49,9 @@ class SlotClock:
         return error
 
     def shown(self, count: int, end_ns: int) -> None:
-        """Whoever turns says that slot `count` ends at `end_ns`, late by a message's way: where edges were seen, they count."""
+        """Whoever turns says that slot `count` ends at `end_ns`, late by a message's way: where
+        edges were seen, they count.
+        """
         phase = end_ns - count * self.period_ns
         if self.edges:
             self.skip(self.left_out(phase))

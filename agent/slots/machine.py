@@ -1,4 +1,5 @@
-"""The slots of a schedule on one host, as states; what it does and when is handed in, so that tests inject the time.
+"""The slots of a schedule on one host, as states; what it does and when is handed in, so that tests
+inject the time.
 
     day    routes of the slot; at its expected end less the guard time: the hold
     held   pairs that are about to lose their path have no route; ends with the carriers going down
@@ -13,7 +14,9 @@ from __future__ import annotations
 from agent.slots.clock import SlotClock
 
 LATEST_NS = 10_000_000_000
-"""Light that is later than this is not waited for in a hold, whatever a schedule allows: a host left holding reaches nobody."""
+"""Light that is later than this is not waited for in a hold, whatever a schedule allows: a host
+left holding reaches nobody.
+"""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +38,16 @@ if TYPE_CHECKING:
 
 
 class SlotMachine:
-    """One loaded schedule. slots: per slot the interfaces `falling`, whose light ends with it, and `rising`, whose light it brings.
+    """One loaded schedule. slots: per slot the interfaces `falling`, whose light ends with it, and
+    `rising`, whose light it brings.
 
-    count: slots since the first, so that slot = count modulo their number. error_ns: of the last end that was seen.
+    count: slots since the first, so that slot = count modulo their number. error_ns: of the last
+    end that was seen.
     """
 
-    def __init__(self, acts: Acts, slots: list[Json], times: Json, clock: SlotClock, count: int) -> None:
+    def __init__(
+        self, acts: Acts, slots: list[Json], times: Json, clock: SlotClock, count: int
+    ) -> None:
         self.acts, self.slots, self.clock, self.count = acts, slots, clock, count
         self.guard_ns, self.dark_window_ns, self.late_ns = (
             times["guard_ns"],
@@ -55,7 +62,8 @@ class SlotMachine:
         self.dark_ns = 0  # when the carriers of the slot before, or of this one, went down
         self.error_ns: int | None = None
         self.ups: dict[str, int] = {}  # carrier-ups to be exceeded by the next slot's light
-        self.downs: dict[str, int] = {}  # carrier-downs to be exceeded by the end of this slot's light
+        # carrier-downs to be exceeded by the end of this slot's light
+        self.downs: dict[str, int] = {}
         self.late = 0
         self.note(all_=True)
 
@@ -71,7 +79,9 @@ class SlotMachine:
         """Note the carriers' counts. all_: also of the ports that the next slot waits for."""
         if all_:
             self.ups = {n: self.acts.link(n).get("ups", 0) for n in self.following["rising"]}
-        self.downs = {n: self.acts.link(n).get("downs", 0) for n in self.slots[self.slot]["falling"]}
+        self.downs = {
+            n: self.acts.link(n).get("downs", 0) for n in self.slots[self.slot]["falling"]
+        }
 
     def at(self, at_ns: int | None, function: Callable[[], object] | None = None) -> None:
         """Do one thing later, instead of what was to be done."""
@@ -82,7 +92,8 @@ class SlotMachine:
             act = function
 
             def due() -> None:
-                self.handle = None  # a number that is cancelled after its time would be kept for ever
+                # a number that is cancelled after its time would be kept for ever
+                self.handle = None
                 act()
 
             self.handle = self.acts.timer(at_ns, due)
@@ -111,7 +122,9 @@ class SlotMachine:
             self.expect()
 
     def carrier(self) -> None:
-        """A carrier came or went. What comes and goes while nobody turns is no slot's: it would be counted as the next one's."""
+        """A carrier came or went. What comes and goes while nobody turns is no slot's: it would be
+        counted as the next one's.
+        """
         if self.state in ("day", "free") and self.lease_ns < self.acts.now():
             self.note(all_=True)
             return
@@ -144,7 +157,9 @@ class SlotMachine:
     def new(self) -> list[str]:
         """The ports where the next slot's light is there."""
         links = ((name, self.acts.link(name), ups) for name, ups in self.ups.items())
-        return [name for name, link, ups in links if link.get("carrier") and link.get("ups", 0) > ups]
+        return [
+            name for name, link, ups in links if link.get("carrier") and link.get("ups", 0) > ups
+        ]
 
     # -- transitions
 
@@ -220,14 +235,21 @@ class SlotMachine:
         self.late += 1
         dark = self.state == "dark"
         onward = self.settle_where_light_is()
-        self.note(all_=onward or not dark)  # else light of the next slot that comes later still counts as such
+        # else light of the next slot that comes later still counts as such
+        self.note(all_=onward or not dark)
         self.state = "free"
         self.acts.changed(why="late")
 
     def settle_where_light_is(self) -> bool:
-        """Leave a hold for this slot's routes, or the next one's if more of its light is there; return whether it was that."""
+        """Leave a hold for this slot's routes, or the next one's if more of its light is there;
+        return whether it was that.
+        """
         new = self.new()
-        old = [n for n in self.slots[self.slot]["falling"] if self.acts.link(n).get("carrier") and n not in new]
+        old = [
+            n
+            for n in self.slots[self.slot]["falling"]
+            if self.acts.link(n).get("carrier") and n not in new
+        ]
         onward = self.state == "dark" and len(new) > len(old)
         self.count += onward
         self.acts.commit(self.slot)

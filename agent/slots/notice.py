@@ -1,7 +1,9 @@
-"""The notification socket of a job: which of its peers it reaches, and until when, at every slot of a schedule.
+"""The notification socket of a job: which of its peers it reaches, and until when, at every slot of
+a schedule.
 
-A line goes to each connection when it is made, when a slot begins and when its hold begins. Only the newest matters, so a program
-that reads late is sent that one alone. What it sends may be one thing: that an iteration ended.
+A line goes to each connection when it is made, when a slot begins and when its hold begins. Only
+the newest matters, so a program that reads late is sent that one alone. What it sends may be one
+thing: that an iteration ended.
 """
 
 from __future__ import annotations
@@ -79,10 +81,18 @@ class Listener(Lines):
 
 
 class SlotSocket(GuardedSocket):
-    """The notification socket of one running job. boundary: called when every connection that says so has ended an iteration."""
+    """The notification socket of one running job. boundary: called when every connection that says
+    so has ended an iteration.
+    """
 
     def __init__(
-        self, notices: Notices, name: str, pid: int, listener: socket.socket, uid: int, boundary: Callable[[int], None]
+        self,
+        notices: Notices,
+        name: str,
+        pid: int,
+        listener: socket.socket,
+        uid: int,
+        boundary: Callable[[int], None],
     ) -> None:
         self.notices, self.boundary, self.last = notices, boundary, -1
         super().__init__(notices.server, name, pid, listener, uid)
@@ -117,9 +127,13 @@ class Notices:
         return FOLDER + "/" + socket_name(name)
 
     def open(self, name: str, pid: int) -> None:
-        """Listen for the processes of a job that runs as `pid`. Without a socket the job runs all the same."""
+        """Listen for the processes of a job that runs as `pid`. Without a socket the job runs all
+        the same.
+        """
         if (found := job_socket(FOLDER, name, "notification")) is not None:
-            self.listeners[name] = SlotSocket(self, name, pid, *found, lambda ended: self.boundary(name, ended))
+            self.listeners[name] = SlotSocket(
+                self, name, pid, *found, lambda ended: self.boundary(name, ended)
+            )
 
     def close(self, name: str) -> None:
         """The job ended."""

@@ -1,8 +1,10 @@
-"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.slot_change`, `slots.stop` and `slots`.
+"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.slot_change`, `slots.stop`
+and `slots`.
 
-A loaded schedule is a list of staged generations: per slot its routes, and its hold, in which the pairs that are about to lose
-their path have no route. `slotmachine.py` decides when each becomes active; this module lets it act on the host, keeps the
-schedule for the next daemon, and tells programs and whoever watches.
+A loaded schedule is a list of staged generations: per slot its routes, and its hold, in which the
+pairs that are about to lose their path have no route. `slotmachine.py` decides when each becomes
+active; this module lets it act on the host, keeps the schedule for the next daemon, and tells
+programs and whoever watches.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ SEARCH_NS = 3_000_000
 
 
 class Slots:
-    """The schedule that is loaded on this host, if one is. committed: called with each slot that becomes active."""
+    """The schedule that is loaded on this host, if one is. committed: called with each slot that
+    becomes active.
+    """
 
     def __init__(self, server: Host) -> None:
         self.server, self.generations = server, server.generations
@@ -77,7 +81,9 @@ class Slots:
         self.try_(lambda: self.committed(slot))
 
     def hold(self, slot: int, lease_ns: int) -> None:
-        """Take the routes of pairs that are about to lose their path; which sockets wait is looked up afterwards."""
+        """Take the routes of pairs that are about to lose their path; which sockets wait is looked
+        up afterwards.
+        """
         of, onto = self.slots()[slot], self.slots()[(slot + 1) % len(self.slots())]["generation"]
         if of["hold"] is None:
             return
@@ -95,8 +101,19 @@ class Slots:
         if machine is None:
             return
         self.notices.emit(notice(machine, self.slots(), self.reach, self.generations.addresses))
-        state = {"slot": machine.slot, "count": machine.count, "state": machine.state, "late": machine.late}
-        event: Json = {"event": "slot", "t_ns": self.now(), **state, "ends_ns": machine.end_ns(), **fields}
+        state = {
+            "slot": machine.slot,
+            "count": machine.count,
+            "state": machine.state,
+            "late": machine.late,
+        }
+        event: Json = {
+            "event": "slot",
+            "t_ns": self.now(),
+            **state,
+            "ends_ns": machine.end_ns(),
+            **fields,
+        }
         self.timer(self.now() + LATER_NS, lambda: self.notify(event))
 
     def notify(self, event: Json) -> None:
@@ -113,9 +130,13 @@ class Slots:
             sys.stderr.flush()
 
     def boundary(self, name: str, ended: int) -> None:
-        """The processes of a job ended an iteration: who turns by the job's phases waits for that."""
+        """The processes of a job ended an iteration: who turns by the job's phases waits for
+        that.
+        """
         if self.machine is not None and not self.machine.by_clock:
-            self.server.broadcast({"event": "boundary", "t_ns": self.now(), "name": name, "iteration": ended})
+            self.server.broadcast(
+                {"event": "boundary", "t_ns": self.now(), "name": name, "iteration": ended}
+            )
 
     # -- state
 
@@ -129,10 +150,22 @@ class Slots:
                 os.unlink(STATE)
             return
         clock = {"edges": machine.clock.edges, "coarse": machine.clock.coarse}
-        write(STATE, json.dumps({"request": self.request, "count": machine.count, "lease_ns": machine.lease_ns, **clock}))
+        write(
+            STATE,
+            json.dumps(
+                {
+                    "request": self.request,
+                    "count": machine.count,
+                    "lease_ns": machine.lease_ns,
+                    **clock,
+                }
+            ),
+        )
 
     def restore(self) -> None:
-        """Go on with the schedule of the daemon before this one, in the slot that the clock says if its light is there."""
+        """Go on with the schedule of the daemon before this one, in the slot that the clock says if
+        its light is there.
+        """
         kept = read_json(STATE)
         if not kept:
             return
@@ -145,7 +178,11 @@ class Slots:
             self.save()
 
     def resume(self, kept: Json) -> None:
-        self.start(kept["request"], SlotClock(period(kept["request"]), kept["edges"], kept["coarse"]), kept["count"])
+        self.start(
+            kept["request"],
+            SlotClock(period(kept["request"]), kept["edges"], kept["coarse"]),
+            kept["count"],
+        )
         machine, now = self.loaded(), self.now()
         machine.lease_ns = integer(kept, "lease_ns", 0)
         if not machine.by_clock or not machine.clock.known or machine.lease_ns < now:
@@ -159,7 +196,9 @@ class Slots:
         self.request = request
         times = {key: int(request[key] * 1e9) for key in ("guard_s", "dark_window_s", "late_s")}
         named: Json = {key.replace("_s", "_ns"): value for key, value in times.items()}
-        self.generations.kept = {g for s in request["slots"] for g in (s["generation"], s["hold"]) if g is not None}
+        self.generations.kept = {
+            g for s in request["slots"] for g in (s["generation"], s["hold"]) if g is not None
+        }
         self.generations.flush.keep = True
         self.reach = endings(request["slots"], self.generations.addresses)
         named.update(follow=request["follow"], kind=request["kind"])
@@ -169,7 +208,10 @@ class Slots:
 
     def load(self, request: Json) -> Json:
         """Take up a schedule; nothing changes on the host before the first tick."""
-        wanted, count = checked(request, self.generations, self.server.interfaces), counted(request) if "count" in request else 0
+        wanted, count = (
+            checked(request, self.generations, self.server.interfaces),
+            counted(request) if "count" in request else 0,
+        )
         self.leave()
         self.start(wanted, SlotClock(period(wanted)), count)
         self.save()
@@ -185,14 +227,20 @@ class Slots:
         machine, now = self.loaded(), self.now()
         count, lease_s = counted(request), number(request, "lease_s", 0.0)
         ends_s = number(request, "ends_s", None)
-        machine.tick(count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9))
+        machine.tick(
+            count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9)
+        )
         return {"count": machine.count, "slot": machine.slot, "state": machine.state}
 
     def change_slot(self, request: Json) -> Json:
         """The slot `count` ends now."""
         machine = self.loaded()
         if counted(request) != machine.count:
-            raise refused("slot {} of this host is not over: it is in slot {}".format(request["count"], machine.count))
+            raise refused(
+                "slot {} of this host is not over: it is in slot {}".format(
+                    request["count"], machine.count
+                )
+            )
         machine.change_slot()
         return {"count": machine.count, "slot": machine.slot, "state": machine.state}
 
@@ -207,9 +255,20 @@ class Slots:
         machine = self.machine
         if machine is None:
             return {"loaded": False}
-        known: Json = {"loaded": True, "slots": len(self.slots()), "state": machine.state, "slot": machine.slot}
+        known: Json = {
+            "loaded": True,
+            "slots": len(self.slots()),
+            "state": machine.state,
+            "slot": machine.slot,
+        }
         left_s = round((machine.lease_ns - self.now()) / 1e9, 3)
-        return dict(known, count=machine.count, late=machine.late, ends_ns=machine.end_ns(), lease_s=max(0.0, left_s))
+        return dict(
+            known,
+            count=machine.count,
+            late=machine.late,
+            ends_ns=machine.end_ns(),
+            lease_s=max(0.0, left_s),
+        )
 
     def leave(self) -> bool:
         """Forget the schedule, if there is one. A hold that is on ends in a slot."""

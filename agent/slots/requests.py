@@ -19,7 +19,11 @@ PERIOD_S = (0.05, 3600.0)
 def checked(request: Json, generations: Generations, interfaces: Collection[str]) -> Json:
     """The fields of a request to load. interfaces: those of this host. Raises: Failure."""
     slots = request.get("slots")
-    if not isinstance(slots, list) or not 2 <= len(slots) <= SLOTS or not all(isinstance(s, dict) for s in slots):
+    if (
+        not isinstance(slots, list)
+        or not 2 <= len(slots) <= SLOTS
+        or not all(isinstance(s, dict) for s in slots)
+    ):
         raise bad(f"slots: a list of 2 to {SLOTS} is needed")
     found = []
     for i, slot in enumerate(slots):
@@ -35,10 +39,18 @@ def checked(request: Json, generations: Generations, interfaces: Collection[str]
         row: Json = {"generation": generation, "hold": hold}
         for key in ("falling", "rising"):
             names = slot.get(key, [])
-            if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(names) > 1024:
+            if (
+                not isinstance(names, list)
+                or not all(isinstance(n, str) for n in names)
+                or len(names) > 1024
+            ):
                 raise bad(f"slots[{i}].{key}: a list of interfaces is needed")
             if unknown := [n for n in names if n not in interfaces]:
-                raise refused("slots[{}].{}: no interface {} on this host".format(i, key, ", ".join(unknown[:8])))
+                raise refused(
+                    "slots[{}].{}: no interface {} on this host".format(
+                        i, key, ", ".join(unknown[:8])
+                    )
+                )
             row[key] = sorted(set(names))
         found.append(row)
     holds = {row["hold"] for row in found}
@@ -54,7 +66,12 @@ def checked(request: Json, generations: Generations, interfaces: Collection[str]
     for key, allowed in (("follow", ("light", "clock")), ("kind", ("clock", "phase"))):
         if texts[key] not in allowed:
             raise bad("{}: {} is needed, got {!r}".format(key, " or ".join(allowed), texts[key]))
-    times = {"dwell_s": dwell_s, "dark_window_s": dark_window_s, "guard_s": guard_s, "late_s": late_s}
+    times = {
+        "dwell_s": dwell_s,
+        "dark_window_s": dark_window_s,
+        "guard_s": guard_s,
+        "late_s": late_s,
+    }
     return {"slots": found, **times, **texts}
 
 

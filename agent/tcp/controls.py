@@ -15,7 +15,8 @@ def available() -> list[str]:
 
 
 def control_here(wanted: object, names: Mapping[str, str]) -> str | None:
-    """What the kernel calls the one that a route wants; None if it has it not: a route naming an absent one would be refused.
+    """What the kernel calls the one that a route wants; None if it has it not: a route naming an
+    absent one would be refused.
 
     names: the kernel's of those that have another here.
     """

@@ -1,13 +1,16 @@
-"""TCP sockets that a hold keeps from sending: listed when it begins, and pushed when the route is there again.
+"""TCP sockets that a hold keeps from sending: listed when it begins, and pushed when the route is
+there again.
 
-While a generation that holds is active (`Generations.commit`), a pair without a path has no route: TCP keeps its packets in the
-socket, and would look again only when its backed-off timer expires. Setting TCP_NODELAY makes the kernel push what a socket has to
-send (`__tcp_sock_set_nodelay` in net/ipv4/tcp.c). What the far end has received but could not acknowledge, as it holds, too, still
-counts as in flight, and fills the window: ending a repair that never began (TCP_REPAIR) sends a window probe, which is answered
-with what is there. The far end answers one probe in 500 ms (tcp_invalid_ratelimit), also where it has no route for the answer yet:
-the probe is sent once the far end is known to have left its hold, too.
-pidfd_getfd (Linux 5.6) reaches the sockets of any program, and the option is put back to what it was. A kernel or sandbox without
-it, or without sock_diag: nothing is pushed, and replies say why.
+While a generation that holds is active (`Generations.commit`), a pair without a path has no route:
+TCP keeps its packets in the socket, and would look again only when its backed-off timer expires.
+Setting TCP_NODELAY makes the kernel push what a socket has to send (`__tcp_sock_set_nodelay` in
+net/ipv4/tcp.c). What the far end has received but could not acknowledge, as it holds, too, still
+counts as in flight, and fills the window: ending a repair that never began (TCP_REPAIR) sends a
+window probe, which is answered with what is there. The far end answers one probe in 500 ms
+(tcp_invalid_ratelimit), also where it has no route for the answer yet: the probe is sent once the
+far end is known to have left its hold, too. pidfd_getfd (Linux 5.6) reaches the sockets of any
+program, and the option is put back to what it was. A kernel or sandbox without it, or without
+sock_diag: nothing is pushed, and replies say why.
 """
 
 from __future__ import annotations
@@ -32,28 +35,36 @@ if TYPE_CHECKING:
 SOCKETS = 256
 """Sockets that are pushed at most, those with most to send first: at 0.15 to 0.35 ms each."""
 SEARCH_NS, PUSH_NS = 250_000_000, 100_000_000
-"""How long the search through /proc and the pushing may take; the daemon does nothing else meanwhile."""
+"""How long the search through /proc and the pushing may take; the daemon does nothing else
+meanwhile.
+"""
 SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20  # NETLINK_SOCK_DIAG; linux/sock_diag.h
 AGAIN_NS = 5_000_000_000
 """Processes of sockets that were not found are searched again after this time."""
 LONG_NS, REST = 20_000_000, 50
-"""A list of connections takes 54 us for each, and any job may have many: what it takes beyond this time (ns) is waited for so many
-times before a schedule asks for the next one."""
-STATES = 1 << 1 | 1 << 8  # TCP_ESTABLISHED and TCP_CLOSE_WAIT: those that may still send (net/tcp_states.h)
+"""A list of connections takes 54 us for each, and any job may have many: what it takes beyond this
+time (ns) is waited for so many times before a schedule asks for the next one."""
+# TCP_ESTABLISHED and TCP_CLOSE_WAIT: those that may still send (net/tcp_states.h)
+STATES = 1 << 1 | 1 << 8
 INFO = 2  # INET_DIAG_INFO: struct tcp_info, of which tcpi_unacked is at byte 24 (linux/tcp.h)
 REPAIR, REPAIR_OFF = 19, 0  # TCP_REPAIR; linux/tcp.h
-PIDFD_GETFD = 438  # the number of the system call on every architecture but alpha; Python has no wrapper
+# the number of the system call on every architecture but alpha; Python has no wrapper
+PIDFD_GETFD = 438
 
 
 def established(lanes: Collection[str]) -> Iterator[tuple[bytes, str, bytes]]:
-    """TCP connections of this host from one of the addresses `lanes`: as sock_diag knows each, its far address, its tcp_info.
+    """TCP connections of this host from one of the addresses `lanes`: as sock_diag knows each, its
+    far address, its tcp_info.
 
     Raises: OSError - this kernel has no sock_diag.
     """
     diag = Rtnl(protocol=SOCK_DIAG)
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
-            request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, STATES) + b"\0" * 48
+            request = (
+                struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, STATES)
+                + b"\0" * 48
+            )
             for data in diag.dump(SOCK_DIAG_BY_FAMILY, request, absent=0):
                 source, target = (plain(data[at : at + 16], family) for at in (8, 24))
                 if source in lanes:
@@ -63,7 +74,9 @@ def established(lanes: Collection[str]) -> Iterator[tuple[bytes, str, bytes]]:
 
 
 def sockets(lanes: Collection[str]) -> Iterator[Waiting]:
-    """TCP connections of this host from one of the addresses `lanes`, as sock_diag knows them. Raises: OSError - it has none."""
+    """TCP connections of this host from one of the addresses `lanes`, as sock_diag knows them.
+    Raises: OSError - it has none.
+    """
     for data, target, info in established(lanes):
         queued, _, inode = struct.unpack_from("=III", data, 60)
         unacked = struct.unpack_from("=I", info, 24)[0] if len(info) >= 28 else 0
@@ -83,7 +96,9 @@ def plain(address: bytes, family: int) -> str:
 
 
 def descriptors(inodes: Collection[int], end_ns: int) -> Iterator[tuple[int, int, int]]:
-    """(process, descriptor, inode) of every socket of `inodes` found in /proc before `end_ns`, one descriptor each."""
+    """(process, descriptor, inode) of every socket of `inodes` found in /proc before `end_ns`, one
+    descriptor each.
+    """
     missing, own = set(inodes), os.stat("/proc/self/ns/net").st_ino
     if not missing:
         return
@@ -107,14 +122,18 @@ def descriptors(inodes: Collection[int], end_ns: int) -> Iterator[tuple[int, int
 
 
 def system_call() -> Callable[[int, int], int]:
-    """pidfd_getfd(2): a descriptor of another process as one of ours. Raises: OSError, ImportError - there is none here."""
+    """pidfd_getfd(2): a descriptor of another process as one of ours. Raises: OSError, ImportError
+    - there is none here.
+    """
     import ctypes
 
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
 
     def getfd(pidfd: int, fd: int) -> int:
-        found = call(ctypes.c_long(PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(fd), ctypes.c_uint(0))
+        found = call(
+            ctypes.c_long(PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(fd), ctypes.c_uint(0)
+        )
         if found < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(found)
@@ -145,13 +164,21 @@ class Flush:
         self.pidfds: dict[int, int] = {}
         self.listed = 0
         self.skipped = ""
-        self.keep = False  # holds follow each other: whose the sockets are is remembered from one to the next
+        # holds follow each other: whose the sockets are is remembered from one to the next
+        self.keep = False
         self.known: dict[int, tuple[int, int]] = {}  # inode -> (pidfd, descriptor there)
         self.unknown: set[int] = set()  # inodes that no process was found to have
         self.searched_ns = self.rest_ns = 0
 
-    def prepare(self, lanes: Collection[str], reachable: Collection[str], onto: Collection[str] | None = None) -> Json:
-        """List the sockets from `lanes` to other hosts than `reachable`, and find out whose they are. onto: to these alone."""
+    def prepare(
+        self,
+        lanes: Collection[str],
+        reachable: Collection[str],
+        onto: Collection[str] | None = None,
+    ) -> Json:
+        """List the sockets from `lanes` to other hosts than `reachable`, and find out whose they
+        are. onto: to these alone.
+        """
         self.forget()
         began = time.monotonic_ns()
         waiting: list[Waiting] = []
@@ -160,9 +187,17 @@ class Flush:
             return {"sockets": 0, "found": 0, "took_us": 0, "skipped": self.skipped}
         try:
             self.getfd = self.getfd or system_call()
-            waiting = [s for s in sockets(lanes) if s["inode"] and s["target"] not in reachable and s["target"] not in lanes]
+            waiting = [
+                s
+                for s in sockets(lanes)
+                if s["inode"] and s["target"] not in reachable and s["target"] not in lanes
+            ]
             self.rest_ns = rested(began, time.monotonic_ns())
-            waiting = waiting if onto is None else [s for s in waiting if s["target"] in onto and s["queued"]]
+            waiting = (
+                waiting
+                if onto is None
+                else [s for s in waiting if s["target"] in onto and s["queued"]]
+            )
             waiting.sort(key=lambda s: -s["queued"])
             rank = {s["inode"]: s["target"] for s in waiting[:SOCKETS]}
             for pid, fd, inode in descriptors(self.missing(rank, began), began + SEARCH_NS):
@@ -170,15 +205,25 @@ class Flush:
                     self.pidfds[pid] = os.pidfd_open(pid)
                 self.known[inode] = self.pidfds[pid], fd
             self.unknown = {inode for inode in rank if inode not in self.known}
-            self.found = [(*self.known[inode], inode, target) for inode, target in rank.items() if inode in self.known]
+            self.found = [
+                (*self.known[inode], inode, target)
+                for inode, target in rank.items()
+                if inode in self.known
+            ]
         except (OSError, ImportError, AttributeError, ValueError, struct.error) as e:
             self.skipped = f"sockets cannot be listed here: {e}"
         self.listed = len(waiting)
-        reply: Json = {"sockets": self.listed, "found": len(self.found), "took_us": (time.monotonic_ns() - began) // 1000}
+        reply: Json = {
+            "sockets": self.listed,
+            "found": len(self.found),
+            "took_us": (time.monotonic_ns() - began) // 1000,
+        }
         return dict(reply, skipped=self.skipped) if self.skipped else reply
 
     def missing(self, wanted: Collection[int], now_ns: int) -> set[int]:
-        """The inodes whose processes are to be searched; what was not found is searched again after a while only."""
+        """The inodes whose processes are to be searched; what was not found is searched again after
+        a while only.
+        """
         missing = {inode for inode in wanted if inode not in self.known}
         if missing <= self.unknown and now_ns - self.searched_ns < AGAIN_NS:
             return set()
@@ -186,22 +231,42 @@ class Flush:
         return missing
 
     def push(self) -> Json:
-        """Push every socket that was listed, as far as the time allows, and again when its far end has left its hold, too."""
+        """Push every socket that was listed, as far as the time allows, and again when its far end
+        has left its hold, too.
+        """
         began, listed = time.monotonic_ns(), self.found
         pushed, failed = self.each(listed, began + PUSH_NS, no_delay)
-        reply: Json = {"sockets": self.listed, "pushed": pushed, "took_us": (time.monotonic_ns() - began) // 1000}
+        reply: Json = {
+            "sockets": self.listed,
+            "pushed": pushed,
+            "took_us": (time.monotonic_ns() - began) // 1000,
+        }
         reason = self.skipped or (f"not all sockets could be reached: {failed}" if failed else "")
         targets = {target for *_, target in listed}
-        self.meet(sorted(targets), lambda target: self.ask(listed, target), lambda: self.forget() if listed is self.found else None)
+        self.meet(
+            sorted(targets),
+            lambda target: self.ask(listed, target),
+            lambda: self.forget() if listed is self.found else None,
+        )
         return dict(reply, skipped=reason) if reason else reply
 
     def ask(self, listed: list[Found], target: str) -> None:
-        """The host of this address has left its hold: ask it over every socket that was listed what it has received."""
+        """The host of this address has left its hold: ask it over every socket that was listed what
+        it has received.
+        """
         if listed is self.found:  # else the next hold has begun
-            self.each([entry for entry in listed if entry[3] == target], time.monotonic_ns() + PUSH_NS, window_probe)
+            self.each(
+                [entry for entry in listed if entry[3] == target],
+                time.monotonic_ns() + PUSH_NS,
+                window_probe,
+            )
 
-    def each(self, entries: list[Found], end_ns: int, act: Callable[[socket.socket], None]) -> tuple[int, str]:
-        """Do something with these sockets until `end_ns`: how many were there, and why one could not be reached."""
+    def each(
+        self, entries: list[Found], end_ns: int, act: Callable[[socket.socket], None]
+    ) -> tuple[int, str]:
+        """Do something with these sockets until `end_ns`: how many were there, and why one could
+        not be reached.
+        """
         count, failed = 0, ""
         for pidfd, fd, inode, _ in entries:
             if time.monotonic_ns() > end_ns:
@@ -214,7 +279,9 @@ class Flush:
         return count, failed
 
     def one(self, pidfd: int, fd: int, inode: int, act: Callable[[socket.socket], None]) -> bool:
-        """Do something with one socket; False where that descriptor is another file by now. Raises: OSError."""
+        """Do something with one socket; False where that descriptor is another file by now. Raises:
+        OSError.
+        """
         assert self.getfd is not None
         own = self.getfd(pidfd, fd)
         if os.fstat(own).st_ino != inode:

@@ -18,7 +18,10 @@ SECOND = ((1, 4), (3, 2), (2, 6), (5, 1))
 
 
 def _good(outcome: Outcome) -> None:
-    want(not outcome.failed, "; ".join(f"{setting}: {text}" for setting, text in outcome.failed.items()))
+    want(
+        not outcome.failed,
+        "; ".join(f"{setting}: {text}" for setting, text in outcome.failed.items()),
+    )
 
 
 async def made_moved_broken(s: Subject) -> None:
@@ -61,8 +64,13 @@ async def made_in_the_dark(s: Subject) -> None:
     try:
         outcome = await s.apply(add=wanted)
         _good(outcome)
-        want(outcome.observed - s.foreign == wanted, f"it reports {sorted(map(str, outcome.observed - s.foreign))}")
-        want(await s.device.read() - s.foreign == wanted, "a second query reports other connections")
+        want(
+            outcome.observed - s.foreign == wanted,
+            f"it reports {sorted(map(str, outcome.observed - s.foreign))}",
+        )
+        want(
+            await s.device.read() - s.foreign == wanted, "a second query reports other connections"
+        )
     finally:
         s.known.light(ingress, 0.0)
     _good(await s.apply(remove=wanted))
@@ -88,7 +96,12 @@ async def others_are_untouched(s: Subject) -> None:
     want(s.since(others) == since, "connections that the change did not name were made again")
 
 
-@check("a connection to a port in use is refused and the rest is made", "refusals", truth=False, ports=9)
+@check(
+    "a connection to a port in use is refused and the rest is made",
+    "refusals",
+    truth=False,
+    ports=9,
+)
 async def a_busy_port_is_refused(s: Subject) -> None:
     held = await s.make((1, 2))
     since = s.since(held) if s.truth else {}
@@ -105,7 +118,10 @@ async def foreign_lights_are_reported(s: Subject) -> None:
     async with s.another() as other:
         foreign = s.light((1, 2), (2, 1))
         await s.apply(add=foreign, device=other)
-        want(await s.device.read() - s.foreign == foreign, "connections made by another session are not reported")
+        want(
+            await s.device.read() - s.foreign == foreign,
+            "connections made by another session are not reported",
+        )
         since = s.since(foreign)
         _good(await s.apply(add=s.light((3, 4))))
         await s.apply(remove=s.light((3, 4)))
@@ -116,7 +132,21 @@ async def foreign_lights_are_reported(s: Subject) -> None:
 @check("a label that is not a port never reaches the device", "refusals", truth=False, ports=1)
 async def no_label_is_a_command(s: Subject) -> None:
     example = s.one(1, 1)
-    junk = ("$(reboot)", "`reboot`", "&&16", " ", "<x/>", '"', "'", "\r\nreset", ";reset", "|x", "%0d", "&id=deleteall", "\u0663")
+    junk = (
+        "$(reboot)",
+        "`reboot`",
+        "&&16",
+        " ",
+        "<x/>",
+        '"',
+        "'",
+        "\r\nreset",
+        ";reset",
+        "|x",
+        "%0d",
+        "&id=deleteall",
+        "\u0663",
+    )
     labels = [
         *((s.ingress[0] + more, s.egress[0]) for more in junk),
         *((s.ingress[0], s.egress[0] + more) for more in junk),
@@ -128,16 +158,26 @@ async def no_label_is_a_command(s: Subject) -> None:
         ("0", "x"),
         (f"../{s.ingress[0]}", s.egress[0]),
     ]
-    bad = frozenset(replace(example, ingress=Port(s.name, a), egress=Port(s.name, b)) for a, b in labels)
+    bad = frozenset(
+        replace(example, ingress=Port(s.name, a), egress=Port(s.name, b)) for a, b in labels
+    )
     before = s.truth.writes if s.truth else 0
     outcome = await s.apply(add=bad)
     failed_exactly(s, outcome, bad)
     for setting, text in outcome.failed.items():
-        want("not a port" in text, f"{setting.ingress.label!r}: wanted the words 'not a port', got {text!r}")
+        want(
+            "not a port" in text,
+            f"{setting.ingress.label!r}: wanted the words 'not a port', got {text!r}",
+        )
     want(outcome.writes == 0 and (not s.truth or s.truth.writes == before), "a command was sent")
 
 
-@check("a connection to a port that the device does not have fails alone, with a reason", "refusals", truth=False, ports=4)
+@check(
+    "a connection to a port that the device does not have fails alone, with a reason",
+    "refusals",
+    truth=False,
+    ports=4,
+)
 async def a_port_beyond_the_device(s: Subject) -> None:
     example, good = s.one(1, 2), s.one(3, 4)
     beyond = re.sub(r"\d+(?=\D*$)", "997", example.egress.label)
@@ -149,7 +189,12 @@ async def a_port_beyond_the_device(s: Subject) -> None:
     await s.shows([good])
 
 
-@check("a setting of another kind, or of another device, is refused and named", "refusals", truth=False, ports=1)
+@check(
+    "a setting of another kind, or of another device, is refused and named",
+    "refusals",
+    truth=False,
+    ports=1,
+)
 async def another_kind_is_refused(s: Subject) -> None:
     one = s.one(1, 1)
     stranger: Setting
@@ -157,13 +202,21 @@ async def another_kind_is_refused(s: Subject) -> None:
         stranger = CrossConnect(one.ingress, one.egress)
     else:
         stranger = SpectralRoute(one.ingress, one.egress, FrequencySlot.flexgrid(0, 4))
-    elsewhere = replace(one, ingress=Port("elsewhere", one.ingress.label), egress=Port("elsewhere", one.egress.label))
+    elsewhere = replace(
+        one,
+        ingress=Port("elsewhere", one.ingress.label),
+        egress=Port("elsewhere", one.egress.label),
+    )
     outcome = await s.apply(add=[stranger, elsewhere])
     failed_exactly(s, outcome, [stranger, elsewhere])
     want(outcome.writes == 0, f"{outcome.writes} writes")
 
 
-@check("refusals of the device are reported, each item with its reason, and nothing else is claimed", "refusals", ports=4)
+@check(
+    "refusals of the device are reported, each item with its reason, and nothing else is claimed",
+    "refusals",
+    ports=4,
+)
 async def refusals_are_reported(s: Subject) -> None:
     wanted = s.light((1, 2), (3, 4))
     with s.known.wrong("refuse", on="write"):
@@ -179,7 +232,11 @@ async def refusals_are_reported(s: Subject) -> None:
         await s.honest(outcome)
 
 
-@check("a change that is accepted but never carried out is reported, distinct from a refusal", "refusals", ports=4)
+@check(
+    "a change that is accepted but never carried out is reported, distinct from a refusal",
+    "refusals",
+    ports=4,
+)
 async def accepted_and_never_done(s: Subject) -> None:
     wanted, texts = s.light((1, 2), (3, 4)), {}
     for kind in ("refuse", "silent-failure"):
@@ -209,7 +266,11 @@ async def a_locked_port_is_not_driven(s: Subject) -> None:
         await s.shows([locked])
 
 
-@check("a connection that cannot be broken keeps its ports: they are not driven for another", "refusals", ports=6)
+@check(
+    "a connection that cannot be broken keeps its ports: they are not driven for another",
+    "refusals",
+    ports=6,
+)
 async def what_stays_is_not_driven_over(s: Subject) -> None:
     held, good = s.one(1, 2), s.one(3, 4)
     (before,) = await s.make((1, 2))
@@ -222,7 +283,9 @@ async def what_stays_is_not_driven_over(s: Subject) -> None:
     want(s.since([before]) == since, f"{held} was disturbed")
 
 
-@check("breaking one of two opposite connections leaves the other lit", "change", truth=False, ports=2)
+@check(
+    "breaking one of two opposite connections leaves the other lit", "change", truth=False, ports=2
+)
 async def one_of_two_outcomes(s: Subject) -> None:
     existing, back = s.one(1, 2), s.one(2, 1)
     await s.make((1, 2), (2, 1))
@@ -232,13 +295,18 @@ async def one_of_two_outcomes(s: Subject) -> None:
     want(outcome.observed - s.foreign == {back}, f"it reports {sorted(map(str, outcome.observed))}")
 
 
-@check("every item of a batch that the device carries out in part is completed or reported", "refusals")
+@check(
+    "every item of a batch that the device carries out in part is completed or reported", "refusals"
+)
 async def half_done_batches(s: Subject) -> None:
     wanted = s.light(*FIRST)
     with s.known.wrong("partial-bulk", on="write", count=1):
         outcome = await s.apply(add=wanted)
     missing = s.keys(wanted) - await s.world(s.keys(wanted - outcome.failed.keys()))
-    want(s.keys(outcome.failed) == missing, f"not lit: {sorted(missing)}, reported: {sorted(map(str, outcome.failed))}")
+    want(
+        s.keys(outcome.failed) == missing,
+        f"not lit: {sorted(missing)}, reported: {sorted(map(str, outcome.failed))}",
+    )
     await s.honest(outcome)
 
 
@@ -250,7 +318,10 @@ async def a_stuck_port_fails_alone(s: Subject) -> None:
         outcome = await s.apply(add=[stuck, good])
         failed_exactly(s, outcome, [stuck])
         await s.shows([good])
-        want(outcome.observed - s.foreign == {good}, f"it reports {sorted(map(str, outcome.observed))}")
+        want(
+            outcome.observed - s.foreign == {good},
+            f"it reports {sorted(map(str, outcome.observed))}",
+        )
     _good(await s.apply(add=[stuck]))
     await s.shows([stuck, good])
 
@@ -261,12 +332,18 @@ async def a_failed_port_is_not_claimed(s: Subject) -> None:
     with s.known.wrong("failed-port", port=bad.egress.label if s.spectral else bad.ingress.label):
         outcome = await s.apply(add=[bad, good])
         if not outcome.failed and not isinstance(s.device, PowerMeter | PortControl):
-            raise NotTried("the device reports where its mirrors are, and can see neither light nor a failed port")
+            raise NotTried(
+                "the device reports where its mirrors are, and can see neither light nor a failed port"
+            )
         failed_exactly(s, outcome, [bad])
         await s.shows([good])
 
 
-@check("the ready signal is awaited once, before anything is written, and its error stops the change", "ready", ports=4)
+@check(
+    "the ready signal is awaited once, before anything is written, and its error stops the change",
+    "ready",
+    ports=4,
+)
 async def ready_is_awaited_once(s: Subject) -> None:
     seen: list[int] = []
 
@@ -275,7 +352,9 @@ async def ready_is_awaited_once(s: Subject) -> None:
 
     before = s.known.writes
     _good(await s.apply(add=s.light((1, 2), (2, 1)), ready=ready))
-    want(seen == [before], f"awaited {len(seen)} times, at {seen} writes; expected once, at {before}")
+    want(
+        seen == [before], f"awaited {len(seen)} times, at {seen} writes; expected once, at {before}"
+    )
 
     class Stop(Exception):
         pass
@@ -303,7 +382,11 @@ async def a_set_is_made_together(s: Subject) -> None:
     await s.shows(s.light((1, 2)) | rest)
 
 
-@check("a change made by another session while the ready signal is awaited is left undisturbed", "ready", ports=9)
+@check(
+    "a change made by another session while the ready signal is awaited is left undisturbed",
+    "ready",
+    ports=9,
+)
 async def done_meanwhile(s: Subject) -> None:
     if s.scheme == "serial":
         raise NotTried("a serial line knows no callers")
@@ -313,8 +396,12 @@ async def done_meanwhile(s: Subject) -> None:
         await _meanwhile(s, frozenset({mine}), frozenset({good}), foreign)
 
 
-async def _meanwhile(s: Subject, remove: frozenset[Setting], add: frozenset[Setting], foreign: Setting) -> None:
-    """Apply the change; before it begins another session replaces `remove` with `foreign`, which must persist."""
+async def _meanwhile(
+    s: Subject, remove: frozenset[Setting], add: frozenset[Setting], foreign: Setting
+) -> None:
+    """Apply the change; before it begins another session replaces `remove` with `foreign`, which
+    must persist.
+    """
     _good(await s.apply(add=remove))
     since: dict[Lit, float] = {}
     async with s.another() as other:

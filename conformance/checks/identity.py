@@ -19,7 +19,9 @@ READS = Effect.READS
 WRONG = "wr0ng-Passw0rd"
 
 
-@check("a device identifies itself and lists its ports", "identify", effect=READS, truth=False, ports=0)
+@check(
+    "a device identifies itself and lists its ports", "identify", effect=READS, truth=False, ports=0
+)
 async def reports_its_identity(s: Subject) -> None:
     identity = await s.device.identify()
     for field in ("vendor", "model", "serial", "firmware"):
@@ -31,20 +33,40 @@ async def reports_its_identity(s: Subject) -> None:
     want(await s.device.identify() == identity, "a second query reports another identity")
 
 
-@check("a device reports only settings of its own kind, between its own ports", "read", effect=READS, truth=False, ports=0)
+@check(
+    "a device reports only settings of its own kind, between its own ports",
+    "read",
+    effect=READS,
+    truth=False,
+    ports=0,
+)
 async def reports_its_settings(s: Subject) -> None:
     kind = SpectralRoute if s.spectral else CrossConnect
     for setting in await s.device.read():
-        want(isinstance(setting, kind), f"{setting} is not a {kind.__name__}, but traits.spectral is {s.spectral}")
-        want({setting.ingress.device, setting.egress.device} == {s.name}, f"{setting} is not on {s.name}")
-        want(setting.ingress.label in s.identity.ingress, f"{setting}: {setting.ingress} is not among the ingress ports it listed")
-        want(setting.egress.label in s.identity.egress, f"{setting}: {setting.egress} is not among the egress ports it listed")
+        want(
+            isinstance(setting, kind),
+            f"{setting} is not a {kind.__name__}, but traits.spectral is {s.spectral}",
+        )
+        want(
+            {setting.ingress.device, setting.egress.device} == {s.name},
+            f"{setting} is not on {s.name}",
+        )
+        want(
+            setting.ingress.label in s.identity.ingress,
+            f"{setting}: {setting.ingress} is not among the ingress ports it listed",
+        )
+        want(
+            setting.egress.label in s.identity.egress,
+            f"{setting}: {setting.egress} is not among the egress ports it listed",
+        )
 
 
 @check("a second session reports the same connections", "read", effect=READS, truth=False, ports=0)
 async def a_second_session_sees_the_same(s: Subject) -> None:
     async with s.another() as other:
-        want(await other.read() == await s.device.read(), "two sessions report different connections")
+        want(
+            await other.read() == await s.device.read(), "two sessions report different connections"
+        )
 
 
 @check("queries write nothing", "read", effect=READS, ports=0)
@@ -58,12 +80,19 @@ async def asking_writes_nothing(s: Subject) -> None:
 @check("a change to the present state writes nothing", "change", truth=False, ports=0)
 async def nothing_to_change(s: Subject) -> None:
     outcome = await s.apply(add=s.foreign)
-    want((outcome.writes, dict(outcome.failed)) == (0, {}), f"{outcome.writes} writes, failed: {dict(outcome.failed)}")
+    want(
+        (outcome.writes, dict(outcome.failed)) == (0, {}),
+        f"{outcome.writes} writes, failed: {dict(outcome.failed)}",
+    )
     want(outcome.observed == s.foreign, "it reports other connections than before")
 
 
 @check(
-    "an address where nothing answers raises Unreachable, which names the device", "unreachable", effect=READS, truth=False, ports=0
+    "an address where nothing answers raises Unreachable, which names the device",
+    "unreachable",
+    effect=READS,
+    truth=False,
+    ports=0,
 )
 async def nobody_answers(s: Subject) -> None:
     async with unreachable(s.config.address) as address:
@@ -77,7 +106,13 @@ async def nobody_answers(s: Subject) -> None:
     names_device(s, error)
 
 
-@check("a foreign protocol at the address raises an error that names the device", "unreachable", effect=READS, truth=False, ports=0)
+@check(
+    "a foreign protocol at the address raises an error that names the device",
+    "unreachable",
+    effect=READS,
+    truth=False,
+    ports=0,
+)
 async def somebody_else_answers(s: Subject) -> None:
     async with nonsense(s.config.address) as address:
         device = open_device(replace(s.config, address=address, timeout_s=s.quick_s))
@@ -90,7 +125,13 @@ async def somebody_else_answers(s: Subject) -> None:
     names_device(s, error)
 
 
-@check("a device that was closed twice can be used again", "sessions", effect=READS, truth=False, ports=0)
+@check(
+    "a device that was closed twice can be used again",
+    "sessions",
+    effect=READS,
+    truth=False,
+    ports=0,
+)
 async def closed_twice(s: Subject) -> None:
     async with s.another() as other:
         first = await other.read()
@@ -110,7 +151,12 @@ async def wrong_password(s: Subject) -> None:
     _password_absent(error)
 
 
-@check("whatever fails during login, the password appears in no error and no log", "login", effect=READS, ports=0)
+@check(
+    "whatever fails during login, the password appears in no error and no log",
+    "login",
+    effect=READS,
+    ports=0,
+)
 async def passwords_are_kept(s: Subject) -> None:
     lines: list[str] = []
     collector = _LogCollector(lines)
@@ -142,7 +188,10 @@ async def host_keys_are_checked(s: Subject) -> None:
             file.flush()
             async with s.another(options={"known_hosts": file.name}) as other:
                 error = await refused(other.read)
-            want(isinstance(error, Unreachable), f"wanted Unreachable, got {type(error).__name__}: {error}")
+            want(
+                isinstance(error, Unreachable),
+                f"wanted Unreachable, got {type(error).__name__}: {error}",
+            )
             assert error is not None
             names_device(s, error)
 
@@ -175,7 +224,13 @@ def _password_absent(error: BaseException) -> None:
         chain = chain.__cause__ or chain.__context__
 
 
-@check("power is read without writing, for existing ports only", "power", effect=READS, truth=False, ports=0)
+@check(
+    "power is read without writing, for existing ports only",
+    "power",
+    effect=READS,
+    truth=False,
+    ports=0,
+)
 async def power_is_read(s: Subject) -> None:
     assert isinstance(s.device, PowerMeter)
     asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
@@ -188,7 +243,10 @@ async def power_is_read(s: Subject) -> None:
 async def port_states_are_read(s: Subject) -> None:
     assert isinstance(s.device, PortControl)
     asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
-    want((await s.device.port_states(asked)).keys() <= set(asked), "states of ports that were not requested")
+    want(
+        (await s.device.port_states(asked)).keys() <= set(asked),
+        "states of ports that were not requested",
+    )
 
 
 @check("attenuations are read without writing", "attenuator", effect=READS, truth=False, ports=0)
@@ -198,7 +256,13 @@ async def attenuations_are_read(s: Subject) -> None:
     want(all(level >= 0 for level in levels.values()), f"negative attenuation: {levels}")
 
 
-@check("the device reports what it does when power returns", "persistence", effect=READS, truth=False, ports=0)
+@check(
+    "the device reports what it does when power returns",
+    "persistence",
+    effect=READS,
+    truth=False,
+    ports=0,
+)
 async def reports_what_persists(s: Subject) -> None:
     assert isinstance(s.device, Persistence)
     want(await s.device.persistence(), "it reports nothing")

@@ -66,7 +66,11 @@ async def stale_reports(s: Subject) -> None:
     await s.shows(wanted)
 
 
-@check("a garbled report is an error, or nearly right, but never an entirely different set of connections", "noise", ports=4)
+@check(
+    "a garbled report is an error, or nearly right, but never an entirely different set of connections",
+    "noise",
+    ports=4,
+)
 async def garbled_reports(s: Subject) -> None:
     held = await s.make((1, 2), (3, 4))
     before = s.known.writes
@@ -78,7 +82,8 @@ async def garbled_reports(s: Subject) -> None:
                     wrong = await device.read() ^ (held | s.foreign)
                 except TestbedError:
                     continue
-                want(len(wrong) <= 6, f"three bytes garbled, {len(wrong)} settings misread")  # a digit may become another
+                # a digit may become another
+                want(len(wrong) <= 6, f"three bytes garbled, {len(wrong)} settings misread")
     want(s.known.writes == before, "reading sent a command that changes the device")
 
 

@@ -1,4 +1,6 @@
-"""Lost commands and answers, at every command of a change in turn: a lost answer is never retried blindly."""
+"""Lost commands and answers, at every command of a change in turn: a lost answer is never retried
+blindly.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ async def _undisturbed(s: Subject) -> int:
     return writes
 
 
-async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None, again: bool, wait_s: float = 0.0) -> None:
-    """Let the fault `kind` affect each write of a move in turn, forth and back; the result is as wanted each time.
+async def _at_every_write(
+    s: Subject, kind: str, *, seconds: float | None = None, again: bool, wait_s: float = 0.0
+) -> None:
+    """Let the fault `kind` affect each write of a move in turn, forth and back; the result is as
+    wanted each time.
 
-    again: whether a command may be sent a second time (not executed, or effect unknown); then only the first and the last write
-    are tried. wait_s: how long a delayed command may still be pending afterwards.
+    again: whether a command may be sent a second time (not executed, or effect unknown); then only
+    the first and the last write are tried. wait_s: how long a delayed command may still be pending
+    afterwards.
     """
     bystander = await s.make(*BYSTANDER)
     here, existing = await s.make(*HERE), s.light(*OTHER)
@@ -41,38 +47,51 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
     more = {} if seconds is None else {"seconds": seconds}
     async with s.another(timeout_s=s.quick_s, options={"window": "1"}) as device:
         await device.read()
-        affected: list[tuple[str, int]] = []  # each command that the fault affected, and the writes of its move
-        # The fault also affects commands that the device refuses, which do not count as writes: continue until it affects none.
+        # each command that the fault affected, and the writes of its move
+        affected: list[tuple[str, int]] = []
+        # The fault also affects commands that the device refuses, which do not count as writes:
+        # continue until it affects none.
         for nth in range(MOST) if not again else sorted({0, writes - 1}):
             violations, before = s.known.violations, s.known.writes
             with s.known.wrong(kind, on="write", after=nth, count=1, **more) as number:
                 outcome = await s.apply(remove=here, add=existing, device=device)
                 struck = s.known.fired(number)
             where = f"{kind} at write {nth + 1} of {writes}"
-            want(struck or nth >= writes, f"{where}: the fault had no effect, the move took fewer writes than before")
+            want(
+                struck or nth >= writes,
+                f"{where}: the fault had no effect, the move took fewer writes than before",
+            )
             want(not outcome.failed, f"{where}: {dict(outcome.failed)}")
             if wait_s:
                 await asyncio.sleep(wait_s)
             seen = await s.world(s.keys(existing | bystander))
             want(
-                seen == s.keys(existing | bystander), f"{where}: lit: {sorted(seen)}, wanted {sorted(s.keys(existing | bystander))}"
+                seen == s.keys(existing | bystander),
+                f"{where}: lit: {sorted(seen)}, wanted {sorted(s.keys(existing | bystander))}",
             )
             want(s.known.violations == violations, f"{where}: a port in use was driven")
             here, existing = existing, here
             if not struck:
                 break
             affected.append((where, s.known.writes - before))
-        # Some devices cannot read back staged settings (STAGES of the driver, in commands); these may be staged once more, but not
-        # again. The last command applies them, and its effect can be read. A driver that reads again may need fewer commands: what
-        # it deletes one by one at first goes together then.
+        # Some devices cannot read back staged settings (STAGES of the driver, in commands); these
+        # may be staged once more, but not again. The last command applies them, and its effect can
+        # be read. A driver that reads again may need fewer commands: what it deletes one by one at
+        # first goes together then.
         stages = getattr(driver_class(s.config.driver), "STAGES", 0)
         for at, (where, done) in enumerate(affected, 1) if not again else ():
             most = writes + (stages if at < len(affected) else 0)
             want(done <= most, f"{where}: {done} commands reached the device, {most} are enough")
-        want(s.since(bystander) == stamps, f"{kind}: a connection that the change did not name was made again")
+        want(
+            s.since(bystander) == stamps,
+            f"{kind}: a connection that the change did not name was made again",
+        )
 
 
-@check("a command that was executed but not answered is not repeated: its effect is read back first", "lost answers")
+@check(
+    "a command that was executed but not answered is not repeated: its effect is read back first",
+    "lost answers",
+)
 async def executed_but_no_reply(s: Subject) -> None:
     await _at_every_write(s, "drop-after", again=False)
 
@@ -116,7 +135,9 @@ async def split_and_merged(s: Subject) -> None:
     await _at_every_write(s, "merge", seconds=0.02, again=True)
 
 
-@check("after a reboot in the middle of a change the device's report is used, not the plan", "reboot")
+@check(
+    "after a reboot in the middle of a change the device's report is used, not the plan", "reboot"
+)
 async def reboots_in_the_middle(s: Subject) -> None:
     _alone(s)
     kind = "reboot-keep" if s.device.traits.latching else "reboot-lose"
@@ -136,7 +157,10 @@ async def reboots_in_the_middle(s: Subject) -> None:
                     s.keys(outcome.observed) - s.keys(s.foreign) == seen,
                     f"it reports {sorted(map(str, outcome.observed))}, lit: {sorted(seen)}",
                 )
-                want(s.keys(outcome.failed) == s.keys(second) - seen, f"reported as failed: {sorted(map(str, outcome.failed))}")
+                want(
+                    s.keys(outcome.failed) == s.keys(second) - seen,
+                    f"reported as failed: {sorted(map(str, outcome.failed))}",
+                )
             await s.clear()
 
 
@@ -147,10 +171,15 @@ async def light_survives_a_power_cut(s: Subject) -> None:
     s.known.fault("reboot-keep")
     await _up_again(s)
     await s.shows(lights)
-    want(await s.device.read() - s.foreign == lights, "after the reboot it reports other connections")
+    want(
+        await s.device.read() - s.foreign == lights, "after the reboot it reports other connections"
+    )
 
 
-@check("after a reboot that lost all connections the device reports none, and they can be made again", "reboot")
+@check(
+    "after a reboot that lost all connections the device reports none, and they can be made again",
+    "reboot",
+)
 async def lost_by_a_reboot(s: Subject) -> None:
     _alone(s)
     lights = await s.make((1, 2), (2, 1))
@@ -179,5 +208,8 @@ async def _up_again(s: Subject, patience_s: float = 10.0) -> None:
         except (TimedOut, Unreachable):
             if loop.time() > deadline:
                 raise
-        want(loop.time() < deadline, f"{patience_s:.0f} s after a reboot the report and the true state still differ")
+        want(
+            loop.time() < deadline,
+            f"{patience_s:.0f} s after a reboot the report and the true state still differ",
+        )
         await asyncio.sleep(0.02)

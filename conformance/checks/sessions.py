@@ -24,7 +24,11 @@ async def dropped_while_idle(s: Subject) -> None:
         want(await device.read() - s.foreign == held, "it reports other connections afterwards")
 
 
-@check("a device at its session limit refuses, and accepts the next caller once a session is free", "sessions", effect=Effect.READS)
+@check(
+    "a device at its session limit refuses, and accepts the next caller once a session is free",
+    "sessions",
+    effect=Effect.READS,
+)
 async def a_full_device_refuses(s: Subject) -> None:
     if s.scheme == "serial":
         raise NotTried("a serial line has no sessions")
@@ -32,20 +36,29 @@ async def a_full_device_refuses(s: Subject) -> None:
         with s.known.wrong("login-limit", limit=0):
             error = await refused(device.read)
             want(error is not None, "the session was accepted despite the limit")
-        want(await device.read() == s.foreign, "after the session was accepted it reports other connections")
+        want(
+            await device.read() == s.foreign,
+            "after the session was accepted it reports other connections",
+        )
 
 
 @check("requests of two callers do not mix", "two callers", ports=4)
 async def two_callers(s: Subject) -> None:
     first, second = s.light((1, 2), (2, 1)), s.light((3, 4), (4, 3))
-    one, seen, other, identity = await asyncio.gather(s.apply(add=first), s.device.read(), s.apply(add=second), s.device.identify())
+    one, seen, other, identity = await asyncio.gather(
+        s.apply(add=first), s.device.read(), s.apply(add=second), s.device.identify()
+    )
     want(not one.failed and not other.failed, f"failed: {dict(one.failed)} {dict(other.failed)}")
     want(identity == s.identity, "the identity differs")
     want(seen - s.foreign <= first | second, "it reports connections that were never made")
     await s.shows(first | second)
 
 
-@check("of two sessions that want the same port one gets it and the other is refused", "two callers", ports=9)
+@check(
+    "of two sessions that want the same port one gets it and the other is refused",
+    "two callers",
+    ports=9,
+)
 async def two_sessions_one_port(s: Subject) -> None:
     mine = s.one(1, 2)
     foreign = s.clashing(mine)
@@ -53,11 +66,23 @@ async def two_sessions_one_port(s: Subject) -> None:
     async with s.another() as other:
         await other.read()
         outcomes = await asyncio.gather(s.apply(add=[mine]), s.apply(add=[foreign], device=other))
-    lit = await s.world(frozenset(s.key(setting) for setting, o in zip((mine, foreign), outcomes, strict=True) if not o.failed))
-    want(len(lit) == 1 and lit <= s.keys([mine, foreign]), f"wanted one of the two lit, found {sorted(lit)}")
+    lit = await s.world(
+        frozenset(
+            s.key(setting)
+            for setting, o in zip((mine, foreign), outcomes, strict=True)
+            if not o.failed
+        )
+    )
+    want(
+        len(lit) == 1 and lit <= s.keys([mine, foreign]),
+        f"wanted one of the two lit, found {sorted(lit)}",
+    )
     for setting, outcome in zip((mine, foreign), outcomes, strict=True):
         won = s.key(setting) in lit
-        want(won is (setting not in outcome.failed), f"{setting}: lit: {won}, reported as failed: {setting in outcome.failed}")
+        want(
+            won is (setting not in outcome.failed),
+            f"{setting}: lit: {won}, reported as failed: {setting in outcome.failed}",
+        )
 
 
 @check("the answer to a cancelled request is not taken for the next one's", "two callers", ports=1)
@@ -81,18 +106,34 @@ async def given_up_midway(s: Subject) -> None:
             await s.apply(add=here, device=device)
             before = s.known.writes
             changing = asyncio.create_task(s.apply(remove=here, add=existing, device=device))
-            await s.until(lambda before=before, after=after, task=changing: s.known.writes >= before + after or task.done(), 10.0)  # type: ignore[misc]
+            await s.until(
+                lambda before=before, after=after, task=changing: (  # type: ignore[misc]
+                    s.known.writes >= before + after or task.done()
+                ),
+                10.0,
+            )
             changing.cancel()
             await asyncio.wait({changing}, timeout=GIVEN_UP_S)
-            want(changing.done(), f"cancelled after {after} writes, it is still running {GIVEN_UP_S:.0f} s later")
+            want(
+                changing.done(),
+                f"cancelled after {after} writes, it is still running {GIVEN_UP_S:.0f} s later",
+            )
             left = await device.read() - s.foreign
             outcome = await s.apply(remove=left - existing, add=existing, device=device)
-            want(not outcome.failed, f"cancelled after {after} writes; the next change failed: {dict(outcome.failed)}")
+            want(
+                not outcome.failed,
+                f"cancelled after {after} writes; the next change failed: {dict(outcome.failed)}",
+            )
             await s.shows(existing)
             await s.apply(remove=existing, device=device)
 
 
-@check("a closed device leaves no session, no task and no thread behind", "sessions", effect=Effect.READS, ports=0)
+@check(
+    "a closed device leaves no session, no task and no thread behind",
+    "sessions",
+    effect=Effect.READS,
+    ports=0,
+)
 async def closed_tidily(s: Subject) -> None:
     if s.scheme == "serial":
         raise NotTried("a serial line has no sessions")

@@ -21,11 +21,18 @@ async def slots_are_routed_apart(s: Subject) -> None:
     await s.shows(routes)
 
 
-@check("a slot that overlaps another is refused and named; the existing one is left undisturbed", "spectral", truth=False, ports=4)
+@check(
+    "a slot that overlaps another is refused and named; the existing one is left undisturbed",
+    "spectral",
+    truth=False,
+    ports=4,
+)
 async def overlap_is_refused(s: Subject) -> None:
     (held,) = await s.make((1, 1))
     assert isinstance(held, SpectralRoute)
-    wider = replace(held, slot=FrequencySlot(held.slot.low_mhz - 50_000, held.slot.high_mhz + 50_000))
+    wider = replace(
+        held, slot=FrequencySlot(held.slot.low_mhz - 50_000, held.slot.high_mhz + 50_000)
+    )
     for wrong in (s.clashing(held), wider):
         good = s.one(4, 2)
         outcome = await s.apply(add=[wrong, good])
@@ -34,7 +41,9 @@ async def overlap_is_refused(s: Subject) -> None:
         await s.apply(remove=[good])
 
 
-@check("attenuation is set, read back, and changed in place without going dark", "spectral", ports=2)
+@check(
+    "attenuation is set, read back, and changed in place without going dark", "spectral", ports=2
+)
 async def attenuation_in_place(s: Subject) -> None:
     plain, other = s.one(1, 1), s.one(2, 2)
     assert isinstance(plain, SpectralRoute)
@@ -43,16 +52,31 @@ async def attenuation_in_place(s: Subject) -> None:
     for attenuation_db in (3.0, 5.5, 0.0):
         held = [route for route in await s.device.read() if s.key(route) == s.key(plain)]
         wanted = replace(plain, attenuation_db=attenuation_db)
-        broken = sum(event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events())
+        broken = sum(
+            event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events()
+        )
         outcome = await s.apply(remove=held, add=[wanted, other])
         want(not outcome.failed, f"{dict(outcome.failed)}")
-        want({wanted, other} == outcome.observed - s.foreign, f"wanted {wanted}, it reports {sorted(map(str, outcome.observed))}")
+        want(
+            {wanted, other} == outcome.observed - s.foreign,
+            f"wanted {wanted}, it reports {sorted(map(str, outcome.observed))}",
+        )
         await s.shows([wanted, other])
-        again = sum(event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events())
-        want(again == broken, f"the light went dark while the attenuation was set to {attenuation_db} dB")
+        again = sum(
+            event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events()
+        )
+        want(
+            again == broken,
+            f"the light went dark while the attenuation was set to {attenuation_db} dB",
+        )
 
 
-@check("a slot off the device's grid, or outside its band, is refused, not rounded", "spectral", truth=False, ports=1)
+@check(
+    "a slot off the device's grid, or outside its band, is refused, not rounded",
+    "spectral",
+    truth=False,
+    ports=1,
+)
 async def no_slot_is_rounded(s: Subject) -> None:
     route = s.one(1, 1)
     assert isinstance(route, SpectralRoute)
@@ -65,17 +89,27 @@ async def no_slot_is_rounded(s: Subject) -> None:
         if one in outcome.failed:
             await s.shows(())
             continue
-        want(one in outcome.observed, f"{one} is neither reported as failed nor as made: {sorted(map(str, outcome.observed))}")
+        want(
+            one in outcome.observed,
+            f"{one} is neither reported as failed nor as made: {sorted(map(str, outcome.observed))}",
+        )
         await s.shows([one])
         await s.apply(remove=[one])
 
 
-@check("adjacent slots on the same path stay separate, or the second is refused and named", "spectral", truth=False, ports=2)
+@check(
+    "adjacent slots on the same path stay separate, or the second is refused and named",
+    "spectral",
+    truth=False,
+    ports=2,
+)
 async def neighbours_stay_two(s: Subject) -> None:
     first = s.one(1, 1)
     assert isinstance(first, SpectralRoute)
     width_mhz = first.slot.high_mhz - first.slot.low_mhz
-    second = replace(first, slot=FrequencySlot(first.slot.high_mhz, first.slot.high_mhz + width_mhz))
+    second = replace(
+        first, slot=FrequencySlot(first.slot.high_mhz, first.slot.high_mhz + width_mhz)
+    )
     for changes in ([[first], [second]], [[first, second]]):
         failed: set[Setting] = set()
         for adding in changes:
@@ -84,7 +118,10 @@ async def neighbours_stay_two(s: Subject) -> None:
         made = {first, second} - failed
         want(made, "neither was made")
         seen = await s.device.read() - s.foreign
-        want(seen == made, f"reported as failed: {sorted(map(str, failed))}; it reports {sorted(map(str, seen))}")
+        want(
+            seen == made,
+            f"reported as failed: {sorted(map(str, failed))}; it reports {sorted(map(str, seen))}",
+        )
         await s.clear()
 
 
@@ -104,7 +141,9 @@ async def a_neighbour_keeps_its_edges(s: Subject) -> None:
     want(not outcome.failed, f"{dict(outcome.failed)}")
     outcome = await s.apply(remove=[middle])
     want(not outcome.failed, f"{dict(outcome.failed)}")
-    want(outcome.observed - s.foreign == adjacent, f"it reports {sorted(map(str, outcome.observed))}")
+    want(
+        outcome.observed - s.foreign == adjacent, f"it reports {sorted(map(str, outcome.observed))}"
+    )
     await s.shows(adjacent)
     want(s.since(adjacent) == since, "the adjacent slots were made again")
 

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 FORMS = "tcp://host:port, telnet://host:port, ssh://host[:port], visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
 
 
-def open_link(address: str, timeout_s: float, who: str = "device", login: Login | None = None) -> Link:
-    """Return the link for `address`, not yet connected; `who` is the name error messages use, `login` is for ssh.
+def open_link(
+    address: str, timeout_s: float, who: str = "device", login: Login | None = None
+) -> Link:
+    """Return the link for `address`, not yet connected; `who` is the name error messages use,
+    `login` is for ssh.
 
     Raises: BadFile - the address has none of the known forms.
     """
@@ -59,21 +62,33 @@ def open_link(address: str, timeout_s: float, who: str = "device", login: Login 
 
 
 def open_commands(config: DeviceConfig) -> SshCommands:
-    """The link to a device that takes one SSH command at a time. Raises: BadFile - no ssh:// address."""
+    """The link to a device that takes one SSH command at a time. Raises: BadFile - no ssh://
+    address.
+    """
     from drivers.link.ssh import Login, SshCommands
 
     try:
         host, port = ssh_target(config.address)
     except ValueError as error:
         raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
-    return SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
+    return SshCommands(
+        config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config)
+    )
 
 
 def ssh_target(address: str) -> tuple[str, int]:
     """Host and port of `ssh://host[:port]`. Raises: ValueError - anything else."""
     parts = urlsplit(address)
-    if parts.scheme != "ssh" or not parts.hostname or parts.username or parts.path.strip("/") or parts.query:
-        raise ValueError("ssh:// and a host, with a port where it is not 22, are needed, and nothing else")
+    if (
+        parts.scheme != "ssh"
+        or not parts.hostname
+        or parts.username
+        or parts.path.strip("/")
+        or parts.query
+    ):
+        raise ValueError(
+            "ssh:// and a host, with a port where it is not 22, are needed, and nothing else"
+        )
     return parts.hostname, parts.port or 22
 
 

@@ -14,13 +14,20 @@ from drivers.link.base import Link
 T = TypeVar("T")
 
 SLICE_S = 0.2
-"""Longest time (s) one library call may block: cancelling or closing never waits longer than this for the thread."""
+"""Longest time (s) one library call may block: cancelling or closing never waits longer than this
+for the thread.
+"""
 
 
-async def kept(opening: asyncio.Future[T], drop: Callable[[T], object], hurry: Callable[[], object] = lambda: None) -> T:
+async def kept(
+    opening: asyncio.Future[T],
+    drop: Callable[[T], object],
+    hurry: Callable[[], object] = lambda: None,
+) -> T:
     """Await what a thread opens.
 
-    Cancelled, `hurry` the thread, wait for it, which has a deadline of its own, and `drop` what it opened all the same.
+    Cancelled, `hurry` the thread, wait for it, which has a deadline of its own, and `drop` what it
+    opened all the same.
     """
     try:
         return await asyncio.shield(opening)
@@ -33,7 +40,9 @@ async def kept(opening: asyncio.Future[T], drop: Callable[[T], object], hurry: C
 
 
 class BlockingLink(Link):
-    """A link whose five operations block; each runs in the device's own thread, in slices of at most SLICE_S."""
+    """A link whose five operations block; each runs in the device's own thread, in slices of at
+    most SLICE_S.
+    """
 
     def __init__(self, who: str, address: str, timeout_s: float) -> None:
         super().__init__(who, address, timeout_s)
@@ -54,7 +63,9 @@ class BlockingLink(Link):
 
     @abstractmethod
     def _receive(self, silence_s: float) -> bytes | None:
-        """Return what arrived within `silence_s` (s), b"" at the end of the stream, None for silence."""
+        """Return what arrived within `silence_s` (s), b"" at the end of the stream, None for
+        silence.
+        """
 
     @abstractmethod
     def _forget(self) -> None:
@@ -65,7 +76,9 @@ class BlockingLink(Link):
         """Whether the other end is known to have gone."""
 
     def _hurry(self) -> None:
-        """End what the thread waits for while it opens; called in the event loop, must not block."""
+        """End what the thread waits for while it opens; called in the event loop, must not
+        block.
+        """
 
     @property
     def alive(self) -> bool:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import httpx
 
 LONGEST_BODY = 1 << 24
-"""Bytes after which an answer is rejected; the longest real one here, a whole WSP profile, has 0.25 MB."""
+"""Bytes after which an answer is rejected; the longest real one here, a whole WSP profile, has 0.25
+MB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,22 @@ class Answer:
 class HttpLink:
     """Questions to the device `who` at `address` (`http://host:port`, `https://host:port/prefix`).
 
-    A new connection for every question: HTTP/1.1 answers carry no tag, so one that comes late or twice must not meet the next
-    question. Cookies are kept until `close`. Redirects are answers, not followed; proxies and `.netrc` of the environment are not
-    used. Answers are asked for uncompressed; one that is compressed all the same is expanded up to LONGEST_BODY.
-    ca_file: certificates to trust instead of the system's.
+    A new connection for every question: HTTP/1.1 answers carry no tag, so one that comes late or
+    twice must not meet the next question. Cookies are kept until `close`. Redirects are answers,
+    not followed; proxies and `.netrc` of the environment are not used. Answers are asked for
+    uncompressed; one that is compressed all the same is expanded up to LONGEST_BODY. ca_file:
+    certificates to trust instead of the system's.
     """
 
     def __init__(
-        self, who: str, address: str, timeout_s: float, *, username: str = "", password: str = "", ca_file: str = ""
+        self,
+        who: str,
+        address: str,
+        timeout_s: float,
+        *,
+        username: str = "",
+        password: str = "",
+        ca_file: str = "",
     ) -> None:
         self.who = who
         self.timeout_s = timeout_s
@@ -56,8 +66,18 @@ class HttpLink:
             port = parts.port
         except ValueError as error:
             raise BadFile([f"{who}: address {address!r}: {error}"]) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
-            raise BadFile([f"{who}: address {address!r}: known forms: http://host:port, https://host:port/prefix"])
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+            or "@" in parts.netloc
+        ):
+            raise BadFile(
+                [
+                    f"{who}: address {address!r}: known forms: http://host:port, https://host:port/prefix"
+                ]
+            )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.address = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         self.prefix = parts.path.rstrip("/")
@@ -72,11 +92,13 @@ class HttpLink:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Ask for `path` (below the address's prefix) and return the whole answer, whatever its status.
+        """Ask for `path` (below the address's prefix) and return the whole answer, whatever its
+        status.
 
-        `question` names it in errors (no secrets). `timeout_s` is the longest silence (s).
-        Raises: Unreachable - no connection; nothing was sent. Dropped - it ended before the answer. TimedOut - silence.
-        Garbled - not HTTP, cut short, longer than LONGEST_BODY, or compressed by an unknown method.
+        `question` names it in errors (no secrets). `timeout_s` is the longest silence (s). Raises:
+        Unreachable - no connection; nothing was sent. Dropped - it ended before the answer.
+        TimedOut - silence. Garbled - not HTTP, cut short, longer than LONGEST_BODY, or compressed
+        by an unknown method.
         """
         import httpx
 
@@ -95,42 +117,70 @@ class HttpLink:
                     sockets.append(what["return_value"].get_extra_info("socket"))
                     reset_at_the_end(sockets[-1], True)
 
-            more: dict[str, Any] = {"headers": headers, "timeout": times, "extensions": {"trace": connected}}
+            more: dict[str, Any] = {
+                "headers": headers,
+                "timeout": times,
+                "extensions": {"trace": connected},
+            }
             try:
                 async with asyncio.timeout(self.timeout_s + farthest_s(silence_s)):
                     url = f"{self.address}{self.prefix}{path}"
-                    pass_on(self.who, ">", _head(f"{method} {self.prefix}{path}", headers or {}) + body)
+                    pass_on(
+                        self.who, ">", _head(f"{method} {self.prefix}{path}", headers or {}) + body
+                    )
                     async with client.stream(method, url, content=body or None, **more) as response:
                         for sock in sockets:  # the device has read the request
                             reset_at_the_end(sock, False)
                         expand = _expander(response.headers.get("content-encoding", ""))
                         async for chunk in response.aiter_raw():
-                            received += expand.decompress(chunk, LONGEST_BODY + 1 - len(received)) if expand else chunk
+                            received += (
+                                expand.decompress(chunk, LONGEST_BODY + 1 - len(received))
+                                if expand
+                                else chunk
+                            )
                             if len(received) > LONGEST_BODY:
-                                raise Garbled(f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes")
+                                raise Garbled(
+                                    f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes"
+                                )
                         if expand and not expand.eof:
-                            raise Garbled(f"{self.who}: the answer to {where} is compressed and cut short: {_quote(received)}")
+                            raise Garbled(
+                                f"{self.who}: the answer to {where} is compressed and cut short: {_quote(received)}"
+                            )
                         fields = {k.lower(): v for k, v in response.headers.items()}
-                        pass_on(self.who, "<", _head(f"HTTP/1.1 {response.status_code}", fields) + bytes(received))
+                        pass_on(
+                            self.who,
+                            "<",
+                            _head(f"HTTP/1.1 {response.status_code}", fields) + bytes(received),
+                        )
                         return Answer(response.status_code, bytes(received), fields)
             except httpx.ConnectTimeout:
-                raise Unreachable(f"{self.who}: no connection to {self.address} in {loop.time() - began:.1f} s") from None
+                raise Unreachable(
+                    f"{self.who}: no connection to {self.address} in {loop.time() - began:.1f} s"
+                ) from None
             except httpx.ConnectError as error:
                 raise self._unreachable(error) from error
             except httpx.RemoteProtocolError as error:
                 if "without sending a response" in str(error):
-                    raise Dropped(f"{self.who}: connection ended before the answer to {where}") from error
+                    raise Dropped(
+                        f"{self.who}: connection ended before the answer to {where}"
+                    ) from error
                 raise Garbled(
                     f"{self.who}: the answer to {where} is not HTTP or cut short ({error}): {_quote(received)}"
                 ) from error
             except (zlib.error, _UnknownCoding) as error:
-                raise Garbled(f"{self.who}: the answer to {where} cannot be decoded: {error}") from error
+                raise Garbled(
+                    f"{self.who}: the answer to {where} cannot be decoded: {error}"
+                ) from error
             except httpx.NetworkError as error:
-                raise Dropped(f"{self.who}: connection to {self.address} broke at {where}: {error}") from error
+                raise Dropped(
+                    f"{self.who}: connection to {self.address} broke at {where}: {error}"
+                ) from error
             except (httpx.TimeoutException, TimeoutError) as error:
                 last = f"; last received {_quote(received)}" if received else ""
                 took_s = loop.time() - began
-                raise TimedOut(f"{self.who}: no answer to {where} in {took_s:.1f} s{last}") from error
+                raise TimedOut(
+                    f"{self.who}: no answer to {where} in {took_s:.1f} s{last}"
+                ) from error
             except httpx.HTTPError as error:
                 raise Dropped(f"{self.who}: {where}: {error}") from error
 
@@ -157,7 +207,11 @@ class HttpLink:
 
             self._client = httpx.AsyncClient(
                 auth=httpx.BasicAuth(self.username, self._password) if self.username else None,
-                headers={"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "optical-testbed"},
+                headers={
+                    "Accept-Encoding": "identity",
+                    "Connection": "close",
+                    "User-Agent": "optical-testbed",
+                },
                 verify=self._trust() if self.address.startswith("https:") else False,
                 follow_redirects=False,
                 trust_env=False,
@@ -167,10 +221,13 @@ class HttpLink:
 
     def _trust(self) -> ssl.SSLContext:
         try:
-            return ssl.create_default_context(cafile=str(Path(self._ca_file).expanduser()) if self._ca_file else None)
+            return ssl.create_default_context(
+                cafile=str(Path(self._ca_file).expanduser()) if self._ca_file else None
+            )
         except (OSError, ValueError) as error:
             raise Unreachable(
-                f"{self.who}: cannot read certificates from {self._ca_file!r}: {error}", hint="option ca_file: a PEM file"
+                f"{self.who}: cannot read certificates from {self._ca_file!r}: {error}",
+                hint="option ca_file: a PEM file",
             ) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
@@ -181,7 +238,9 @@ class HttpLink:
                 why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
                 return Unreachable(f"{self.who}: {self.address} is not trusted: {why}", hint=hint)
             if isinstance(cause, ConnectionRefusedError):
-                return Unreachable(f"{self.who}: cannot connect to {self.address}: Connection refused")
+                return Unreachable(
+                    f"{self.who}: cannot connect to {self.address}: Connection refused"
+                )
             cause = cause.__cause__ or cause.__context__
         return Unreachable(f"{self.who}: cannot connect to {self.address}: {error}")
 
@@ -191,7 +250,8 @@ class _UnknownCoding(Exception):
 
 
 def _expander(coding: str) -> zlib._Decompress | None:
-    """What expands a body of this Content-Encoding, bounded by its caller; None where there is nothing to expand.
+    """What expands a body of this Content-Encoding, bounded by its caller; None where there is
+    nothing to expand.
 
     httpx's own decoders have no bound: 1 MB of gzip becomes hundreds of megabytes at once.
     """
@@ -207,7 +267,9 @@ _SHOWN = ("content-type", "etag", "if-match")
 
 
 def _head(first: str, headers: Mapping[str, str]) -> bytes:
-    """The start of a message as a transcript keeps it: the first line, the headers that mean something, an empty line."""
+    """The start of a message as a transcript keeps it: the first line, the headers that mean
+    something, an empty line.
+    """
     kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() in _SHOWN]
     return "\n".join([first, *kept, "", ""]).encode("utf-8", "replace")
 

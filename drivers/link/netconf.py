@@ -1,7 +1,8 @@
 """NETCONF over SSH (RFC 6241, RFC 6242) through ncclient: `netconf://host:830`.
 
-Of ncclient this uses the session: SSH, host keys, hello, both framings. Questions and answers are matched here, by message-id, so
-that a late or repeated answer is dropped instead of ending the session, and so that nothing is parsed unchecked.
+Of ncclient this uses the session: SSH, host keys, hello, both framings. Questions and answers are
+matched here, by message-id, so that a late or repeated answer is dropped instead of ending the
+session, and so that nothing is parsed unchecked.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class _TooLong(Exception):
 class NetconfLink:
     """A NETCONF session with the device `who`; ncclient's threads end with it.
 
-    known_hosts: an OpenSSH file of host keys, `~` expanded, instead of the user's and the system's; a host key that is not in there
-    is refused before the password is sent. key_file: a private key to log in with.
+    known_hosts: an OpenSSH file of host keys, `~` expanded, instead of the user's and the system's;
+    a host key that is not in there is refused before the password is sent. key_file: a private key
+    to log in with.
     """
 
     def __init__(
@@ -72,7 +74,13 @@ class NetconfLink:
             self._port = parts.port or 830
         except ValueError as error:
             raise BadFile([f"{who}: address {address!r}: {error}"]) from None
-        if parts.scheme != "netconf" or not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        if (
+            parts.scheme != "netconf"
+            or not parts.hostname
+            or parts.path.strip("/")
+            or parts.query
+            or "@" in parts.netloc
+        ):
             raise BadFile([f"{who}: address {address!r}: known form: netconf://host:port"])
         self._host = parts.hostname
         self._session: Any = None
@@ -89,19 +97,26 @@ class NetconfLink:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The URIs of the device's hello; empty while not connected."""
-        return tuple(str(uri) for uri in self._session.server_capabilities) if self._session is not None else ()
+        return (
+            tuple(str(uri) for uri in self._session.server_capabilities)
+            if self._session is not None
+            else ()
+        )
 
     async def open(self) -> None:
         """Connect, check the host key, log in, exchange hellos.
 
-        Raises: Unreachable - no session, or an unknown host key; nothing was asked. Refused - the login.
+        Raises: Unreachable - no session, or an unknown host key; nothing was asked. Refused - the
+        login.
         """
         await self._drop()
         loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
         sock: socket.socket | None = None
         try:
-            sock = await kept(loop.run_in_executor(self._thread, self._connect), socket.socket.close)
+            sock = await kept(
+                loop.run_in_executor(self._thread, self._connect), socket.socket.close
+            )
             logging_in = loop.run_in_executor(self._thread, self._log_in, sock, loop)
             try:
                 async with asyncio.timeout(LOGIN_S):
@@ -114,7 +129,9 @@ class NetconfLink:
                 if not isinstance(done, BaseException):
                     await loop.run_in_executor(self._thread, done.close)
                 if isinstance(error, TimeoutError):
-                    raise Unreachable(f"{self.who}: no NETCONF session with {self.address} in {LOGIN_S:.0f} s") from None
+                    raise Unreachable(
+                        f"{self.who}: no NETCONF session with {self.address} in {LOGIN_S:.0f} s"
+                    ) from None
                 raise
         except BaseException:
             if sock is not None:
@@ -130,11 +147,12 @@ class NetconfLink:
         await self._drop()
 
     async def ask(self, operation: str, *, question: str, timeout_s: float | None = None) -> str:
-        """Send an operation (XML) and return the `rpc-reply` to it (XML, not yet parsed, without any DTD).
+        """Send an operation (XML) and return the `rpc-reply` to it (XML, not yet parsed, without
+        any DTD).
 
-        `question` names it in errors. `timeout_s` is the longest silence (s).
-        Raises: Unreachable - not open. Dropped - the session ended first. TimedOut - silence. Garbled - not NETCONF, or longer than
-        LONGEST_REPLY. After any of them the session is closed.
+        `question` names it in errors. `timeout_s` is the longest silence (s). Raises: Unreachable -
+        not open. Dropped - the session ended first. TimedOut - silence. Garbled - not NETCONF, or
+        longer than LONGEST_REPLY. After any of them the session is closed.
         """
         silence_s = self.timeout_s if timeout_s is None else timeout_s
         async with self._lock:
@@ -149,12 +167,16 @@ class NetconfLink:
             session = self._session
             try:
                 self._owed(True)
-                asked = f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>"
+                asked = (
+                    f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>"
+                )
                 session.send(asked)
                 pass_on(self.who, ">", asked.encode())
                 while True:
                     received = session.received
-                    done, _ = await asyncio.wait({future}, timeout=max(0.0, min(silence_s, ends - loop.time())))
+                    done, _ = await asyncio.wait(
+                        {future}, timeout=max(0.0, min(silence_s, ends - loop.time()))
+                    )
                     if done:
                         answer = future.result()
                         self._owed(False)
@@ -162,7 +184,9 @@ class NetconfLink:
                         return answer
                     if session.received == received or loop.time() >= ends:
                         took_s = loop.time() - began
-                        raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s')
+                        raise TimedOut(
+                            f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s'
+                        )
             except asyncio.CancelledError:
                 raise  # the answer will carry its number and be dropped
             except TimedOut:
@@ -173,7 +197,9 @@ class NetconfLink:
                 raise Garbled(f'{self.who}: answer to "{question}": {error}') from None
             except Exception as error:  # whatever ended ncclient's thread: the session is gone
                 await self._drop()
-                raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{question}"') from error
+                raise Dropped(
+                    f'{self.who}: connection to {self.address} ended before the answer to "{question}"'
+                ) from error
             finally:
                 self._waiting = None
                 if future.done() and not future.cancelled():
@@ -196,9 +222,13 @@ class NetconfLink:
         try:
             sock = socket.create_connection((self._host, self._port), timeout=self.timeout_s)
         except TimeoutError:
-            raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
+            raise Unreachable(
+                f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s"
+            ) from None
         except OSError as error:
-            raise Unreachable(f"{self.who}: cannot connect to {self.address}: {error.strerror or error}") from error
+            raise Unreachable(
+                f"{self.who}: cannot connect to {self.address}: {error.strerror or error}"
+            ) from error
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
@@ -208,7 +238,9 @@ class NetconfLink:
         try:
             session = _session(self._notified(loop))
         except ImportError as error:
-            raise Missing(f"{self.who}: {self.address} needs ncclient", hint="pip install ncclient") from error
+            raise Missing(
+                f"{self.who}: {self.address} needs ncclient", hint="pip install ncclient"
+            ) from error
         from ncclient.transport import errors
 
         try:
@@ -234,11 +266,16 @@ class NetconfLink:
                 raise self._stranger(session) from error
             if isinstance(error, errors.AuthenticationError):
                 text = f"{self.who} refused the login of user {self.username!r} at {self.address}"
-                raise Refused(text, hint="username, password or the option key_file in the inventory") from error
+                raise Refused(
+                    text, hint="username, password or the option key_file in the inventory"
+                ) from error
             if isinstance(error, Unreachable):
                 raise
-            if isinstance(error, Exception):  # of ncclient, of paramiko, of sockets, of the library that reads a key file
-                raise Unreachable(f"{self.who}: no NETCONF session with {self.address}: {_text(error)}") from error
+            # of ncclient, of paramiko, of sockets, of the library that reads a key file
+            if isinstance(error, Exception):
+                raise Unreachable(
+                    f"{self.who}: no NETCONF session with {self.address}: {_text(error)}"
+                ) from error
             raise
         return session
 
@@ -248,13 +285,21 @@ class NetconfLink:
         what = "is another than the known one" if known else "is not known"
         file = self._known_hosts or KNOWN_HOSTS[0]
         hint = f"compare its fingerprint at the device, then: ssh-keyscan -p {self._port} {self._host} >> {file}"
-        return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint)
+        return Unreachable(
+            f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint
+        )
 
     def _notified(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
-        """The callback of ncclient's thread for an answer (message-id, text) or with an error (for the waiting caller)."""
+        """The callback of ncclient's thread for an answer (message-id, text) or with an error (for
+        the waiting caller).
+        """
 
         def settle(number: str, found: str | Exception) -> None:
-            if self._waiting is None or self._waiting[1].done() or (number and number != self._waiting[0]):
+            if (
+                self._waiting is None
+                or self._waiting[1].done()
+                or (number and number != self._waiting[0])
+            ):
                 return
             if isinstance(found, Exception):
                 self._waiting[1].set_exception(found)
@@ -273,11 +318,14 @@ def _text(error: BaseException) -> str:
 
 
 def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
-    """An ncclient session that wakes at once, bounds what it receives, and passes answers to `on_answer`."""
+    """An ncclient session that wakes at once, bounds what it receives, and passes answers to
+    `on_answer`.
+    """
     from ncclient.devices.default import DefaultDeviceHandler
     from ncclient.transport.ssh import SSHSession
 
-    logging.getLogger("ncclient").addHandler(logging.NullHandler())  # else it writes to the terminal
+    # else it writes to the terminal
+    logging.getLogger("ncclient").addHandler(logging.NullHandler())
 
     class Session(SSHSession):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -289,7 +337,9 @@ def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
             self._files: tuple[str, ...] = KNOWN_HOSTS
 
         def trust(self, file: str) -> None:
-            """Load the host keys of `file` only, or of the usual places. Raises: OSError - there is no such file."""
+            """Load the host keys of `file` only, or of the usual places. Raises: OSError - there is
+            no such file.
+            """
             if file:
                 self._files = ()
                 self._host_keys.load(str(Path(file).expanduser()))
@@ -327,7 +377,8 @@ def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
             for end in bell or ():
                 end.close()
             if self._transport is not None:
-                self._transport.packetizer.complete_handshake()  # paramiko's timer would live on for 15 s
+                # paramiko's timer would live on for 15 s
+                self._transport.packetizer.complete_handshake()
             if self._transport is not None and self._transport.is_alive():
                 self._transport.join(5)  # paramiko's thread, when the other end closed first
 
@@ -343,7 +394,9 @@ def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
                 self._connected = False
 
         def _transport_register(self, selector: Any, event: Any) -> None:
-            """Wait for a wake-up byte as well as the channel: ncclient checks its queue of messages only every 0.1 s."""
+            """Wait for a wake-up byte as well as the channel: ncclient checks its queue of messages
+            only every 0.1 s.
+            """
             super()._transport_register(selector, event)
             self._bell = socket.socketpair()
             selector.register(self._bell[0], selectors.EVENT_READ)
@@ -372,7 +425,9 @@ def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
             self._message = 0
             begin = raw[:4096]
             if "<!DOCTYPE" in raw or "<!ENTITY" in raw:
-                self._dispatch_error(Garbled(f"a document type, which NETCONF forbids: {begin[:120]!r}"))
+                self._dispatch_error(
+                    Garbled(f"a document type, which NETCONF forbids: {begin[:120]!r}")
+                )
                 return
             root = _ROOT.search(begin)
             name = root[1] if root else ""
@@ -381,10 +436,15 @@ def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
                 return
             reply = _REPLY.search(begin)
             number = _ID.search(reply[1]) if reply else None
-            on_answer(number[1] if number else "", raw if number else Garbled(f"no rpc-reply with a message-id: {begin[:120]!r}"))
+            on_answer(
+                number[1] if number else "",
+                raw if number else Garbled(f"no rpc-reply with a message-id: {begin[:120]!r}"),
+            )
 
         def _dispatch_error(self, err: Exception) -> None:
-            framing = type(err).__name__ == "NetconfFramingError" or isinstance(err, (_TooLong, UnicodeDecodeError))
+            framing = type(err).__name__ == "NetconfFramingError" or isinstance(
+                err, (_TooLong, UnicodeDecodeError)
+            )
             on_answer("", Garbled(f"not NETCONF: {str(err)[:160]}") if framing else err)
             super()._dispatch_error(err)
 

@@ -12,7 +12,9 @@ from drivers.link.blocking import BlockingLink
 from optics import Missing, Unreachable
 
 BACK_S = 1.0
-"""A line that was there before may be missing for so long (s): a USB converter comes back under its name when it resets."""
+"""A line that was there before may be missing for so long (s): a USB converter comes back under its
+name when it resets.
+"""
 
 
 class SerialLink(BlockingLink):
@@ -28,14 +30,20 @@ class SerialLink(BlockingLink):
 
     def _open(self) -> None:
         try:
-            import serial  # heavy and only here: an operator without serial devices never pays for it
+            # heavy and only here: an operator without serial devices never pays for it
+            import serial
         except ImportError as error:
-            raise Missing(f"{self.who}: {self.address} needs pyserial", hint="pip install pyserial") from error
+            raise Missing(
+                f"{self.who}: {self.address} needs pyserial", hint="pip install pyserial"
+            ) from error
         ends = time.monotonic() + (min(self.timeout_s, BACK_S) if self._known else 0.0)
         while True:
             try:
-                self._line = serial.Serial(self._path, self._baud, timeout=0, write_timeout=self.timeout_s, exclusive=True)
-            except (OSError, ValueError) as error:  # SerialException is an OSError; ValueError is a baud rate the line cannot do
+                self._line = serial.Serial(
+                    self._path, self._baud, timeout=0, write_timeout=self.timeout_s, exclusive=True
+                )
+            # SerialException is an OSError; ValueError is a baud rate the line cannot do
+            except (OSError, ValueError) as error:
                 if getattr(error, "errno", 0) != errno.ENOENT or time.monotonic() > ends:
                     raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
                 time.sleep(0.01)  # in the line's own thread, and bounded
@@ -46,7 +54,9 @@ class SerialLink(BlockingLink):
     def _close(self) -> None:
         line, self._line = self._line, None
         if line is not None:
-            if self._answer_owed:  # what has not left this machine would leave it after the close, as soon as the device is ready
+            # what has not left this machine would leave it after the close, as soon as the device
+            # is ready
+            if self._answer_owed:
                 with suppress(OSError, termios.error):
                     line.reset_output_buffer()
             line.close()

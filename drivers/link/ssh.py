@@ -1,7 +1,8 @@
-"""SSH through paramiko: `ssh://host:port`, an interactive shell as a byte link, or one command at a time.
+"""SSH through paramiko: `ssh://host:port`, an interactive shell as a byte link, or one command at a
+time.
 
-Host keys are checked against OpenSSH's files: the option `known_hosts`, else the user's and the system's. An unknown or changed key
-ends the attempt before a password is sent.
+Host keys are checked against OpenSSH's files: the option `known_hosts`, else the user's and the
+system's. An unknown or changed key ends the attempt before a password is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ USUAL_FILES = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in, and whose host keys are trusted. `known_hosts` empty: the user's and the system's files."""
+    """Who logs in, and whose host keys are trusted. `known_hosts` empty: the user's and the
+    system's files.
+    """
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -41,7 +44,12 @@ class Login:
     def of(cls, config: DeviceConfig) -> Login:
         """The login an inventory gives a device, with the options `key_file` and `known_hosts`."""
         options = config.options
-        return cls(config.username, config.password, options.get("key_file", ""), options.get("known_hosts", ""))
+        return cls(
+            config.username,
+            config.password,
+            options.get("key_file", ""),
+            options.get("known_hosts", ""),
+        )
 
 
 OPTIONS = {
@@ -59,7 +67,8 @@ def connect(
     timeout_s: float,
     dialled: Callable[[socket.socket], object] = lambda sock: None,
 ) -> Any:
-    """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host key not known, login denied.
+    """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host
+    key not known, login denied.
 
     `dialled` is given the socket before anything is sent on it: shutting it down ends the attempt.
     """
@@ -70,7 +79,9 @@ def connect(
     try:
         sock = socket.create_connection((host, port), timeout_s)
     except OSError as error:
-        raise Unreachable(f"{who}: cannot connect to {address}: {error.strerror or error}") from error
+        raise Unreachable(
+            f"{who}: cannot connect to {address}: {error.strerror or error}"
+        ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     dialled(sock)
     _quiet()
@@ -78,7 +89,13 @@ def connect(
     transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = timeout_s
     try:
         transport.start_client(timeout=timeout_s)
-        _check_key(who, address, host if port == PORT else f"[{host}]:{port}", transport.get_remote_server_key(), login)
+        _check_key(
+            who,
+            address,
+            host if port == PORT else f"[{host}]:{port}",
+            transport.get_remote_server_key(),
+            login,
+        )
         if login.key_file:
             path = Path(login.key_file).expanduser()
             transport.auth_publickey(login.username, paramiko.PKey.from_path(path))
@@ -91,7 +108,9 @@ def connect(
     except Exception as error:  # of paramiko, of sockets, of the library that reads a key file
         transport.close()
         denied = isinstance(error, paramiko.AuthenticationException)
-        text = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
+        text = (
+            f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
+        )
         raise Unreachable(f"{who}: {address}: {text}") from error
 
 
@@ -105,16 +124,22 @@ def _quiet() -> None:
 def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> None:
     import paramiko
 
-    files = [Path(f).expanduser() for f in ([login.known_hosts] if login.known_hosts else USUAL_FILES)]
+    files = [
+        Path(f).expanduser() for f in ([login.known_hosts] if login.known_hosts else USUAL_FILES)
+    ]
     known = paramiko.HostKeys()
     for path in files:
         if path.is_file():
             try:
                 known.load(str(path))
-            except Exception as error:  # paramiko raises its own bare kinds for a line it cannot read
+            # paramiko raises its own bare kinds for a line it cannot read
+            except Exception as error:
                 raise Unreachable(f"{who}: cannot read host keys from {path}: {error}") from error
         elif login.known_hosts:
-            raise Unreachable(f"{who}: known_hosts: there is no file {path}", hint="its option known_hosts names the file")
+            raise Unreachable(
+                f"{who}: known_hosts: there is no file {path}",
+                hint="its option known_hosts names the file",
+            )
     entries = known.lookup(name)
     if entries is not None and any(known_key == key for known_key in entries.values()):
         return
@@ -134,7 +159,9 @@ def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> Non
 class SshShell(BlockingLink):
     """An interactive shell on a terminal: bytes in both directions."""
 
-    def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login) -> None:
+    def __init__(
+        self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login
+    ) -> None:
         super().__init__(who, address, timeout_s)
         self._host, self._port, self._login = host, port, login
         self._transport: Any = None
@@ -147,14 +174,19 @@ class SshShell(BlockingLink):
     def _open(self) -> None:
         self._dialled.clear()
         dialled = self._dialled.append
-        self._transport = connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled)
+        self._transport = connect(
+            self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled
+        )
         try:
             self._channel = self._transport.open_session(timeout=self.timeout_s)
             self._channel.settimeout(self.timeout_s)
-            self._channel.get_pty(term="vt100", width=512, height=1000)  # wide: a table must not be folded
+            # wide: a table must not be folded
+            self._channel.get_pty(term="vt100", width=512, height=1000)
             self._channel.invoke_shell()
         except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
-            raise Unreachable(f"{self.who}: {self.address} opens no shell: {error or type(error).__name__}") from error
+            raise Unreachable(
+                f"{self.who}: {self.address} opens no shell: {error or type(error).__name__}"
+            ) from error
 
     def _close(self) -> None:
         channel, transport = self._channel, self._transport
@@ -186,13 +218,22 @@ class SshShell(BlockingLink):
             self._channel.recv(65_536)
 
     def _ended(self) -> bool:
-        return self._channel is None or self._channel.closed or self._channel.eof_received or not self._transport.is_active()
+        return (
+            self._channel is None
+            or self._channel.closed
+            or self._channel.eof_received
+            or not self._transport.is_active()
+        )
 
 
 class SshCommands:
-    """One command per channel, one after the other, over one connection that is opened when needed."""
+    """One command per channel, one after the other, over one connection that is opened when
+    needed.
+    """
 
-    def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login) -> None:
+    def __init__(
+        self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login
+    ) -> None:
         self.who, self.address, self.timeout_s = who, address, timeout_s
         self._host, self._port, self._login = host, port, login
         self._transport: Any = None
@@ -201,11 +242,12 @@ class SshCommands:
         self._lock = asyncio.Lock()
 
     async def run(self, command: str, timeout_s: float | None = None) -> tuple[str, int]:
-        """Run `command`; return what it printed (both streams) and its exit status, -1 where the device gives none.
+        """Run `command`; return what it printed (both streams) and its exit status, -1 where the
+        device gives none.
 
-        timeout_s: longest silence (s) where it is not the usual one.
-        Raises: Unreachable - nothing was sent. Dropped - the connection ended before the end. TimedOut - silence of timeout_s (s).
-        Garbled - endless or undecodable output.
+        timeout_s: longest silence (s) where it is not the usual one. Raises: Unreachable - nothing
+        was sent. Dropped - the connection ended before the end. TimedOut - silence of timeout_s
+        (s). Garbled - endless or undecodable output.
         """
         silence_s = self.timeout_s if timeout_s is None else timeout_s
         async with self._lock:
@@ -223,11 +265,21 @@ class SshCommands:
         self._dialled = dialled = list[socket.socket]()
 
         def work() -> Any:
-            return connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled.append)
+            return connect(
+                self.who,
+                self.address,
+                self._host,
+                self._port,
+                self._login,
+                self.timeout_s,
+                dialled.append,
+            )
 
         opening = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            self._transport = await kept(opening, lambda transport: transport.close(), lambda: _cut(dialled))
+            self._transport = await kept(
+                opening, lambda transport: transport.close(), lambda: _cut(dialled)
+            )
         except BaseException:
             await self._shut()
             raise
@@ -256,16 +308,24 @@ class SshCommands:
             if data:
                 printed, last = printed + data, now
                 if len(printed) > MOST_OUTPUT:
-                    raise Garbled(f'{self.who}: "{command}" printed more than {MOST_OUTPUT} bytes, beginning {printed[:60]!r}')
+                    raise Garbled(
+                        f'{self.who}: "{command}" printed more than {MOST_OUTPUT} bytes, beginning {printed[:60]!r}'
+                    )
             elif data == b"":
                 break
             if now - last > silence_s or now - began > farthest_s(silence_s):
                 tail = f"; last received {printed[-120:]!r}" if printed else ""
-                raise TimedOut(f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}')
-        status = await self._call(lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1)
+                raise TimedOut(
+                    f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}'
+                )
+        status = await self._call(
+            lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1
+        )
         await self._call(channel.close)
         if status == -1 and not self._transport.is_active():
-            raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{command}"')
+            raise Dropped(
+                f'{self.who}: connection to {self.address} ended before the answer to "{command}"'
+            )
         self._owed(False)
         pass_on(self.who, "<", printed)
         return printed.decode("utf-8", "backslashreplace"), status
@@ -282,11 +342,15 @@ class SshCommands:
             channel.settimeout(self.timeout_s)
             channel.set_combine_stderr(True)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Unreachable(f"{self.who}: {self.address} takes no command: {error or type(error).__name__}") from error
+            raise Unreachable(
+                f"{self.who}: {self.address} takes no command: {error or type(error).__name__}"
+            ) from error
         try:
             channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Dropped(f'{self.who}: {self.address} broke at "{command}": {error or type(error).__name__}') from error
+            raise Dropped(
+                f'{self.who}: {self.address} broke at "{command}": {error or type(error).__name__}'
+            ) from error
         return channel
 
     async def _call(self, verb: Callable[[], T]) -> T:

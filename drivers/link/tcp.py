@@ -15,7 +15,9 @@ GOODBYE_S = 1.0
 
 
 class _Stream(asyncio.Protocol):
-    """Bytes as they arrive. A `StreamReader` would do, but cannot be asked to forget what came before a question."""
+    """Bytes as they arrive. A `StreamReader` would do, but cannot be asked to forget what came
+    before a question.
+    """
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -59,7 +61,9 @@ class _Stream(asyncio.Protocol):
 
 
 class TcpLink(Link):
-    """One TCP connection with Nagle's delay off and keep-alive probes on (a dead peer is found without a question)."""
+    """One TCP connection with Nagle's delay off and keep-alive probes on (a dead peer is found
+    without a question).
+    """
 
     protocol: ClassVar[type[_Stream]] = _Stream
 
@@ -80,9 +84,13 @@ class TcpLink(Link):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout_s):
-                self._transport, self._stream = await loop.create_connection(self.protocol, self._host, self._port)
+                self._transport, self._stream = await loop.create_connection(
+                    self.protocol, self._host, self._port
+                )
         except TimeoutError:
-            raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
+            raise Unreachable(
+                f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s"
+            ) from None
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise Unreachable(f"{self.who}: cannot connect to {self.address}: {why}") from error

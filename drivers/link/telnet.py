@@ -1,4 +1,6 @@
-"""Telnet (RFC 854), the transport of command lines and of TL1 ports with a prompt: `telnet://host:port`."""
+"""Telnet (RFC 854), the transport of command lines and of TL1 ports with a prompt:
+`telnet://host:port`.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,23 @@ from drivers.link.tcp import TcpLink, _Stream
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 SUPPRESS_GO_AHEAD = 3
-"""The one option worth having (RFC 858): without it a strict peer waits for its turn to speak. Everything else is refused: no
-device here needs to know of a terminal, and its echo is skipped by the reader."""
+"""The one option worth having (RFC 858): without it a strict peer waits for its turn to speak.
+Everything else is refused: no device here needs to know of a terminal, and its echo is skipped by
+the reader."""
 MOST_ANSWERS = 256
-"""Options have one byte, so an honest peer has at most this many questions; a peer that never stops asking gets no more answers."""
+"""Options have one byte, so an honest peer has at most this many questions; a peer that never stops
+asking gets no more answers.
+"""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class Negotiation:
-    """The receiving side of telnet, as a client: takes bytes in any pieces, gives the text in them and the bytes to answer with.
+    """The receiving side of telnet, as a client: takes bytes in any pieces, gives the text in them
+    and the bytes to answer with.
 
-    Subnegotiations, which only follow an option this side never agreed to, are skipped however long they are.
+    Subnegotiations, which only follow an option this side never agreed to, are skipped however long
+    they are.
     """
 
     def __init__(self) -> None:
@@ -42,7 +49,13 @@ class Negotiation:
                 text += data[at:end]
             if mark < 0:
                 break
-            size = 3 if mark + 1 < len(data) and data[mark + 1] in (DO, DONT, WILL, WONT) and not self._skipping else 2
+            size = (
+                3
+                if mark + 1 < len(data)
+                and data[mark + 1] in (DO, DONT, WILL, WONT)
+                and not self._skipping
+                else 2
+            )
             if mark + size > len(data):
                 self._command = data[mark:]
                 break
@@ -59,7 +72,9 @@ class Negotiation:
         return self._lines(bytes(text)), bytes(answer)
 
     def _answer(self, verb: int, option: int) -> bytes:
-        """Answer only what changes something (RFC 1143), else both ends could answer each other endlessly."""
+        """Answer only what changes something (RFC 1143), else both ends could answer each other
+        endlessly.
+        """
         ask, agreed, refused = (DO, WILL, WONT) if verb in (DO, DONT) else (WILL, DO, DONT)
         if verb == ask and option == SUPPRESS_GO_AHEAD:
             if ask in self._agreed:
@@ -80,13 +95,18 @@ class Negotiation:
         """Drop the NUL that marks a bare carriage return."""
         if not text:
             return text
-        cleaned = (b"\r" + text).replace(b"\r\0", b"\r")[1:] if self._after_return else text.replace(b"\r\0", b"\r")
+        cleaned = (
+            (b"\r" + text).replace(b"\r\0", b"\r")[1:]
+            if self._after_return
+            else text.replace(b"\r\0", b"\r")
+        )
         self._after_return = text.endswith(b"\r")
         return cleaned
 
 
 def escaped(data: bytes) -> bytes:
-    """Write bytes as the network virtual terminal wants them: IAC doubled, line ends CR LF, a bare CR as CR NUL.
+    """Write bytes as the network virtual terminal wants them: IAC doubled, line ends CR LF, a bare
+    CR as CR NUL.
 
     >>> escaped(b"a\\xff\\nb\\r\\n")
     b'a\\xff\\xff\\r\\nb\\r\\n'
@@ -96,7 +116,9 @@ def escaped(data: bytes) -> bytes:
 
 
 class _TelnetStream(_Stream):
-    """Answers option negotiation as it comes, whether or not a question is pending; passes on the text."""
+    """Answers option negotiation as it comes, whether or not a question is pending; passes on the
+    text.
+    """
 
     def __init__(self) -> None:
         super().__init__()

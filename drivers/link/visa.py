@@ -1,4 +1,6 @@
-"""Anything pyvisa can open: `visa://TCPIP::10.0.0.7::5025::SOCKET`, `visa://ASRL/dev/ttyS0::INSTR`, a GPIB or USB instrument."""
+"""Anything pyvisa can open: `visa://TCPIP::10.0.0.7::5025::SOCKET`, `visa://ASRL/dev/ttyS0::INSTR`,
+a GPIB or USB instrument.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from optics import Missing, Unreachable
 
 
 class VisaLink(BlockingLink):
-    """A VISA resource, by default through pyvisa-py; `backend` as for `pyvisa.ResourceManager` (`@ivi`: a vendor's VISA)."""
+    """A VISA resource, by default through pyvisa-py; `backend` as for `pyvisa.ResourceManager`
+    (`@ivi`: a vendor's VISA).
+    """
 
-    def __init__(self, who: str, address: str, timeout_s: float, *, resource: str, backend: str = "@py") -> None:
+    def __init__(
+        self, who: str, address: str, timeout_s: float, *, resource: str, backend: str = "@py"
+    ) -> None:
         super().__init__(who, address, timeout_s)
         self._name = resource
         self._backend = backend
@@ -24,12 +30,17 @@ class VisaLink(BlockingLink):
         try:
             import pyvisa
         except ImportError as error:
-            raise Missing(f"{self.who}: {self.address} needs pyvisa", hint="pip install pyvisa pyvisa-py") from error
+            raise Missing(
+                f"{self.who}: {self.address} needs pyvisa", hint="pip install pyvisa pyvisa-py"
+            ) from error
         self._visa = pyvisa
         try:
             resources = pyvisa.ResourceManager(self._backend)
             self._resource = resources.open_resource(
-                self._name, open_timeout=int(self.timeout_s * 1000), read_termination="\n", write_termination=""
+                self._name,
+                open_timeout=int(self.timeout_s * 1000),
+                read_termination="\n",
+                write_termination="",
             )
         except Exception as error:  # pyvisa-py raises bare Exception when a connection fails
             raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
@@ -58,7 +69,11 @@ class VisaLink(BlockingLink):
     def _socket(self) -> socket.socket | None:
         """The TCP socket under a pyvisa-py session, None for any other back end or transport."""
         sessions = getattr(getattr(self._resource, "visalib", None), "sessions", {})
-        session = sessions.get(getattr(self._resource, "session", None)) if isinstance(sessions, dict) else None
+        session = (
+            sessions.get(getattr(self._resource, "session", None))
+            if isinstance(sessions, dict)
+            else None
+        )
         found = getattr(session, "interface", None)
         return found if isinstance(found, socket.socket) else None
 
@@ -102,7 +117,9 @@ class VisaLink(BlockingLink):
             sock.setblocking(True)
 
     def _ended(self) -> bool:
-        """pyvisa-py never reports that the peer closed: its reads spin until they time out. A peek detects it."""
+        """pyvisa-py never reports that the peer closed: its reads spin until they time out. A peek
+        detects it.
+        """
         if self._resource is None:
             return True
         sock = self._socket()

@@ -1,1 +1,3 @@
-"""Sessions in one grammar: login, tags, retries, reconnection. Between `link` (bytes) and the drivers (meaning)."""
+"""Sessions in one grammar: login, tags, retries, reconnection. Between `link` (bytes) and the
+drivers (meaning).
+"""

@@ -15,11 +15,15 @@ T = TypeVar("T")
 
 
 class CrossConnects(Device[P]):
-    """A device of cross-connects. A pair is (ingress, egress) as the device names them; `_ends` converts labels into one."""
+    """A device of cross-connects. A pair is (ingress, egress) as the device names them; `_ends`
+    converts labels into one.
+    """
 
     @abstractmethod
     def _ends(self, ingress: str, egress: str) -> P | None:
-        """The two ports of these labels, None if a label is not a port (and must not reach a command)."""
+        """The two ports of these labels, None if a label is not a port (and must not reach a
+        command).
+        """
 
     def _setting(self, pair: P) -> Setting:
         return CrossConnect(Port(self.name, str(pair[0])), Port(self.name, str(pair[1])))
@@ -29,15 +33,26 @@ class CrossConnects(Device[P]):
 
     def _pair(self, setting: Setting) -> P | None:
         """The ports of `setting`, None when it is not a cross-connect of this device."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+        if not isinstance(setting, CrossConnect) or {
+            setting.ingress.device,
+            setting.egress.device,
+        } != {self.name}:
             return None
         return self._ends(setting.ingress.label, setting.egress.label)
 
-    def _sides(self, change: Change) -> tuple[dict[P, Setting], dict[P, Setting], dict[Setting, str]]:
-        """Removals and additions by pair, and settings that are not this device's, with the reason."""
+    def _sides(
+        self, change: Change
+    ) -> tuple[dict[P, Setting], dict[P, Setting], dict[Setting, str]]:
+        """Removals and additions by pair, and settings that are not this device's, with the
+        reason.
+        """
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
-        return remove, add, {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
+        return (
+            remove,
+            add,
+            {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)},
+        )
 
     def _no_pair(self, setting: Setting) -> str:
         if isinstance(setting, CrossConnect):
@@ -48,9 +63,11 @@ class CrossConnects(Device[P]):
 async def believed(
     what: str, ask: Callable[[], Awaitable[tuple[T, frozenset[Unknown]]]], known: frozenset[Unknown]
 ) -> tuple[T, frozenset[Unknown]]:
-    """Await `ask`, a table and its rows that cannot be read. Such a row counts once it was said twice in the same words.
+    """Await `ask`, a table and its rows that cannot be read. Such a row counts once it was said
+    twice in the same words.
 
-    what: the table, in messages. known: rows that counted before. Raises: Garbled - a row that the answer before did not have.
+    what: the table, in messages. known: rows that counted before. Raises: Garbled - a row that the
+    answer before did not have.
     """
     table, strange = await ask()
     if strange <= known:
@@ -62,7 +79,9 @@ async def believed(
 
 
 async def twice(device: str, question: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Await `ask`, and once more if the answer cannot be read; for queries, which change nothing. Raises: as `ask`."""
+    """Await `ask`, and once more if the answer cannot be read; for queries, which change nothing.
+    Raises: as `ask`.
+    """
     try:
         return await ask()
     except Garbled:

@@ -1,4 +1,6 @@
-"""A session of echoed lines: the device repeats the command, may answer with data, and ends with `OK`."""
+"""A session of echoed lines: the device repeats the command, may answer with data, and ends with
+`OK`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ OK = "OK"
 class EchoedSession:
     """Query one device over a line that echoes; connects when needed.
 
-    The echo is the tag of an answer: anything before it belongs to an older question and is discarded.
+    The echo is the tag of an answer: anything before it belongs to an older question and is
+    discarded.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     async def ask(self, command: str) -> str:
-        """Ask for one line of data. Raises: Unreachable, TimedOut, Garbled, Refused - other text in place of data and OK."""
+        """Ask for one line of data. Raises: Unreachable, TimedOut, Garbled, Refused - other text in
+        place of data and OK.
+        """
         try:
             return await self._query(command)
         except (Dropped, Garbled):  # repeating a query changes nothing
@@ -38,7 +43,9 @@ class EchoedSession:
     async def _query(self, command: str) -> str:
         answer = await self._exchange(command, 2)
         if answer[0] == OK or len(answer) < 2:
-            raise Garbled(f'{self._link.who}: answer to "{_short(command)}": {answer[0][:80]!r} and no data')
+            raise Garbled(
+                f'{self._link.who}: answer to "{_short(command)}": {answer[0][:80]!r} and no data'
+            )
         if answer[1] != OK:
             raise Refused(f'{self._link.who} refused "{_short(command)}": {answer[1][:120]}')
         return answer[0]
@@ -61,7 +68,9 @@ class EchoedSession:
             return OK in received or len(received) >= wanted
 
         try:
-            await self._link.exchange(command.encode("ascii") + b"\r\n", complete, question=_short(command), discard=True)
+            await self._link.exchange(
+                command.encode("ascii") + b"\r\n", complete, question=_short(command), discard=True
+            )
         except Garbled as error:
             await self._link.close()
             raise Garbled(f'{self._link.who}: answer to "{_short(command)}": {error}') from error

@@ -34,7 +34,9 @@ class Device(ABC, Generic[K]):
 
     @abstractmethod
     async def _round(self, change: Change, marks: Marks[K]) -> Outcome:
-        """Read, send what is missing, watch. A lost answer raises an exception; the next round begins by reading."""
+        """Read, send what is missing, watch. A lost answer raises an exception; the next round
+        begins by reading.
+        """
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._lock:

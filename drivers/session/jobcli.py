@@ -18,11 +18,13 @@ Cleaned = Callable[[str], tuple[str, list[str]]]
 
 
 class JobCliSession:
-    """Query one device; logs in when needed. `logs` collects the log lines received, oldest first, until `take_logs`.
+    """Query one device; logs in when needed. `logs` collects the log lines received, oldest first,
+    until `take_logs`.
 
-    The echo is the tag of an answer, the prompt its end. A prompt is not the end of a job: that comes later, as log lines.
-    prompt: what ends an answer. clean: takes the log lines out of a text. unechoed: what an answer may begin with instead of the
-    echo (a ROME prints its refusal over it in a capture).
+    The echo is the tag of an answer, the prompt its end. A prompt is not the end of a job: that
+    comes later, as log lines. prompt: what ends an answer. clean: takes the log lines out of a
+    text. unechoed: what an answer may begin with instead of the echo (a ROME prints its refusal
+    over it in a capture).
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class JobCliSession:
         self._rest = ""
 
     async def ask(self, command: str, *, again: bool = True) -> str:
-        """Send `command`, return what is printed between its echo and the next prompt, log lines taken out.
+        """Send `command`, return what is printed between its echo and the next prompt, log lines
+        taken out.
 
-        `again`: the command changes nothing, so it may be sent once more if the connection ends meanwhile.
-        Raises: Unreachable, TimedOut, Garbled, Refused - login denied.
+        `again`: the command changes nothing, so it may be sent once more if the connection ends
+        meanwhile. Raises: Unreachable, TimedOut, Garbled, Refused - login denied.
         """
         try:
             return await self._once(command)
@@ -75,8 +78,11 @@ class JobCliSession:
             text += data.decode("ascii", "backslashreplace")
             if len(text) > LONGEST:
                 raise Garbled(f"no prompt in {len(text)} bytes, beginning {text[:60]!r}")
-            # Searching everything again for each byte of a long table would take minutes: only where a prompt may have ended.
-            if not self._prompt.search(text, max(0, seen - 80)) and not ("\n" in text[seen:] and self._prompt.search(text)):
+            # Searching everything again for each byte of a long table would take minutes: only
+            # where a prompt may have ended.
+            if not self._prompt.search(text, max(0, seen - 80)) and not (
+                "\n" in text[seen:] and self._prompt.search(text)
+            ):
                 seen = len(text)
                 return False
             seen = len(text)
@@ -112,7 +118,9 @@ class JobCliSession:
         """Connect and get to the first prompt, through the login if the line demands one."""
         self._rest = ""
         if not (self._username + self._password).isprintable():
-            raise Refused(f"{self._link.who}: user name or password cannot be sent: it has a character that ends a line")
+            raise Refused(
+                f"{self._link.who}: user name or password cannot be sent: it has a character that ends a line"
+            )
         await self._link.open()
         lost: TestbedError | None = None
         try:
@@ -133,7 +141,8 @@ class JobCliSession:
             raise
         if lost is not None:
             await self.close()
-            raise discreet(lost, self._password)  # raised here: the original error may show the password
+            # raised here: the original error may show the password
+            raise discreet(lost, self._password)
 
     async def _until(self, data: bytes, question: str) -> str:
         """Send `data` and read until a prompt or another login prompt."""
@@ -143,8 +152,14 @@ class JobCliSession:
             nonlocal received
             received += more.decode("ascii", "backslashreplace")
             if len(received) > LONGEST:
-                raise Garbled(f"{self._link.who}: no prompt in {len(received)} bytes after {question}")
-            return bool(self._prompt.search(received) or _LOGIN.search(received) or _PASSWORD.search(received))
+                raise Garbled(
+                    f"{self._link.who}: no prompt in {len(received)} bytes after {question}"
+                )
+            return bool(
+                self._prompt.search(received)
+                or _LOGIN.search(received)
+                or _PASSWORD.search(received)
+            )
 
         await self._link.exchange(data, complete, question=question)
         self._logs += self._clean(received)[1]

@@ -43,13 +43,24 @@ class NetconfSession:
         await self._ready()
         return self._link.capabilities
 
-    async def get(self, filtered: Element, read: Callable[[Element], T], *, question: str, config: bool = False) -> T:
+    async def get(
+        self,
+        filtered: Element,
+        read: Callable[[Element], T],
+        *,
+        question: str,
+        config: bool = False,
+    ) -> T:
         """Get what `filtered` selects: state and configuration, or the running configuration only.
 
         Raises: Unreachable, TimedOut, Garbled, Refused.
         """
         inside = f'<filter type="subtree">{netconf.show(filtered)}</filter>'
-        operation = f"<get-config><source><running/></source>{inside}</get-config>" if config else f"<get>{inside}</get>"
+        operation = (
+            f"<get-config><source><running/></source>{inside}</get-config>"
+            if config
+            else f"<get>{inside}</get>"
+        )
 
         def parse(reply: Element) -> T:
             return read(netconf.data(reply))
@@ -59,10 +70,18 @@ class NetconfSession:
         except (Dropped, Garbled):  # repeating a query changes nothing
             return await self._once(operation, parse, question, None)
 
-    async def edit(self, *config: Element | str, question: str, timeout_s: float | None = None) -> None:
-        """Merge `config` into the running configuration, except where `operation` is given. Raises: as `get`."""
+    async def edit(
+        self, *config: Element | str, question: str, timeout_s: float | None = None
+    ) -> None:
+        """Merge `config` into the running configuration, except where `operation` is given. Raises:
+        as `get`.
+        """
         inside = "".join(each if isinstance(each, str) else netconf.show(each) for each in config)
-        await self.call(f"<edit-config><target><running/></target><config>{inside}</config></edit-config>", question, timeout_s)
+        await self.call(
+            f"<edit-config><target><running/></target><config>{inside}</config></edit-config>",
+            question,
+            timeout_s,
+        )
 
     async def call(self, operation: str, question: str, timeout_s: float | None = None) -> None:
         """Send an operation that is answered by ok; never twice. Raises: as `get`."""
@@ -75,7 +94,9 @@ class NetconfSession:
         if not self._link.alive:
             await self._link.open()
 
-    async def _once(self, operation: str, read: Callable[[Element], T], question: str, timeout_s: float | None) -> T:
+    async def _once(
+        self, operation: str, read: Callable[[Element], T], question: str, timeout_s: float | None
+    ) -> T:
         await self._ready()
         raw = await self._link.ask(operation, question=question, timeout_s=timeout_s)
         try:

@@ -1,11 +1,13 @@
-"""Polatis switches over their data model: what RESTCONF and NETCONF share. A driver defines how the model is read and written.
+"""Polatis switches over their data model: what RESTCONF and NETCONF share. A driver defines how the
+model is read and written.
 
-Attenuators have a mode, a level and a reference port (public NETCONF clients). Modes ABSOLUTE and CONVERGED hold a power (a public
-controller sets its target power by ABSOLUTE), so neither is an attenuation. The one that is used here is RELATIVE, taken to hold
-the output `atten-level` dB below the reference port, here the port where the light enters: assumed, as over TL1. So the level is
-the attenuation and the circuit's own loss, which the meters show while the attenuator is open; until they did, the typical loss is
-taken. Two meters may differ by 2 dB, so the result is checked with the output's own meter, before against after, and the level is
-corrected once.
+Attenuators have a mode, a level and a reference port (public NETCONF clients). Modes ABSOLUTE and
+CONVERGED hold a power (a public controller sets its target power by ABSOLUTE), so neither is an
+attenuation. The one that is used here is RELATIVE, taken to hold the output `atten-level` dB below
+the reference port, here the port where the light enters: assumed, as over TL1. So the level is the
+attenuation and the circuit's own loss, which the meters show while the attenuator is open; until
+they did, the typical loss is taken. Two meters may differ by 2 dB, so the result is checked with
+the output's own meter, before against after, and the level is corrected once.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from optics import Db, Dbm, DeviceConfig, Identity, Port, PortState, Refused, Tr
 
 OFF, RELATIVE = "VOA_MODE_NONE", "VOA_MODE_RELATIVE"
 CLOSE_DB = 0.2
-"""Nearer than this an attenuation is left as it is: repeatability of the family is +-0.1 dB (H+S data sheet)."""
+"""Nearer than this an attenuation is left as it is: repeatability of the family is +-0.1 dB (H+S
+data sheet).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Voa:
-    """One attenuator; level (dB, dBm where the mode holds a power) and reference port where the mode has them."""
+    """One attenuator; level (dB, dBm where the mode holds a power) and reference port where the
+    mode has them.
+    """
 
     mode: str
     level: float | None = None
@@ -105,7 +111,9 @@ class PolatisYang(PairSwitch):
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         """As the protocol says; a port whose attenuator holds a power instead is absent."""
         async with self._lock:
-            return self._notified(self._numbers(ports), await self._attenuators(), await self._read())
+            return self._notified(
+                self._numbers(ports), await self._attenuators(), await self._read()
+            )
 
     async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
         wanted = self._own(levels)
@@ -119,14 +127,22 @@ class PolatisYang(PairSwitch):
                 if not 0 <= level <= MOST_DB:
                     raise Refused(f"{port}: {level} dB is not between 0 and {MOST_DB}")
                 if level and number not in source:
-                    raise Refused(f"{port}: no circuit ends here; attenuation is relative to the port where light enters")
+                    raise Refused(
+                        f"{port}: no circuit ends here; attenuation is relative to the port where light enters"
+                    )
             read = await self._levels()
             for n in wanted.keys() & source.keys():
                 if held[n].mode == OFF and n in read and source[n] in read:
                     self._losses[source[n], n] = max(0.0, round(read[source[n]] - read[n], 2))
             depths = {n: levels[port] for n, port in wanted.items()}
-            await self._set_attenuators({n: self._voa_of(n, depth, source) for n, depth in depths.items()})
-            bright = {n: read[n] for n, depth in depths.items() if depth and held[n].mode == OFF and n in read}
+            await self._set_attenuators(
+                {n: self._voa_of(n, depth, source) for n, depth in depths.items()}
+            )
+            bright = {
+                n: read[n]
+                for n, depth in depths.items()
+                if depth and held[n].mode == OFF and n in read
+            }
             if wrong := await self._astray(bright, depths):
                 for n, too_much in wrong.items():
                     self._losses[source[n], n] = self._loss((source[n], n)) - too_much
@@ -134,22 +150,38 @@ class PolatisYang(PairSwitch):
             return self._notified(wanted, await self._attenuators(), pairs)
 
     def _voa_of(self, n: int, depth: Db, source: Mapping[int, int]) -> Voa:
-        return Voa(RELATIVE, round(depth + self._loss((source[n], n)), 2), source[n]) if depth else Voa(OFF)
+        return (
+            Voa(RELATIVE, round(depth + self._loss((source[n], n)), 2), source[n])
+            if depth
+            else Voa(OFF)
+        )
 
     async def _astray(self, bright: Mapping[int, float], depths: Mapping[int, Db]) -> dict[int, Db]:
-        """By how much (dB) more than intended the power fell at ports that were `bright` and are still lit."""
+        """By how much (dB) more than intended the power fell at ports that were `bright` and are
+        still lit.
+        """
 
         def wrong(now: Mapping[int, float]) -> dict[int, Db]:
-            off = {n: round(before - now[n] - depths[n], 2) for n, before in bright.items() if n in now}
+            off = {
+                n: round(before - now[n] - depths[n], 2) for n, before in bright.items() if n in now
+            }
             return {n: too_much for n, too_much in off.items() if abs(too_much) > CLOSE_DB}
 
         if not bright:
             return {}
         settle_s = self.traits.settle_s
-        seen = await watch(self._levels, lambda now: not wrong(now), expected_s=settle_s, patience_s=2 * settle_s, extends=False)
+        seen = await watch(
+            self._levels,
+            lambda now: not wrong(now),
+            expected_s=settle_s,
+            patience_s=2 * settle_s,
+            extends=False,
+        )
         return wrong(seen.report)
 
-    def _notified(self, wanted: Mapping[int, Port], held: Mapping[int, Voa], pairs: Iterable[Pair]) -> dict[Port, Db]:
+    def _notified(
+        self, wanted: Mapping[int, Port], held: Mapping[int, Voa], pairs: Iterable[Pair]
+    ) -> dict[Port, Db]:
         source = {b: a for a, b in pairs}
         found: dict[Port, Db] = {}
         for n, port in wanted.items():
@@ -159,7 +191,9 @@ class PolatisYang(PairSwitch):
             if voa.mode == OFF:
                 found[port] = 0.0
             elif voa.mode == RELATIVE and voa.level is not None:
-                found[port] = max(0.0, round(voa.level - self._loss((source.get(n, voa.reference), n)), 2))
+                found[port] = max(
+                    0.0, round(voa.level - self._loss((source.get(n, voa.reference), n)), 2)
+                )
         return found
 
     def _loss(self, pair: Pair) -> Db:

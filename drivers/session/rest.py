@@ -16,7 +16,9 @@ OPTIONS = {"ca_file": "certificates (PEM) to trust for https instead of the syst
 
 
 def open_http(config: DeviceConfig) -> HttpLink:
-    """The link to an HTTP device of the inventory. Raises: BadFile - no http:// or https:// address."""
+    """The link to an HTTP device of the inventory. Raises: BadFile - no http:// or https://
+    address.
+    """
     return HttpLink(
         config.name,
         config.address,
@@ -28,13 +30,20 @@ def open_http(config: DeviceConfig) -> HttpLink:
 
 
 class RestSession:
-    """Query one HTTP device. `parse` reads an answer; a Garbled it raises is given the question's name."""
+    """Query one HTTP device. `parse` reads an answer; a Garbled it raises is given the question's
+    name.
+    """
 
     def __init__(self, link: HttpLink) -> None:
         self._link = link
 
     async def ask(
-        self, path: str, parse: Callable[[Answer], T], *, timeout_s: float | None = None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        parse: Callable[[Answer], T],
+        *,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         """GET `path`. Raises: Unreachable, TimedOut, Garbled, Refused - login or rights."""
         try:
@@ -68,17 +77,30 @@ class RestSession:
         timeout_s: float | None,
     ) -> T:
         question = f"{method} {path}"
-        answer = await self._link.exchange(method, path, question=question, body=body, headers=headers, timeout_s=timeout_s)
-        if answer.status == 401 and self._link.remembered:  # the session of the cookie is over: nothing was done
+        answer = await self._link.exchange(
+            method, path, question=question, body=body, headers=headers, timeout_s=timeout_s
+        )
+        # the session of the cookie is over: nothing was done
+        if answer.status == 401 and self._link.remembered:
             self._link.forget()
-            answer = await self._link.exchange(method, path, question=question, body=body, headers=headers, timeout_s=timeout_s)
+            answer = await self._link.exchange(
+                method, path, question=question, body=body, headers=headers, timeout_s=timeout_s
+            )
         if answer.status == 401:
             hint = "username and password of the device in the inventory"
-            raise Refused(f"{self._link.who} refused the login of user {self._link.username!r} (HTTP 401)", hint=hint)
+            raise Refused(
+                f"{self._link.who} refused the login of user {self._link.username!r} (HTTP 401)",
+                hint=hint,
+            )
         if answer.status == 403:
             text = restconf_message(403, answer.body)
-            hint = "a user with the right to change circuits; some are read-only over this interface"
-            raise Refused(f'{self._link.who} refused "{question}" to user {self._link.username!r}: {text}', hint=hint)
+            hint = (
+                "a user with the right to change circuits; some are read-only over this interface"
+            )
+            raise Refused(
+                f'{self._link.who} refused "{question}" to user {self._link.username!r}: {text}',
+                hint=hint,
+            )
         try:
             return parse(answer)
         except Garbled as error:

@@ -1,4 +1,6 @@
-"""Devices that hold spectral routes: one `apply` for all of them. A family defines how its routes are read and written."""
+"""Devices that hold spectral routes: one `apply` for all of them. A family defines how its routes
+are read and written.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ H = TypeVar("H", bound=Held)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not attempted, with the reason."""
+    """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not
+    attempted, with the reason.
+    """
 
     removed: list[SpectralRoute]
     tuned: list[tuple[SpectralRoute, SpectralRoute]]
@@ -39,7 +43,9 @@ class Work:
 
 
 class RouteSwitch(Device[Setting], Generic[H]):
-    """A wavelength-selective device. A route that changes only its attenuation is changed in place and never goes dark."""
+    """A wavelength-selective device. A route that changes only its attenuation is changed in place
+    and never goes dark.
+    """
 
     PATIENCE_S: ClassVar[float] = PATIENCE_S
     """How long (s) public clients of the family wait for a route, at the pace of a real device."""
@@ -48,7 +54,9 @@ class RouteSwitch(Device[Setting], Generic[H]):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
+        self._patience_s = patience_s(
+            traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale
+        )
 
     @abstractmethod
     async def _look(self) -> H:
@@ -67,14 +75,18 @@ class RouteSwitch(Device[Setting], Generic[H]):
         seen: H,
         marks: Marks[Setting],
     ) -> None:
-        """Send removals, then (old, new) attenuations, then new routes; put the reason for each failure into `marks.message`."""
+        """Send removals, then (old, new) attenuations, then new routes; put the reason for each
+        failure into `marks.message`.
+        """
 
     async def read(self) -> frozenset[Setting]:
         async with self._lock:
             return frozenset((await self._look()).routes)
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
-        """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
+        """Read, send what is missing, watch; a lost answer leaves by an exception and the next
+        round begins with reading.
+        """
         seen = await self._look()
         failed: dict[Setting, str] = {}
         for setting in change.remove | change.add:
@@ -89,8 +101,9 @@ class RouteSwitch(Device[Setting], Generic[H]):
         def done(held: H) -> bool:
             return all(map(marks.final, wrong(held)))
 
-        # After a lost answer the change may be in progress and not yet reported, or reported before its light is there, for which
-        # the answer would have waited: neither repeat it nor accept the report at once.
+        # After a lost answer the change may be in progress and not yet reported, or reported before
+        # its light is there, for which the answer would have waited: neither repeat it nor accept
+        # the report at once.
         first_s = late_s(self.traits) if marks.writes else 0.0
         steady = time.monotonic() + (self.traits.settle_s if marks.writes else 0.0)
 
@@ -99,19 +112,27 @@ class RouteSwitch(Device[Setting], Generic[H]):
 
         last = Seen(seen, done(seen), time.monotonic_ns(), 0.0)
         if marks.writes:
-            last = await watch(self._look, settled, expected_s=self.traits.settle_s, patience_s=first_s)
+            last = await watch(
+                self._look, settled, expected_s=self.traits.settle_s, patience_s=first_s
+            )
         for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
             todo = wrong(last.report)
             await self._send(todo & remove, todo & add, last.report, marks)
             last = await watch(self._look, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
-                break  # else: neither made nor refused; a command that the device lost is sent once more
+                # else: neither made nor refused; a command that the device lost is sent once more
+                break
         for route in wrong(last.report):
             kept = "still there" if route in remove else "not reported"
-            failed[route] = marks.reasons.get(route) or f"{kept} after {last.watched_s:.1f} s, no error reported"
+            failed[route] = (
+                marks.reasons.get(route)
+                or f"{kept} after {last.watched_s:.1f} s, no error reported"
+            )
         return marks.outcome(self.name, frozenset(last.report.routes), last.at_ns, failed)
 
-    async def _send(self, removed: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
+    async def _send(
+        self, removed: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]
+    ) -> None:
         marks.reasons.clear()
         work = _sorted_out(removed, new, seen.routes)
         if work and await marks.begin():
@@ -130,12 +151,18 @@ class RouteSwitch(Device[Setting], Generic[H]):
         if any(port.device != self.name or not self.LABEL.fullmatch(port.label) for port in ports):
             return f"not a port of {self.name}"
         if not self.traits.joins(*(port.label for port in ports)):
-            return f"not a port of {self.name}, or no path from {ports[0].label} to {ports[1].label}"
+            return (
+                f"not a port of {self.name}, or no path from {ports[0].label} to {ports[1].label}"
+            )
         return self._fault(setting, seen)
 
 
-def _sorted_out(removed: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
-    """The commands for `removed` and `new`, given `held`: a mere change of attenuation is tuned in place, a conflict is refused."""
+def _sorted_out(
+    removed: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]
+) -> Work:
+    """The commands for `removed` and `new`, given `held`: a mere change of attenuation is tuned in
+    place, a conflict is refused.
+    """
     old = {route.route: route for route in sorted(removed)}
     tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
     removed = removed - {before for before, _ in tuned}
@@ -160,4 +187,6 @@ def blocking(route: SpectralRoute, existing: Iterable[SpectralRoute]) -> str:
 
 def _overlap(one: SpectralRoute, other: SpectralRoute) -> bool:
     """Whether the two want the same light at the same port."""
-    return one.slot.overlaps(other.slot) and (one.ingress == other.ingress or one.egress == other.egress)
+    return one.slot.overlaps(other.slot) and (
+        one.ingress == other.ingress or one.egress == other.egress
+    )

@@ -1,4 +1,6 @@
-"""A session in SCPI: one line out, one line back; no tags, so a session that lost count is closed, never resynchronised."""
+"""A session in SCPI: one line out, one line back; no tags, so a session that lost count is closed,
+never resynchronised.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ QUEUE_LENGTH = 64  # an error queue that never empties is not one
 class ScpiSession:
     """Query one device; connects when needed.
 
-    pace_s: least time (s) between two lines, and between an answer and the next line. R. Polster's Polatis client waits 0.1 s
-    "because the firmware on the switch is not stable enough to support commands executed at high-speeds"; newer units need none.
-    end: what ends a line that is sent.
+    pace_s: least time (s) between two lines, and between an answer and the next line. R. Polster's
+    Polatis client waits 0.1 s "because the firmware on the switch is not stable enough to support
+    commands executed at high-speeds"; newer units need none. end: what ends a line that is sent.
     """
 
     def __init__(self, link: Link, pace_s: float = 0.0, end: str = "\n") -> None:
@@ -28,14 +30,18 @@ class ScpiSession:
         self._pace_s = pace_s
         self._free_at = 0.0
 
-    async def ask(self, line: str, parse: Callable[[str], T], *, command: str = "", again: bool = True) -> T:
-        """Send the unanswered `command`, if any, and the question `line` in one write; return the answer read by `parse`.
+    async def ask(
+        self, line: str, parse: Callable[[str], T], *, command: str = "", again: bool = True
+    ) -> T:
+        """Send the unanswered `command`, if any, and the question `line` in one write; return the
+        answer read by `parse`.
 
-        Two lines rather than one joined by `;`: a device may drop the rest of a line it refuses (IEEE 488.2), question included.
-        `again`: nothing is changed, so it may be sent once more, on a new connection, if the old one ends meanwhile (for example
-        an idle session) or the answer cannot be read (a repeated or late one, in pieces).
-        Raises: Unreachable, TimedOut, Garbled. After any of them the connection is closed, because a late answer would be taken for
-        the next one.
+        Two lines rather than one joined by `;`: a device may drop the rest of a line it refuses
+        (IEEE 488.2), question included. `again`: nothing is changed, so it may be sent once more,
+        on a new connection, if the old one ends meanwhile (for example an idle session) or the
+        answer cannot be read (a repeated or late one, in pieces). Raises: Unreachable, TimedOut,
+        Garbled. After any of them the connection is closed, because a late answer would be taken
+        for the next one.
         """
         try:
             return (await self._once([line], [parse], command))[0]
@@ -45,9 +51,11 @@ class ScpiSession:
         return (await self._once([line], [parse], command))[0]
 
     async def ask_all(self, questions: Mapping[str, Callable[[str], T]]) -> list[T]:
-        """Send several questions in one write; return the answers, each read by its question's own reader, in their order.
+        """Send several questions in one write; return the answers, each read by its question's own
+        reader, in their order.
 
-        Only for questions that change nothing and whose answers say which of them they belong to. Raises: as `ask`.
+        Only for questions that change nothing and whose answers say which of them they belong to.
+        Raises: as `ask`.
         """
         lines, readers = list(questions), list(questions.values())
         try:
@@ -55,10 +63,18 @@ class ScpiSession:
         except (Dropped, Garbled):
             return await self._once(lines, readers, "")
 
-    async def order(self, command: str, question: str, parse: Callable[[str], scpi.QueuedError]) -> str:
-        """Send an unanswered command with the `question` for its errors; return them, empty when there are none."""
+    async def order(
+        self, command: str, question: str, parse: Callable[[str], scpi.QueuedError]
+    ) -> str:
+        """Send an unanswered command with the `question` for its errors; return them, empty when
+        there are none.
+        """
         first = await self.ask(question, parse, command=command, again=False)
-        return f'refused "{command}": ' + "; ".join([str(first), *await self.drain(question, parse)]) if first.code else ""
+        return (
+            f'refused "{command}": ' + "; ".join([str(first), *await self.drain(question, parse)])
+            if first.code
+            else ""
+        )
 
     async def drain(self, question: str, parse: Callable[[str], scpi.QueuedError]) -> list[str]:
         """Empty the error queue and return it."""
@@ -70,13 +86,17 @@ class ScpiSession:
             errors.append(str(error))
         return errors
 
-    async def _once(self, questions: Sequence[str], readers: Sequence[Callable[[str], T]], command: str) -> list[T]:
+    async def _once(
+        self, questions: Sequence[str], readers: Sequence[Callable[[str], T]], command: str
+    ) -> list[T]:
         if not self._link.alive:
             await self._link.open()
         await self._pace()
         lines = scpi.Lines()
         answers: list[str] = []
-        name = command or questions[0] + (f" (and {len(questions) - 1} more)" if len(questions) > 1 else "")
+        name = command or questions[0] + (
+            f" (and {len(questions) - 1} more)" if len(questions) > 1 else ""
+        )
 
         def complete(data: bytes) -> bool:
             answers.extend(lines.feed(data))
@@ -90,10 +110,13 @@ class ScpiSession:
             lead = "" if self._pace_s or not command else f"{command}{self._end}"
             data = lead + "".join(f"{line}{self._end}" for line in questions)
             try:
-                await self._link.exchange(data.encode("ascii"), complete, question=name, discard=True)
+                await self._link.exchange(
+                    data.encode("ascii"), complete, question=name, discard=True
+                )
             finally:
                 self._reported()
-            return [read(answer) for read, answer in zip(readers, answers, strict=False)]  # more answers than questions: late ones
+            # more answers than questions: late ones
+            return [read(answer) for read, answer in zip(readers, answers, strict=False)]
         except Garbled as error:
             await self._link.close()
             raise Garbled(f'{self._link.who}: answer to "{name}": {error}') from error

@@ -1,7 +1,8 @@
-"""Switches of modules that connect one common port with one of their channels: module 3 connects `3.in` with `3.1`,
-`3.2`, ...
+"""Switches of modules that connect one common port with one of their channels: module 3 connects
+`3.in` with `3.1`, `3.2`, ...
 
-Most have no dark position. A circuit of such a module ends where the next one of it begins, or at a channel that leads nowhere.
+Most have no dark position. A circuit of such a module ends where the next one of it begins, or at a
+channel that leads nowhere.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ DIRECTIONS = ((r"([0-9]+)\.in", r"\1\.[1-9][0-9]*"),)
 
 
 class Selectors(PairSwitch):
-    """Modules of one common port and several channels. A pair is (module, module * CHANNELS + channel).
+    """Modules of one common port and several channels. A pair is (module, module * CHANNELS +
+    channel).
 
-    A circuit that takes the place of another in the same module is one command, which also ends the other.
+    A circuit that takes the place of another in the same module is one command, which also ends the
+    other.
     """
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         self._sizes: Mapping[int, int] = {}  # module -> channels, as reported in this round
-        self._moving: set[int] = set()  # modules that were told to turn and have not yet reported that they rest
+        # modules that were told to turn and have not yet reported that they rest
+        self._moving: set[int] = set()
 
     @abstractmethod
     async def _modules(self) -> Mapping[int, int]:
@@ -49,7 +53,9 @@ class Selectors(PairSwitch):
 
     @abstractmethod
     async def _connect(self, module: int, channel: int, marks: Marks[Pair]) -> str:
-        """Connect the module with `channel`; return the device's refusal, empty if there is none."""
+        """Connect the module with `channel`; return the device's refusal, empty if there is
+        none.
+        """
 
     @abstractmethod
     def _rest(self, module: int) -> int | None:
@@ -65,10 +71,16 @@ class Selectors(PairSwitch):
         if not await self._busy():  # asked first: what is reported after it is at rest
             self._moving.clear()
         found = {module: await self._channel(module) for module in self._sizes}
-        at_rest = {module: channel for module, channel in found.items() if module not in self._moving}
-        return frozenset(_pair(*held) for held in at_rest.items() if held[1] not in (DARK, self._rest(held[0])))
+        at_rest = {
+            module: channel for module, channel in found.items() if module not in self._moving
+        }
+        return frozenset(
+            _pair(*held) for held in at_rest.items() if held[1] not in (DARK, self._rest(held[0]))
+        )
 
-    async def _send(self, removed: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+    async def _send(
+        self, removed: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]
+    ) -> None:
         marks.reasons.clear()
         if removed or new:
             await self._drain()
@@ -107,7 +119,9 @@ class Selectors(PairSwitch):
             await self._go(pair, pair[1] % CHANNELS, marks)
 
     async def _go(self, pair: Pair, channel: int, marks: Marks[Pair]) -> None:
-        """Turn the module of `pair` once the device is at rest: no source says what becomes of a command while it is busy."""
+        """Turn the module of `pair` once the device is at rest: no source says what becomes of a
+        command while it is busy.
+        """
         if not await self._idle():
             marks.reasons[pair] = f"not sent: the device has been busy for {self._patience_s:.1f} s"
             return
@@ -119,7 +133,15 @@ class Selectors(PairSwitch):
     async def _idle(self) -> bool:
         """Wait until nothing moves; return whether that came."""
         settle_s, patience_s = self.traits.settle_s, self._patience_s
-        return (await watch(self._busy, lambda busy: not busy, expected_s=settle_s, patience_s=patience_s, extends=False)).done
+        return (
+            await watch(
+                self._busy,
+                lambda busy: not busy,
+                expected_s=settle_s,
+                patience_s=patience_s,
+                extends=False,
+            )
+        ).done
 
     def _labels(self, pair: Pair) -> tuple[str, str]:
         return f"{pair[0]}.in", f"{pair[0]}.{pair[1] % CHANNELS}"
@@ -132,8 +154,15 @@ class Selectors(PairSwitch):
 
     def _ports(self, sizes: Mapping[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The labels of the common ports, and of the channels that can carry a circuit."""
-        channels = (_pair(module, n) for module, size in sizes.items() for n in range(1, size + 1) if n != self._rest(module))
-        return tuple(f"{module}.in" for module in sizes), tuple(self._labels(pair)[1] for pair in channels)
+        channels = (
+            _pair(module, n)
+            for module, size in sizes.items()
+            for n in range(1, size + 1)
+            if n != self._rest(module)
+        )
+        return tuple(f"{module}.in" for module in sizes), tuple(
+            self._labels(pair)[1] for pair in channels
+        )
 
 
 def _pair(module: int, channel: int) -> Pair:

@@ -1,7 +1,8 @@
-"""A Calient switch's answers over REST: connection rows, the results inside HTTP 200, port details. Numbers are text.
+"""A Calient switch's answers over REST: connection rows, the results inside HTTP 200, port details.
+Numbers are text.
 
-Shapes: COSMOS Ryu application, NTT Com RENAT (a port's detail as captured), public clients. A row's `half1.conn` is `in>out`; a
-two-way row has a `half2`.
+Shapes: COSMOS Ryu application, NTT Com RENAT (a port's detail as captured), public clients. A row's
+`half1.conn` is `in>out`; a two-way row has a `half2`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ import re
 from collections.abc import Mapping
 
 from drivers.wire.calient_rows import is_aid, labels
-from drivers.wire.rest import Json, decimal, mapping, parse_json, quote, restconf_message, rows, text
+from drivers.wire.rest import (
+    Json,
+    decimal,
+    mapping,
+    parse_json,
+    quote,
+    restconf_message,
+    rows,
+    text,
+)
 from drivers.wire.unknown import Unknown
 from optics import Garbled
 
@@ -26,7 +36,8 @@ def body(status: int, content: bytes) -> Json:
 
 
 def refusal(item: Json) -> str:
-    """The words of a result, empty when it says that it was done: `status` is "1", or "0" and then `msg` and `description` say why.
+    """The words of a result, empty when it says that it was done: `status` is "1", or "0" and then
+    `msg` and `description` say why.
 
     >>> refusal({"response": {"status": "0", "msg": "Failed", "description": "port in use"}})
     'Failed: port in use'
@@ -39,11 +50,16 @@ def refusal(item: Json) -> str:
     if status not in ("0", "1"):
         raise Garbled(f"status is neither 0 nor 1: {quote(repr(held))}")
     lines = [text(held, key, "") for key in ("msg", "description")]
-    return "" if status == "1" else ": ".join(word[:200] for word in lines if word) or "failed, without words"
+    return (
+        ""
+        if status == "1"
+        else ": ".join(word[:200] for word in lines if word) or "failed, without words"
+    )
 
 
 def refusals(answer: Json, count: int) -> list[str]:
-    """The results of a batch of `count` items, in their order. Raises: Garbled - another number of them.
+    """The results of a batch of `count` items, in their order. Raises: Garbled - another number of
+    them.
 
     One result for a whole batch that failed (for example for lack of rights) counts for every item.
     """
@@ -67,13 +83,26 @@ def endpoints(half: Row) -> tuple[str, str]:
 def unreadable(row: Row) -> Unknown:
     """A row of the list that is outside its form, with every port that it may concern."""
     halves = [half for key in ("half1", "half2") if isinstance(half := row.get(key), dict)]
-    named = [text for part in (row, *halves) for key in ("conn", "name", "connid") if isinstance(text := part.get(key), str)]
-    ends = [end for half in halves if isinstance(conn := half.get("conn"), str) for end in re.split(r"[>-]", conn) if end]
+    named = [
+        text
+        for part in (row, *halves)
+        for key in ("conn", "name", "connid")
+        if isinstance(text := part.get(key), str)
+    ]
+    ends = [
+        end
+        for half in halves
+        if isinstance(conn := half.get("conn"), str)
+        for end in re.split(r"[>-]", conn)
+        if end
+    ]
     return Unknown(json.dumps(row, default=str), labels(*named) | {*ends})
 
 
 def connections(answer: Json) -> list[Row]:
-    """The rows of the list of cross-connects. Raises: Garbled - no list, or a result with status "0" in its place."""
+    """The rows of the list of cross-connects. Raises: Garbled - no list, or a result with status
+    "0" in its place.
+    """
     return rows(answer, "the list")
 
 

@@ -1,4 +1,6 @@
-"""The meaning of a Calient switch's connection table, and the commands that turn it into the wanted one. Values in, values out."""
+"""The meaning of a Calient switch's connection table, and the commands that turn it into the wanted
+one. Values in, values out.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Connection:
-    """One row of RTRV-CRS, or one to be made. AS, OS, OC: administrative state, operating state, operating condition."""
+    """One row of RTRV-CRS, or one to be made. AS, OS, OC: administrative state, operating state,
+    operating condition.
+    """
 
     source: str
     destination: str
@@ -44,11 +48,15 @@ class Connection:
     def pairs(self) -> frozenset[Pair]:
         """The directed circuits it carries: a two-way connection is two."""
         existing = (self.source, self.destination)
-        return frozenset({existing, existing[::-1]}) if self.bidirectional else frozenset({existing})
+        return (
+            frozenset({existing, existing[::-1]}) if self.bidirectional else frozenset({existing})
+        )
 
     @property
     def engaged(self) -> bool:
-        """Activated, whether or not the mirrors have arrived; the opposite is reserved (`AS=UMA`)."""
+        """Activated, whether or not the mirrors have arrived; the opposite is reserved
+        (`AS=UMA`).
+        """
         return self.admin == "IS"
 
     @property
@@ -65,9 +73,13 @@ class Connection:
 
 
 def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting | Port, str]:
-    """Connections that hold ports and are not in service, each direction of a two-way one, with its state and its group."""
+    """Connections that hold ports and are not in service, each direction of a two-way one, with its
+    state and its group.
+    """
     return {
-        CrossConnect(Port(device, a), Port(device, b)): printable(f"{row.state} in group {row.group!r}", keep="")
+        CrossConnect(Port(device, a), Port(device, b)): printable(
+            f"{row.state} in group {row.group!r}", keep=""
+        )
         for row in rows
         if not row.active
         for a, b in row.pairs
@@ -75,12 +87,21 @@ def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting | Po
 
 
 def make(source: str, destination: str, bidirectional: bool, group: str) -> Connection:
-    """A connection under the name the switch gives it by default: `in-out` two-way, `in>out` one-way (Quali, pynt)."""
-    return Connection(source, destination, bidirectional, f"{source}{'-' if bidirectional else '>'}{destination}", group)
+    """A connection under the name the switch gives it by default: `in-out` two-way, `in>out`
+    one-way (Quali, pynt).
+    """
+    return Connection(
+        source,
+        destination,
+        bidirectional,
+        f"{source}{'-' if bidirectional else '>'}{destination}",
+        group,
+    )
 
 
 def parse(row: str) -> Connection:
-    """Read a row by its keys. The name need not derive from the ports (MonALISA); of `a<b` only SRCPORT says where light enters.
+    """Read a row by its keys. The name need not derive from the ports (MonALISA); of `a<b` only
+    SRCPORT says where light enters.
 
     Raises: Garbled.
     """
@@ -119,13 +140,17 @@ def labels(*texts: str) -> frozenset[str]:
 
 
 def is_aid(label: str) -> bool:
-    """Whether `label` is a port of this family: `1.1.1` (S-series; `3.1.4/1` in a client's notes), `0.1b.1` (PXC), or `17`."""
+    """Whether `label` is a port of this family: `1.1.1` (S-series; `3.1.4/1` in a client's notes),
+    `0.1b.1` (PXC), or `17`.
+    """
     return _AID.fullmatch(label) is not None
 
 
 def natural(label: str) -> tuple[tuple[int, str], ...]:
     """Sort key that puts `1.10.1` after `1.2.1`."""
-    return tuple((int(digits or 0), rest) for digits, rest in re.findall(r"(\d*)([^.\d]*)\.?", label))
+    return tuple(
+        (int(digits or 0), rest) for digits, rest in re.findall(r"(\d*)([^.\d]*)\.?", label)
+    )
 
 
 def _clash(one: Pair, other: Pair) -> bool:
@@ -137,7 +162,9 @@ def _held(pair: Pair, by: Pair) -> str:
 
 
 def blocking(wanted: Iterable[Connection], existing: Iterable[Connection]) -> dict[Connection, str]:
-    """Which of `wanted` need a port that one of `existing` holds, in words: nothing is driven over what could not be taken down."""
+    """Which of `wanted` need a port that one of `existing` holds, in words: nothing is driven over
+    what could not be taken down.
+    """
     found: dict[Connection, str] = {}
     circuits = sorted({circuit for row in existing for circuit in row.pairs})
     for connection in wanted:
@@ -175,15 +202,16 @@ def work(
 ) -> Work:
     """Return the commands that remove and add these circuits, given the current table.
 
-    `halves`: circuits that an earlier round found to be kept halves of connections it broke (see below).
-    `strange`: rows of the table that cannot be read; a port that one may concern is used for no new circuit.
+    `halves`: circuits that an earlier round found to be kept halves of connections it broke (see
+    below). `strange`: rows of the table that cannot be read; a port that one may concern is used
+    for no new circuit.
 
     - a->b and b->a together become one two-way connection: half the commands.
-    - Removing one half of a two-way connection recreates the other half one-way: it goes dark for one switching time. The switch
-      has no command that halves a connection.
-    - A reserved connection carries no light but holds its ports. Reserved by this program (`group`): completed if it is wanted,
-      deleted if it blocks a wanted one, left alone otherwise. Reserved or held by others: the circuit is refused, naming the
-      holder.
+    - Removing one half of a two-way connection recreates the other half one-way: it goes dark for
+      one switching time. The switch has no command that halves a connection.
+    - A reserved connection carries no light but holds its ports. Reserved by this program
+      (`group`): completed if it is wanted, deleted if it blocks a wanted one, left alone otherwise.
+      Reserved or held by others: the circuit is refused, naming the holder.
     """
     rows = sorted(rows)
     drop = {row: None for row in rows if row.pairs & remove}
@@ -196,7 +224,10 @@ def work(
     activate = {row: None for row in owned if row.pairs <= missing}
     missing -= {pair for row in activate for pair in row.pairs}
     refused = {
-        pair: _held(pair, half) for pair in sorted(missing & add) for half in sorted(kept_halves - {pair}) if _clash(pair, half)
+        pair: _held(pair, half)
+        for pair in sorted(missing & add)
+        for half in sorted(kept_halves - {pair})
+        if _clash(pair, half)
     }
     leftovers: dict[Connection, None] = {}
     using: dict[tuple[str, str], list[int]] = {}  # side -> the standing connections that hold it
@@ -205,7 +236,9 @@ def work(
             for side in zip(("in", "out"), circuit, strict=True):
                 using.setdefault(side, []).append(at)
     for pair in sorted(missing):
-        for at in sorted({at for side in zip(("in", "out"), pair, strict=True) for at in using.get(side, ())}):
+        for at in sorted(
+            {at for side in zip(("in", "out"), pair, strict=True) for at in using.get(side, ())}
+        ):
             row = existing[at]
             if row in activate or row in leftovers:
                 continue
@@ -213,9 +246,15 @@ def work(
                 leftovers[row] = None
             else:
                 held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
-                refused[pair] = f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
+                refused[pair] = (
+                    f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
+                )
     strange = tuple(strange)
-    refused |= {pair: text for pair in missing & add if pair not in refused and (text := unknown.at(pair, strange))}
+    refused |= {
+        pair: text
+        for pair in missing & add
+        if pair not in refused and (text := unknown.at(pair, strange))
+    }
     missing -= refused.keys()
     enter: list[Connection] = []
     for a, b in sorted(missing, key=lambda pair: (natural(pair[0]), natural(pair[1]))):

@@ -1,8 +1,8 @@
-"""The command line of Wave2Wave ROME and FiberZone AFM patch panels: tables interrupted by log lines, and the content of the log
-lines.
+"""The command line of Wave2Wave ROME and FiberZone AFM patch panels: tables interrupted by log
+lines, and the content of the log lines.
 
-Forms as in the captures of Quali cloudshell-L1-w2w-rome's tests (REAL). A log line may start at any byte of other output: a line
-break, the log line, an empty line, then the rest of what was torn.
+Forms as in the captures of Quali cloudshell-L1-w2w-rome's tests (REAL). A log line may start at any
+byte of other output: a line break, the log line, an empty line, then the rest of what was torn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from optics import Garbled
 
 PROMPT = re.compile(r"\w+\[\w+\]#")
 SEVERE = "Multiple Cross Connect Severe Failure"
-"""The log line after which nothing moves until `homing run` (CODE: the driver above answers it so)."""
+"""The log line after which nothing moves until `homing run` (CODE: the driver above answers it
+so).
+"""
 
 _STAMP = r"\d\d-\d\d-\d{4} \d\d:\d\d "
 _LOG = rf"{_STAMP}[A-Za-z][^\r\n]*"
@@ -27,10 +29,13 @@ _BREAK = re.compile(r"(\r?\n)")
 _PORT = r"[EW]\d{1,4}"
 _NAME = r"[A-Z]\d{1,4}"
 _ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
-_JOB = re.compile(rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*{_ENDS}(?:\s+OP:(?P<op>\w+))?")
+_JOB = re.compile(
+    rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*{_ENDS}(?:\s+OP:(?P<op>\w+))?"
+)
 _VALIDATION = re.compile(rf"OPERATION VALIDATION FAILED:\s*{_ENDS}(?:\s+requestType=(?P<op>\w+))?")
-# Cells are distinguished by what they may contain, not by width: the last column is 8 wide in a capture and 9 in another reading of
-# it. "in process" is a port status, `1AE129` a port outside the logical numbering (both CODE, REAL).
+# Cells are distinguished by what they may contain, not by width: the last column is 8 wide in a
+# capture and 9 in another reading of it. "in process" is a port status, `1AE129` a port outside the
+# logical numbering (both CODE, REAL).
 _ROW = re.compile(
     rf"(?P<label>{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?P<admin>Locked|Unlocked)\s+(?P<oper>Enabled|Disabled)\s+"
     r"(?P<status>Connected|Disconnected|In process)\s+(?P<count>\d+)(?: (?P<rest>[^\r\n]*))?",
@@ -41,7 +46,9 @@ _AFM_ROW = re.compile(
     r"(?P<label>[EW]\d{1,4})\s+(?P<lock>[12])\s+(?P<oper>\d)\s+(?P<hardware>[12])\s+(?P<paired>[ew]\d{1,4})?\s+"
     r"(?P<peer>[EW]\d{1,4})?\s+(?P<role>\d)\s+(?P<count>\d+)\s*(?P<name>\w*)\s*"
 )
-_REST = re.compile(rf"\s*(?P<peer>{_PORT}\[\w+\])?\s*(?:(?P<port>{_PORT}),)?(?P<logical>{_NAME})?\s*")
+_REST = re.compile(
+    rf"\s*(?P<peer>{_PORT}\[\w+\])?\s*(?:(?P<port>{_PORT}),)?(?P<logical>{_NAME})?\s*"
+)
 _LABEL = re.compile(rf"({_PORT})\[\w+\]")
 _BRACKETS = re.compile(rf"({_PORT})\[(\w+)\]")
 _ANY_PORT = re.compile(rf"(?<!\w){_PORT}(?!\w)|(?<!\w)\d+[A-Z]+\d+(?!\w)")
@@ -74,9 +81,11 @@ class PortRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`port show`: its ports by number, and rows of which only the ports are known: unreadable ones, and those that contradict.
+    """`port show`: its ports by number, and rows of which only the ports are known: unreadable
+    ones, and those that contradict.
 
-    A port that is connected to nothing that any row names is in both. Ports without a number are left out while they are free.
+    A port that is connected to nothing that any row names is in both. Ports without a number are
+    left out while they are free.
     """
 
     rows: Mapping[str, PortRow]
@@ -90,9 +99,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What `connection show pending` says. moves: pairs of names as printed, logical ones too, the one in process first.
+    """What `connection show pending` says. moves: pairs of names as printed, logical ones too, the
+    one in process first.
 
-    homing: it asks for "homing run", which it also does while all is well. disabled: nothing will be executed.
+    homing: it asks for "homing run", which it also does while all is well. disabled: nothing will
+    be executed.
     """
 
     moves: tuple[tuple[str, str], ...]
@@ -102,7 +113,8 @@ class Queue:
 
 
 def without_logs(text: str) -> tuple[str, list[str]]:
-    """Return `text` with its complete log lines taken out and what they tore joined again, and the log lines as they came.
+    """Return `text` with its complete log lines taken out and what they tore joined again, and the
+    log lines as they came.
 
     >>> without_logs("E41[1AE41]  \\n02-03-2031 04:05 Connection P88<->P12 completed successfully\\n\\nEnabled\\n")
     ('E41[1AE41]  Enabled\\n', ['02-03-2031 04:05 Connection P88<->P12 completed successfully'])
@@ -121,10 +133,12 @@ def without_logs(text: str) -> tuple[str, list[str]]:
 
 
 def _mended(text: str, taken: Counter[str]) -> list[tuple[str, str]]:
-    """The lines of `text` and how each ends, those joined again that log lines tore; the log lines go to `taken`.
+    """The lines of `text` and how each ends, those joined again that log lines tore; the log lines
+    go to `taken`.
 
-    A log line that tore something gives back its line break before and the empty line after it, several in a row as one. Each line
-    is examined once and joined at most once to the one before, whatever a device sends.
+    A log line that tore something gives back its line break before and the empty line after it,
+    several in a row as one. Each line is examined once and joined at most once to the one before,
+    whatever a device sends.
     """
     parts = [*_BREAK.split(text), ""]
     lines: list[tuple[str, str]] = []
@@ -169,7 +183,8 @@ def ordered(a: str, b: str) -> Pair:
 def port_table(text: str) -> Table:
     """Read `port show`, its log lines taken out already.
 
-    Raises: Garbled - no such table, a line of it that names no port, or not one row that can be read.
+    Raises: Garbled - no such table, a line of it that names no port, or not one row that can be
+    read.
     """
     lines = text.replace("\r", "").split("\n")
     rules = [number for number, line in enumerate(lines) if line.startswith("====")]
@@ -178,8 +193,11 @@ def port_table(text: str) -> Table:
     older = any(line.startswith("Port  Admin  Oper") for line in lines[: rules[-1]])
     found: list[tuple[str, PortRow]] = []  # each line with what it says
     strange: set[Unknown] = set()
-    names: dict[str, str] = {}  # physical port -> its number: other rows give it where its own does not
-    for line in filter(str.strip, lines[rules[-1] + 1 :]) if older else _rows(lines[rules[-1] + 1 :]):
+    # physical port -> its number: other rows give it where its own does not
+    names: dict[str, str] = {}
+    for line in (
+        filter(str.strip, lines[rules[-1] + 1 :]) if older else _rows(lines[rules[-1] + 1 :])
+    ):
         names |= {physical: port for port, physical in _BRACKETS.findall(line)}
         if row := _afm_row(line) if older else _row(line):
             found.append((line, row))
@@ -203,12 +221,18 @@ def port_table(text: str) -> Table:
             strange.add(Unknown(line, frozenset(filter(None, (port, row.peer)))))
     reached = {port for pair in connected(rows.values()) for port in pair}
     texts = {names.get(row.port, row.port): line for line, row in found}
-    strange |= {Unknown(texts[port], frozenset({port})) for port, row in rows.items() if row.connected and port not in reached}
+    strange |= {
+        Unknown(texts[port], frozenset({port}))
+        for port, row in rows.items()
+        if row.connected and port not in reached
+    }
     return Table(rows, frozenset(strange))
 
 
 def _row(line: str) -> PortRow | None:
-    """A row as it stands; its port is the physical one (`1AE12`) where it has no number of its own. None: no row."""
+    """A row as it stands; its port is the physical one (`1AE12`) where it has no number of its own.
+    None: no row.
+    """
     match = _ROW.fullmatch(line)
     rest = _REST.fullmatch(match["rest"] or "") if match else None
     if not match or not rest:
@@ -231,7 +255,12 @@ def _afm_row(line: str) -> PortRow | None:
     if not match:
         return None
     return PortRow(
-        match["label"], match["lock"] == "2", match["hardware"] == "1", match["oper"] == "2", match["peer"], match["name"]
+        match["label"],
+        match["lock"] == "2",
+        match["hardware"] == "1",
+        match["oper"] == "2",
+        match["peer"],
+        match["name"],
     )
 
 
@@ -239,7 +268,9 @@ _BEGIN = re.compile(rf"(?:{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?:Locked|Unlocked)\b",
 
 
 def _rows(lines: Iterable[str]) -> Iterator[str]:
-    """The rows, whatever a log line did to the line breaks around them: one lost between two rows, or one too many in a row."""
+    """The rows, whatever a log line did to the line breaks around them: one lost between two rows,
+    or one too many in a row.
+    """
     text = ""
     for line in lines:
         if line.strip() and _BEGIN.match(line) and (not text or _ROW.fullmatch(text)):
@@ -264,7 +295,8 @@ def _split(text: str) -> Iterator[str]:
 
 
 def connected(rows: Iterable[PortRow]) -> frozenset[Pair]:
-    """The fibres that are plugged: rows that are connected; one that is not may still name its last peer (REAL fixture).
+    """The fibres that are plugged: rows that are connected; one that is not may still name its last
+    peer (REAL fixture).
 
     Raises: Garbled - a port with two peers.
     """
@@ -276,7 +308,9 @@ def connected(rows: Iterable[PortRow]) -> frozenset[Pair]:
 
 
 def pending(text: str) -> Queue:
-    """Read `connection show pending`. Raises: Garbled - no execution status in it, or a row of the queue that is none."""
+    """Read `connection show pending`. Raises: Garbled - no execution status in it, or a row of the
+    queue that is none.
+    """
     status = re.search(r"[Cc]onnection execution(?: status)?:?\s+(?:is )?([^\r\n]+)", text)
     idle = re.search(r"no request in process", text) is not None
     busy = re.search(r"^Command in process:", text, re.MULTILINE) is not None
@@ -307,13 +341,16 @@ class Board:
 def board(text: str) -> Board:
     """Read `show board`. Raises: Garbled - no type or no version in it.
 
-    ROME says `ROME TYPE  ROME500`, an AFM `AFM TYPE  2` (both REAL); the serial number is the controller board's.
+    ROME says `ROME TYPE ROME500`, an AFM `AFM TYPE 2` (both REAL); the serial number is the
+    controller board's.
     """
     kind = re.search(r"^(ROME|AFM) TYPE\s+(\S+)", text, re.MULTILINE)
     version = re.search(r"^ACTIVE SW VER\s+(\S+)", text, re.MULTILINE)
     if not kind or not version:
         raise Garbled(f"no type or no version: {text[:120]!r}")
     serial = re.search(r"^BOARD\s[^\r\n]*S/N\(([^)]+)\)", text, re.MULTILINE)
-    vendor, model = ("Wave2Wave", kind[2]) if kind[1] == "ROME" else ("FiberZone", f"AFM type {kind[2]}")
+    vendor, model = (
+        ("Wave2Wave", kind[2]) if kind[1] == "ROME" else ("FiberZone", f"AFM type {kind[2]}")
+    )
     refuses = re.search(r"^CONNECTIONS\s[^\r\n]*disabled", text, re.MULTILINE)
     return Board(vendor, model, serial[1] if serial else "unknown", version[1], not refuses)

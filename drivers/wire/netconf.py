@@ -1,6 +1,8 @@
-"""NETCONF messages (RFC 6241): replies read without ever resolving an entity, errors as words, trees found by local names.
+"""NETCONF messages (RFC 6241): replies read without ever resolving an entity, errors as words,
+trees found by local names.
 
-Devices differ in prefixes and now and then leave a namespace out, so elements are found by their local names.
+Devices differ in prefixes and now and then leave a namespace out, so elements are found by their
+local names.
 """
 
 from __future__ import annotations
@@ -23,10 +25,16 @@ Element = etree._Element
 def parse_reply(raw: str) -> Element:
     """Read an `rpc-reply`; warnings are let pass.
 
-    Raises: Garbled - not XML, a document type (entities are not resolved, ever), or no rpc-reply. Refused - it holds an rpc-error,
-    in the device's words.
+    Raises: Garbled - not XML, a document type (entities are not resolved, ever), or no rpc-reply.
+    Refused - it holds an rpc-error, in the device's words.
     """
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False, remove_comments=True, remove_pis=True)
+    parser = etree.XMLParser(
+        resolve_entities=False,
+        no_network=True,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
     try:
         root = etree.fromstring(raw.encode("utf-8"), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -74,7 +82,9 @@ def child(element: Element, *path: str) -> Element | None:
 
 
 def text(element: Element) -> dict[str, str]:
-    """The trimmed text of the first direct child of each local name: one pass where many are wanted."""
+    """The trimmed text of the first direct child of each local name: one pass where many are
+    wanted.
+    """
     return {name(each): (each.text or "").strip() for each in reversed(element)}
 
 
@@ -97,8 +107,11 @@ def show(element: Element) -> str:
     return etree.tostring(element, encoding="unicode")
 
 
-def tree(tag: str, *inside: Element | str | tuple[str, str], ns: str = "", **attributes: str) -> Element:
-    """Build an element; a text inside is escaped, a pair is a leaf, an attribute `nc_operation` is `operation` of NETCONF.
+def tree(
+    tag: str, *inside: Element | str | tuple[str, str], ns: str = "", **attributes: str
+) -> Element:
+    """Build an element; a text inside is escaped, a pair is a leaf, an attribute `nc_operation` is
+    `operation` of NETCONF.
 
     >>> show(tree("pair", tree("ingress", "1"), ns="urn:x", nc_operation="merge"))[-48:]
     'nc:operation="merge"><ingress>1</ingress></pair>'
@@ -129,9 +142,18 @@ def _error(error: Element) -> str:
     """The words of an rpc-error, empty for a warning."""
     if reported(error, "error-severity", default="error") == "warning":
         return ""
-    tokens = [reported(error, "error-tag", default=""), reported(error, "error-app-tag", default="")]
-    tokens += [reported(error, "error-message", default=""), reported(error, "error-path", default="")]
+    tokens = [
+        reported(error, "error-tag", default=""),
+        reported(error, "error-app-tag", default=""),
+    ]
+    tokens += [
+        reported(error, "error-message", default=""),
+        reported(error, "error-path", default=""),
+    ]
     info = child(error, "error-info")
     if info is not None:
         tokens.append(re.sub(r"\s+", " ", "".join(str(part) for part in info.itertext())).strip())
-    return ": ".join(printable(word[:200], keep="") for word in tokens if word) or "an error without words"
+    return (
+        ": ".join(printable(word[:200], keep="") for word in tokens if word)
+        or "an error without words"
+    )

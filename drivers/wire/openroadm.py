@@ -1,8 +1,9 @@
 """The cross-connects of an OpenROADM 2.x node (org-openroadm-device of 2017-06-26 to 2018-10-19).
 
-Light that passes from one port to another is a `roadm-connection` between two network media channels (NMC), one at each port. At
-a degree the NMC lies in a media channel (MC), the passband, which lies on the degree's multiplex section (OMS); at an add/drop
-port it lies on the port itself. Frequencies are decimals of THz, widths of GHz.
+Light that passes from one port to another is a `roadm-connection` between two network media
+channels (NMC), one at each port. At a degree the NMC lies in a media channel (MC), the passband,
+which lies on the degree's multiplex section (OMS); at an add/drop port it lies on the port itself.
+Frequencies are decimals of THz, widths of GHz.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the node is, and where each label is: degree 1 is `DEG1`, port C3 of pack 3/0 in add/drop group 1 is `SRG1/3/0/C3`."""
+    """What the node is, and where each label is: degree 1 is `DEG1`, port C3 of pack 3/0 in
+    add/drop group 1 is `SRG1/3/0/C3`.
+    """
 
     vendor: str
     model: str
@@ -63,7 +66,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """slot: of a media channel whose frequencies are understood. below: the interface that it rests on, empty if it names none."""
+    """slot: of a media channel whose frequencies are understood. below: the interface that it rests
+    on, empty if it names none.
+    """
 
     name: str
     kind: str
@@ -74,7 +79,9 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One roadm-connection; `source` and `destination` are interfaces, `ingress` and `egress` the labels of their ports."""
+    """One roadm-connection; `source` and `destination` are interfaces, `ingress` and `egress` the
+    labels of their ports.
+    """
 
     name: str
     ingress: str
@@ -91,7 +98,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """interfaces: by name. odd: connections that cannot be read. used: names of interfaces on which something rests."""
+    """interfaces: by name. odd: connections that cannot be read. used: names of interfaces on which
+    something rests.
+    """
 
     interfaces: Mapping[str, Interface]
     connections: tuple[Connection, ...]
@@ -100,30 +109,48 @@ class Table:
 
     def find(self, kind: str, place: Place, slot: FrequencySlot | None = None) -> Interface | None:
         """The interface of that kind at that port, of exactly that slot."""
-        return next((i for i in self.interfaces.values() if (i.kind, i.place, i.slot) == (kind, place, slot)), None)
+        return next(
+            (
+                i
+                for i in self.interfaces.values()
+                if (i.kind, i.place, i.slot) == (kind, place, slot)
+            ),
+            None,
+        )
 
 
 def asked_node() -> Element:
-    """The filter that selects what `parse_node` reads: an inventory of every card can be megabytes long."""
+    """The filter that selects what `parse_node` reads: an inventory of every card can be megabytes
+    long.
+    """
     return device(
         tree("info"),
         tree("degree", tree("degree-number"), tree("connection-ports")),
         tree("shared-risk-group", tree("srg-number"), tree("circuit-packs")),
         tree(
-            "circuit-packs", tree("circuit-pack-name"), tree("ports", tree("port-name"), tree("port-qual"), tree("port-direction"))
+            "circuit-packs",
+            tree("circuit-pack-name"),
+            tree("ports", tree("port-name"), tree("port-qual"), tree("port-direction")),
         ),
     )
 
 
 def parse_node(data: Element) -> Node:
-    """Read the `data` of a get. Raises: Garbled - no ROADM, or of a degree or add/drop group not what the model makes mandatory."""
+    """Read the `data` of a get. Raises: Garbled - no ROADM, or of a degree or add/drop group not
+    what the model makes mandatory.
+    """
     held = netconf.child(data, "org-openroadm-device")
     info = netconf.child(held, "info") if held is not None else None
     if held is None or info is None:
         raise Garbled(f"no org-openroadm-device with info: {netconf.show(data)[:200]!r}")
-    kind, version = reported(info, "node-type", default="rdm"), reported(info, "openroadm-version", default="2")
+    kind, version = (
+        reported(info, "node-type", default="rdm"),
+        reported(info, "openroadm-version", default="2"),
+    )
     if kind != "rdm" or not version.startswith("2"):
-        raise Garbled(f"node-type {kind!r}, OpenROADM {version!r}: only a ROADM (rdm) of OpenROADM 2 is known here")
+        raise Garbled(
+            f"node-type {kind!r}, OpenROADM {version!r}: only a ROADM (rdm) of OpenROADM 2 is known here"
+        )
     directions: dict[Place, str] = {}
     outside: dict[str, list[Place]] = {}
     for pack in children(held, "circuit-packs"):
@@ -146,11 +173,16 @@ def parse_node(data: Element) -> Node:
                 if LABEL.fullmatch(label := f"SRG{number}/{place.pack}/{place.port}"):
                     labelled[label, place] = directions[place]
     sides = [
-        {label: place for (label, place), direction in labelled.items() if direction in (side, "bidirectional")}
+        {
+            label: place
+            for (label, place), direction in labelled.items()
+            if direction in (side, "bidirectional")
+        }
         for side in ("rx", "tx")
     ]
     vendor, model, serial, firmware = (
-        reported(info, key, default="") or "not reported" for key in ("vendor", "model", "serial-id", "softwareVersion")
+        reported(info, key, default="") or "not reported"
+        for key in ("vendor", "model", "serial-id", "softwareVersion")
     )
     return Node(vendor, model, serial, firmware, *sides)
 
@@ -161,26 +193,39 @@ def asked_table() -> Element:
 
 
 def parse_table(data: Element, node: Node) -> Table:
-    """Read the `data` of a get-config. A connection that is not understood makes its ports unknown, not the whole table."""
+    """Read the `data` of a get-config. A connection that is not understood makes its ports unknown,
+    not the whole table.
+    """
     held = netconf.child(data, "org-openroadm-device")
     rows = [] if held is None else list(children(held, "interface"))
     found = {i.name: i for row in rows if (i := _interface(row)).name}
-    enters, leaves = ({place: label for label, place in side.items()} for side in (node.ingress, node.egress))
+    enters, leaves = (
+        {place: label for label, place in side.items()} for side in (node.ingress, node.egress)
+    )
 
     def connection(row: Element) -> Connection:
         texts = netconf.text(row)
         source, destination = (found.get(name) for name in _ends(row))
         mode = texts.get("opticalControlMode", OFF)
-        if source is None or destination is None or source.place not in enters or destination.place not in leaves:
+        if (
+            source is None
+            or destination is None
+            or source.place not in enters
+            or destination.place not in leaves
+        ):
             raise Garbled("no such ports")
         slot = _passband((source, destination), found)
         if slot is None or mode not in _MODES:
             raise Garbled("no media channel that both ends share")
         ports = enters[source.place], leaves[destination.place]
-        return Connection(reported(row, "connection-name"), *ports, slot, mode, source.name, destination.name)
+        return Connection(
+            reported(row, "connection-name"), *ports, slot, mode, source.name, destination.name
+        )
 
     def strange(row: Element) -> Unknown:
-        """Its ports by their labels; a port that has none is none of ours. An end that is not in the list may be at any port."""
+        """Its ports by their labels; a port that has none is none of ours. An end that is not in
+        the list may be at any port.
+        """
         sides = zip(_ends(row), (enters, leaves), strict=True)
         at = [(found[name].place, labels) for name, labels in sides if name in found]
         ports = {labels.get(place, f"{place.pack}/{place.port}") for place, labels in at}
@@ -201,7 +246,9 @@ def device(*rows: Element) -> Element:
 
 
 def config_of(*rows: str) -> str:
-    """The configuration with these rows, as text: a change makes hundreds, and elements take thrice as long."""
+    """The configuration with these rows, as text: a change makes hundreds, and elements take thrice
+    as long.
+    """
     return f'<org-openroadm-device xmlns="{NS}" xmlns:nc="{netconf.NC}">{"".join(rows)}</org-openroadm-device>'
 
 
@@ -217,7 +264,8 @@ def interface_of(made: Interface) -> str:
     inside = (
         _leaf("min-freq", _thz(low)) + _leaf("max-freq", _thz(high))
         if made.kind == MC
-        else _leaf("frequency", _thz((low + high) / 2)) + _leaf("width", _plain((high - low).scaleb(-3)))
+        else _leaf("frequency", _thz((low + high) / 2))
+        + _leaf("width", _plain((high - low).scaleb(-3)))
     )
     below = _leaf("supporting-interface", made.below) if made.below else ""
     return (
@@ -247,7 +295,9 @@ def deletion_of(entry: str, key: str, name: str) -> str:
 
 
 def _ends(row: Element) -> tuple[str, str]:
-    return reported(row, "source", "src-if", default=""), reported(row, "destination", "dst-if", default="")
+    return reported(row, "source", "src-if", default=""), reported(
+        row, "destination", "dst-if", default=""
+    )
 
 
 def _index(row: Element, key: str) -> int:
@@ -265,11 +315,15 @@ def _interface(row: Element) -> Interface:
         slot = _slot(row, kind)
     except (Garbled, ValueError):
         slot = None
-    return Interface(texts.get("name", ""), kind, place, texts.get("supporting-interface", ""), slot)
+    return Interface(
+        texts.get("name", ""), kind, place, texts.get("supporting-interface", ""), slot
+    )
 
 
 def _slot(row: Element, kind: str) -> FrequencySlot | None:
-    """The edges of a media channel, None for another kind. Raises: Garbled, ValueError - no whole MHz, or no slot."""
+    """The edges of a media channel, None for another kind. Raises: Garbled, ValueError - no whole
+    MHz, or no slot.
+    """
     if kind not in _CONTAINER:
         return None
     inner = netconf.child(row, _CONTAINER[kind][0])
@@ -277,17 +331,25 @@ def _slot(row: Element, kind: str) -> FrequencySlot | None:
     if kind == MC:
         low, high = (decimal(texts.get(key, ""), key) * 1000 for key in ("min-freq", "max-freq"))
     else:
-        centre, half = decimal(texts.get("frequency", ""), "frequency") * 1000, decimal(texts.get("width", ""), "width") / 2
+        centre, half = (
+            decimal(texts.get("frequency", ""), "frequency") * 1000,
+            decimal(texts.get("width", ""), "width") / 2,
+        )
         low, high = centre - half, centre + half
     return FrequencySlot(mhz_of(low, "the lower edge"), mhz_of(high, "the upper edge"))
 
 
 def _passband(ends: Sequence[Interface], found: Mapping[str, Interface]) -> FrequencySlot | None:
-    """The light that passes: the media channel at a degree, which may be wider than the channels in it; None if they disagree."""
+    """The light that passes: the media channel at a degree, which may be wider than the channels in
+    it; None if they disagree.
+    """
     below = [found[end.below] for end in ends if end.below in found]
     bands = {each.slot for each in below if each.kind == MC} or {end.slot for end in ends}
     band = bands.pop() if len(bands) == 1 else None
-    inside = [end.kind == NMC and end.slot is not None and band is not None and band.holds(end.slot) for end in ends]
+    inside = [
+        end.kind == NMC and end.slot is not None and band is not None and band.holds(end.slot)
+        for end in ends
+    ]
     return band if all(inside) else None
 
 

@@ -1,4 +1,6 @@
-"""Values that Polatis switches report alike over RESTCONF and NETCONF: their size, their maps, the states of their ports."""
+"""Values that Polatis switches report alike over RESTCONF and NETCONF: their size, their maps, the
+states of their ports.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,24 @@ from optics import Garbled, PortState, Traits
 FLOOR_DBM = Decimal(-60)
 """What a meter without light answers (public NETCONF test suite: power-low-alarm -60.0)."""
 PATIENCE_S = 6.0
-"""How long a client waits for a patch: the Optical Lab Portal checks four times, 1.5 s apart (CODE, over TL1)."""
-TRAITS = Traits(settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0)
-"""H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
-unless its boot mode says otherwise."""
+"""How long a client waits for a patch: the Optical Lab Portal checks four times, 1.5 s apart (CODE,
+over TL1).
+"""
+TRAITS = Traits(
+    settle_s=0.05,
+    at_once=None,
+    keeps_others_lit=True,
+    latching=False,
+    insertion_loss_db=1.5,
+    meter_db=1.0,
+)
+"""H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters
++-1.0 dB. Dark after power loss unless its boot mode says otherwise."""
 LARGEST_PORT = 9999
 MOST_DB = 30
-"""More attenuation than any of these switches' attenuators has is a typing error; no public source gives a limit."""
+"""More attenuation than any of these switches' attenuators has is a typing error; no public source
+gives a limit.
+"""
 
 Pair = tuple[int, int]
 
@@ -49,13 +62,16 @@ def whole_map(pairs: Iterable[Pair]) -> frozenset[Pair]:
 
 
 def port_state(word: str) -> PortState:
-    """Read `ENABLED` or `PC_ENABLED` (both are seen); a word that means neither on nor off is a failure.
+    """Read `ENABLED` or `PC_ENABLED` (both are seen); a word that means neither on nor off is a
+    failure.
 
     >>> port_state("PC_DISABLED").value, port_state("FAILED").value
     ('disabled', 'failed')
     """
     plain = word.strip().upper().removeprefix("PC_")
-    return {"ENABLED": PortState.ENABLED, "DISABLED": PortState.DISABLED}.get(plain, PortState.FAILED)
+    return {"ENABLED": PortState.ENABLED, "DISABLED": PortState.DISABLED}.get(
+        plain, PortState.FAILED
+    )
 
 
 def level(db: float) -> str:

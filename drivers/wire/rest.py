@@ -1,4 +1,6 @@
-"""JSON as switches speak it over HTTP: read strictly, numbers exact, and the error bodies of RESTCONF (RFC 8040, section 7.1)."""
+"""JSON as switches speak it over HTTP: read strictly, numbers exact, and the error bodies of
+RESTCONF (RFC 8040, section 7.1).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def quote(text: str | bytes) -> str:
 
 
 def parse_json(body: bytes) -> Json:
-    """Read a body; numbers with a fraction become Decimal. Raises: Garbled - not JSON, a key twice, NaN, too deep.
+    """Read a body; numbers with a fraction become Decimal. Raises: Garbled - not JSON, a key twice,
+    NaN, too deep.
 
     >>> parse_json(b'{"center": 193.1}')
     {'center': Decimal('193.1')}
@@ -45,7 +48,9 @@ def parse_json(body: bytes) -> Json:
 
     try:
         text = body.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=once, parse_float=Decimal, parse_constant=no_number)  # type: ignore[no-any-return]
+        return json.loads(  # type: ignore[no-any-return]
+            text, object_pairs_hook=once, parse_float=Decimal, parse_constant=no_number
+        )
     except (ValueError, ArithmeticError, RecursionError) as error:
         why = str(error).split(":")[0] or type(error).__name__
         raise Garbled(f"not JSON ({why}): {quote(body)}") from None
@@ -66,12 +71,16 @@ def rows(value: Json, what: str) -> list[Mapping[str, Json]]:
 
 
 def entries(value: Json, what: str) -> list[Mapping[str, Json]]:
-    """The entries of a RESTCONF list; one may stand alone, as an object (CODE: a client of Polatis switches). Raises: Garbled."""
+    """The entries of a RESTCONF list; one may stand alone, as an object (CODE: a client of Polatis
+    switches). Raises: Garbled.
+    """
     return [value] if isinstance(value, dict) else rows(value, what)
 
 
 def text(row: Mapping[str, Json], key: str, default: str | None = None) -> str:
-    """The text at `key`, one line; a number counts as its digits. Raises: Garbled - absent without a default, or something else."""
+    """The text at `key`, one line; a number counts as its digits. Raises: Garbled - absent without
+    a default, or something else.
+    """
     value = row.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (str, int, Decimal)):
         raise Garbled(f"{key!r} is no text: {quote(repr(row))}")
@@ -113,8 +122,13 @@ def restconf_message(status: int, body: bytes) -> str:
     'HTTP 409: in-use: port 9'
     """
     try:
-        errors = mapping(mapping(parse_json(body), "body")["ietf-restconf:errors"], "errors")["error"]
-        lines = [": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e) for e in entries(errors, "error")]
+        errors = mapping(mapping(parse_json(body), "body")["ietf-restconf:errors"], "errors")[
+            "error"
+        ]
+        lines = [
+            ": ".join(text(e, k) for k in ("error-tag", "error-message") if k in e)
+            for e in entries(errors, "error")
+        ]
         return f"HTTP {status}: " + "; ".join(word for word in lines if word)
     except (Garbled, KeyError):
         plain = re.sub(r"<[^<>]*>", " ", body[:2000].decode("utf-8", "replace"))

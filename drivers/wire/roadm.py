@@ -1,4 +1,6 @@
-"""The connections of a Lumentum ROADM-20, in the XML of public clients: names of things as DNs, frequencies in decimal GHz."""
+"""The connections of a Lumentum ROADM-20, in the XML of public clients: names of things as DNs,
+frequencies in decimal GHz.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _PORT = re.compile(r"ne=1;chassis=1;card=1;port=([0-9]{4})")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One connection; `power`: what its input and output channel carry (dBm), where the device says."""
+    """One connection; `power`: what its input and output channel carry (dBm), where the device
+    says.
+    """
 
     module: int
     number: int
@@ -70,9 +74,15 @@ def ghz_of(mhz: int) -> str:
 
 
 def parse_connections(data: Element) -> tuple[Connection, ...]:
-    """Read the `data` of a get. Raises: Garbled - a connection outside its form, or one that is there twice."""
+    """Read the `data` of a get. Raises: Garbled - a connection outside its form, or one that is
+    there twice.
+    """
     held = netconf.child(data, "connections")
-    found = tuple(_parse(row) for row in netconf.children(held, "connection")) if held is not None else ()
+    found = (
+        tuple(_parse(row) for row in netconf.children(held, "connection"))
+        if held is not None
+        else ()
+    )
     if len({c.dn for c in found}) != len(found):
         raise Garbled("a connection twice")
     return found
@@ -85,7 +95,10 @@ def config_of(*connections: Connection) -> Element:
 
 def attenuation_of(changes: Mapping[str, Decimal]) -> Element:
     """The configuration that changes attenuations (dB, by DN) and nothing else (ONOS driver)."""
-    rows = (tree("connection", tree("dn", dn), tree("config", tree("attenuation", f"{db:.1f}"))) for dn, db in changes.items())
+    rows = (
+        tree("connection", tree("dn", dn), tree("config", tree("attenuation", f"{db:.1f}")))
+        for dn, db in changes.items()
+    )
     return tree("connections", *rows, ns=NS)
 
 
@@ -95,7 +108,12 @@ def deletion_of(dn: str) -> Element:
 
 def amplifiers(state: str) -> Element:
     """The configuration that takes both amplifiers out of service or back in."""
-    rows = (tree("edfa", tree("dn", f"{CARD};edfa={n}"), tree("config", tree("maintenance-state", state))) for n in (1, 2))
+    rows = (
+        tree(
+            "edfa", tree("dn", f"{CARD};edfa={n}"), tree("config", tree("maintenance-state", state))
+        )
+        for n in (1, 2)
+    )
     return tree("edfas", *rows, ns=EDFA_NS)
 
 
@@ -103,10 +121,15 @@ def _parse(row: Element) -> Connection:
     dn = _DN.fullmatch(netconf.reported(row, "dn"))
     if not dn:
         raise Garbled(f"dn {netconf.reported(row, 'dn')!r}")
-    ends = [_PORT.fullmatch(netconf.reported(row, "config", f"{side}-port-reference")) for side in ("input", "output")]
+    ends = [
+        _PORT.fullmatch(netconf.reported(row, "config", f"{side}-port-reference"))
+        for side in ("input", "output")
+    ]
     if not all(ends):
         raise Garbled(f"no ports in {netconf.show(row)[:200]!r}")
-    low, high = (mhz_of(netconf.number(row, "config", key), key) for key in ("start-freq", "end-freq"))
+    low, high = (
+        mhz_of(netconf.number(row, "config", key), key) for key in ("start-freq", "end-freq")
+    )
     try:
         slot = FrequencySlot(low, high)
     except ValueError as error:

@@ -1,4 +1,5 @@
-"""The line protocol of a rotor: tagged replies of data lines and one final line; maps as `3>19 4>20`.
+"""The line protocol of a rotor: tagged replies of data lines and one final line; maps as
+`3>19 4>20`.
 
 Source: the dialect assumed in `docs/reference/rotor-dialect.md`; no vendor publishes one.
 """
@@ -23,7 +24,9 @@ _POWER = re.compile(r"POWER ([1-9]\d{0,4}) ([+-]?\d{1,3}(?:\.\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one command. code: 0 for OK, else the two digits of the error, whose words are `text`."""
+    """The answer to one command. code: 0 for OK, else the two digits of the error, whose words are
+    `text`.
+    """
 
     lines: tuple[str, ...] = ()
     code: int = 0
@@ -32,7 +35,9 @@ class Reply:
 
 @dataclass(slots=True)
 class Replies:
-    """Cuts the replies to `tags` (in this order) from a stream; events, and replies to other tags, are left out."""
+    """Cuts the replies to `tags` (in this order) from a stream; events, and replies to other tags,
+    are left out.
+    """
 
     tags: Sequence[str]
     found: list[Reply] = field(default_factory=list)
@@ -40,7 +45,9 @@ class Replies:
     _data: list[str] = field(default_factory=list)
 
     def feed(self, data: bytes) -> bool | None:
-        """Take bytes; True when all replies are complete, None if none of this belongs to them. Raises: Garbled."""
+        """Take bytes; True when all replies are complete, None if none of this belongs to them.
+        Raises: Garbled.
+        """
         own = None
         for line in self._lines.feed(data):
             if len(self.found) == len(self.tags):
@@ -93,7 +100,9 @@ def fields_after(keyword: str, line: str) -> str:
 def one(keyword: str, lines: Sequence[str]) -> str:
     """The words of the only data line, which begins with `keyword`. Raises: Garbled."""
     if len(lines) != 1:
-        raise Garbled(f"{len(lines)} data lines instead of one {keyword}: {' / '.join(lines)[:120]!r}")
+        raise Garbled(
+            f"{len(lines)} data lines instead of one {keyword}: {' / '.join(lines)[:120]!r}"
+        )
     return fields_after(keyword, lines[0])
 
 
@@ -125,7 +134,10 @@ def parse_map(lines: Sequence[str]) -> tuple[frozenset[Pair], frozenset[Pair]]:
     """Circuits that have settled, and those that have not yet. Raises: Garbled."""
     if len(lines) != 2:
         raise Garbled(f"not the lines MAP and MOVING: {' / '.join(lines)[:120]!r}")
-    settled, moving = parse_pairs(fields_after("MAP", lines[0])), parse_pairs(fields_after("MOVING", lines[1]))
+    settled, moving = (
+        parse_pairs(fields_after("MAP", lines[0])),
+        parse_pairs(fields_after("MOVING", lines[1])),
+    )
     parse_pairs(write_pairs([*settled, *moving]))  # no port in both
     return settled, moving
 
@@ -175,8 +187,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rotor is, times in microseconds of its clock. state: MANUAL, STOPPED, WAITING, TURNING. slot: None set by hand.
-    dark_window: whether light of `slot` is still to come."""
+    """Where a rotor is, times in microseconds of its clock. state: MANUAL, STOPPED, WAITING,
+    TURNING. slot: None set by hand. dark_window: whether light of `slot` is still to come."""
 
     state: str
     slot: int | None
@@ -188,9 +200,17 @@ class Position:
 def parse_position(lines: Sequence[str]) -> Position:
     """Read an answer to `POS?`. Raises: Garbled."""
     tokens = one("POS", lines).split()
-    if len(tokens) != 6 or tokens[0] not in ("MANUAL", "STOPPED", "WAITING", "TURNING") or tokens[2] not in ("DAY", "NIGHT"):
+    if (
+        len(tokens) != 6
+        or tokens[0] not in ("MANUAL", "STOPPED", "WAITING", "TURNING")
+        or tokens[2] not in ("DAY", "NIGHT")
+    ):
         raise Garbled(f"not a position: {lines[0][:120]!r}")
     state, slot, phase, cycle, _, until = tokens
     return Position(
-        state, None if slot == "-" else count(slot), phase == "NIGHT", count(cycle), None if until == "-" else count(until)
+        state,
+        None if slot == "-" else count(slot),
+        phase == "NIGHT",
+        count(cycle),
+        None if until == "-" else count(until),
     )

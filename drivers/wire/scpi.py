@@ -1,6 +1,7 @@
 """SCPI as the optical switches speak it: lines, channel lists, quoted strings, the error queue.
 
-Sources: IEEE 488.2 and SCPI-99 for the grammar; the answers of Polatis switches kept in the hpn-bristol and R. Polster clients.
+Sources: IEEE 488.2 and SCPI-99 for the grammar; the answers of Polatis switches kept in the
+hpn-bristol and R. Polster clients.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 class Lines:
-    """Answers cut from a stream, however it is split: a line ends with LF, CR LF or CR; empty lines are not answers.
+    """Answers cut from a stream, however it is split: a line ends with LF, CR LF or CR; empty lines
+    are not answers.
 
-    Serial modules end with CR alone (DiCon's 1xN, `CF?` in instrumental-lib). The LF that follows a CR is an empty line.
+    Serial modules end with CR alone (DiCon's 1xN, `CF?` in instrumental-lib). The LF that follows a
+    CR is an empty line.
     """
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Take bytes, return the lines completed by them. Raises: Garbled - no line end in sight."""
+        """Take bytes, return the lines completed by them. Raises: Garbled - no line end in
+        sight.
+        """
         *whole, self._buffer = re.split(rb"[\r\n]", self._buffer + data)
         if len(self._buffer) > LONGEST_LINE:
-            raise Garbled(f"no line end in {len(self._buffer)} bytes, beginning {self._buffer[:40]!r}")
+            raise Garbled(
+                f"no line end in {len(self._buffer)} bytes, beginning {self._buffer[:40]!r}"
+            )
         lines = [line.decode("ascii", "backslashreplace").strip() for line in whole]
         return [line for line in lines if line]
 
@@ -75,7 +82,11 @@ def _members(inside: str, text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in inside.split(",") if inside.strip() else []:
         ends = [end.strip() for end in part.split(":")]
-        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or any(len(end) > 6 for end in ends):
+        if (
+            len(ends) > 2
+            or not all(end.isdecimal() for end in ends)
+            or any(len(end) > 6 for end in ends)
+        ):
             raise Garbled(f"not a channel list: {text[:120]!r}")
         first, last = int(ends[0]), int(ends[-1])
         if abs(last - first) > 4096:
@@ -130,7 +141,9 @@ def parse_string(text: str) -> str:
 
 
 def parse_integers(text: str, count: int) -> tuple[int, ...]:
-    """Read `count` comma-separated integers. Raises: Garbled - another number of them, or no integers."""
+    """Read `count` comma-separated integers. Raises: Garbled - another number of them, or no
+    integers.
+    """
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != count or not all(re.fullmatch(r"[+-]?\d{1,9}", part) for part in parts):
         raise Garbled(f"not {count} integers: {text[:120]!r}")
@@ -155,7 +168,9 @@ def parse_numbers(text: str, count: int) -> tuple[float, ...]:
 
 
 def parse_identity(text: str) -> tuple[str, str, str, str]:
-    """Read an answer to `*IDN?`: maker, model, serial number, firmware. Raises: Garbled - not four fields."""
+    """Read an answer to `*IDN?`: maker, model, serial number, firmware. Raises: Garbled - not four
+    fields.
+    """
     fields = [field.strip() for field in text.split(",")]
     if len(fields) != 4 or not all(fields[:2]):
         raise Garbled(f"not an identity: {text[:120]!r}")

@@ -1,7 +1,8 @@
 """Tables and answers of SONiC's optical circuit switch commands (`show ocs ...`, `config ocs ...`).
 
-Forms as in the SONiC OCS design documents (pull requests 2269 and 2349 of sonic-net/SONiC), the README of the virtual machine image
-`ocs-kvm`, and sonic-mgmt's module `ocs_cross_connect`. Tables have a header, a rule of dashes, and cells apart by blanks.
+Forms as in the SONiC OCS design documents (pull requests 2269 and 2349 of sonic-net/SONiC), the
+README of the virtual machine image `ocs-kvm`, and sonic-mgmt's module `ocs_cross_connect`. Tables
+have a header, a rule of dashes, and cells apart by blanks.
 """
 
 from __future__ import annotations
@@ -53,14 +54,19 @@ def serial(text: str) -> str:
 
 
 def ports(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read `sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'`: A side and B side. Raises: Garbled - something else, or an empty side."""
+    """Read `sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'`: A side and B side. Raises: Garbled -
+    something else, or an empty side.
+    """
     found: set[str] = set()
     for line in text.split():
         table, _, port = line.strip("'\"[],").partition("|")
         if table != "OCS_PORT" or not _PORT.fullmatch(port):
             raise Garbled(f"not a port of the configuration: {line[:60]!r}")
         found.add(port)
-    enter, leave = (tuple(sorted((port for port in found if port.endswith(side)), key=lambda p: int(p[:-1]))) for side in "AB")
+    enter, leave = (
+        tuple(sorted((port for port in found if port.endswith(side)), key=lambda p: int(p[:-1])))
+        for side in "AB"
+    )
     if not enter or not leave:
         raise Garbled(f"no ports on one side: {text[:80]!r}")
     return enter, leave
@@ -73,14 +79,18 @@ def config(text: str) -> frozenset[Pair]:
 
 
 def status(text: str) -> dict[Pair, tuple[str, str]]:
-    """Read `show ocs cross-connect status`: what each side reports, `tuned tuned` when light passes. Raises: Garbled."""
+    """Read `show ocs cross-connect status`: what each side reports, `tuned tuned` when light
+    passes. Raises: Garbled.
+    """
     rows = [(_pair(cells, 5), (cells[3], cells[4])) for cells in _table(text)]
     _once([pair for pair, _ in rows], text)
     return dict(rows)
 
 
 def port_column(text: str) -> dict[str, str]:
-    """Read `show ocs port config` or `status`: the last cell of each port's row. Raises: Garbled."""
+    """Read `show ocs port config` or `status`: the last cell of each port's row. Raises:
+    Garbled.
+    """
     found: dict[str, str] = {}
     for cells in _table(text):
         if len(cells) < 2 or not _PORT.fullmatch(cells[0]) or cells[0] in found:
@@ -102,12 +112,19 @@ def complains(text: str) -> bool:
 
 
 def unknown_command(text: str) -> bool:
-    """Whether the command line parser does not know such a command, option or value (words of the click library)."""
-    return re.search(r"No such (?:command|option)|Got unexpected extra argument|Invalid value", text) is not None
+    """Whether the command line parser does not know such a command, option or value (words of the
+    click library).
+    """
+    return (
+        re.search(r"No such (?:command|option)|Got unexpected extra argument|Invalid value", text)
+        is not None
+    )
 
 
 def _table(text: str) -> list[list[str]]:
-    """The cells of each row. Raises: Garbled - no header with a rule under it, or several tables that differ."""
+    """The cells of each row. Raises: Garbled - no header with a rule under it, or several tables
+    that differ.
+    """
     lines = [line for line in text.replace("\r", "").split("\n") if line.strip()]
     rules = [at for at, line in enumerate(lines) if re.fullmatch(r"-{2,}(?:\s+-{2,})+\s*", line)]
     if not rules or rules[0] == 0:

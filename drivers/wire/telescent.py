@@ -1,7 +1,7 @@
 """The table that Telescent's command line prints for `switchstate`.
 
-Form as the public client ericrqs/cloudshell-L1-Telescent reads it (CODE): rows `R<row>#<letter>` with twelve cells of status
-letters and a number, in colours. No capture of a device is public.
+Form as the public client ericrqs/cloudshell-L1-Telescent reads it (CODE): rows `R<row>#<letter>`
+with twelve cells of status letters and a number, in colours. No capture of a device is public.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One egress: its status letters, and the address of the ingress connected to it, its own while it is free."""
+    """One egress: its status letters, and the address of the ingress connected to it, its own while
+    it is free.
+    """
 
     status: str
     address: int
@@ -38,12 +40,14 @@ class Cell:
 
 
 def switch_state(text: str) -> dict[int, Cell]:
-    """Read `switchstate`: egress address (row x 12 + column) -> its cell. Lines that are no rows are not read.
+    """Read `switchstate`: egress address (row x 12 + column) -> its cell. Lines that are no rows
+    are not read.
 
     >>> switch_state("R0#O " + " ".join(["N0", "A3", *(f"F{n}" for n in range(2, 12))]))[1]
     Cell(status='A', address=3)
 
-    Raises: Garbled - no rows, a row that has not twelve cells, one that is missing, or two that differ.
+    Raises: Garbled - no rows, a row that has not twelve cells, one that is missing, or two that
+    differ.
     """
     found: dict[int, Cell] = {}
     for line in _COLOUR.sub("", text).replace("\r", "").split("\n"):
@@ -54,7 +58,10 @@ def switch_state(text: str) -> dict[int, Cell]:
         cells = _CELL.findall(match[3]) if match else []
         if not match or len(cells) != COLUMNS:
             raise Garbled(f"not a row of twelve cells: {line[:100]!r}")
-        row = {int(match[1]) * COLUMNS + at: Cell(status.upper(), int(number)) for at, (status, number) in enumerate(cells)}
+        row = {
+            int(match[1]) * COLUMNS + at: Cell(status.upper(), int(number))
+            for at, (status, number) in enumerate(cells)
+        }
         if any(found.get(address, cell) != cell for address, cell in row.items()):
             raise Garbled(f"row {match[1]} twice, and different: {line[:100]!r}")
         found |= row
@@ -72,6 +79,12 @@ def allocated(cells: dict[int, Cell]) -> frozenset[Pair]:
 
 
 def complaint(text: str) -> str:
-    """The line of a refusal, empty where there is none: output that has `Exception` or `ERROR` in it (CODE)."""
-    lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if "Exception" in line or "ERROR" in line]
+    """The line of a refusal, empty where there is none: output that has `Exception` or `ERROR` in
+    it (CODE).
+    """
+    lines = [
+        line.strip()
+        for line in _COLOUR.sub("", text).splitlines()
+        if "Exception" in line or "ERROR" in line
+    ]
     return lines[0][:160] if lines else ""

@@ -1,15 +1,17 @@
 """TL1 messages cut from a stream of bytes, however it is split.
 
-Layout after GR-831 and the Symmetricom SSU-2000 manual (DOC); two-digit years, ctag 0, continuation blocks, prompts and echoes as
-kept in the public Quali, MonALISA and pynt clients of optical switches (REAL):
+Layout after GR-831 and the Symmetricom SSU-2000 manual (DOC); two-digit years, ctag 0, continuation
+blocks, prompts and echoes as kept in the public Quali, MonALISA and pynt clients of optical
+switches (REAL):
 
     <CR><LF><LF>   SID YY-MM-DD HH:MM:SS<CR><LF>
     M  CTAG COMPLD<CR><LF>           or, unsolicited:  *C  ATAG REPT ALM CRS<CR><LF>
        "row"<CR><LF>                 any number; also /* comments */, and a four-letter code after DENY
     ;                                or > when the answer goes on in another whole message after a line <
 
-A run of plain rows, which is what a long answer consists of, is taken by one regular expression; every byte is examined a bounded
-number of times, in whatever pieces it arrives. Rows and commands are in `drivers.wire.tl1_text`.
+A run of plain rows, which is what a long answer consists of, is taken by one regular expression;
+every byte is examined a bounded number of times, in whatever pieces it arrives. Rows and commands
+are in `drivers.wire.tl1_text`.
 """
 
 from __future__ import annotations
@@ -36,22 +38,33 @@ __all__ = [
 ]
 
 LONGEST_LINE = 1 << 16
-"""Bytes without a line end after which a stream is no TL1 (rows of optical switches stay under 300)."""
+"""Bytes without a line end after which a stream is no TL1 (rows of optical switches stay under
+300).
+"""
 LARGEST = 1 << 24
-"""Bytes of unfinished answers after which a stream is no TL1: the longest dump of a 320-port switch has some 40 000."""
+"""Bytes of unfinished answers after which a stream is no TL1: the longest dump of a 320-port switch
+has some 40 000.
+"""
 MOST_STRAY = 10_000
-"""Lines of one answer that are neither rows nor comments; devices send a few. 16 MB of them would take a minute."""
+"""Lines of one answer that are neither rows nor comments; devices send a few. 16 MB of them would
+take a minute.
+"""
 DEEPEST = 4
 """Messages one inside the other; an answer that an unsolicited message interrupts makes two."""
 MOST_TAGS = 64
-"""Answers that may be incomplete in continuation blocks at once; no client sends more commands at a time."""
-_PIECE = 1 << 14  # larger ones are taken in parts, so that what is copied stays in the processor's cache
+"""Answers that may be incomplete in continuation blocks at once; no client sends more commands at a
+time.
+"""
+# larger ones are taken in parts, so that what is copied stays in the processor's cache
+_PIECE = 1 << 14
 
 _ROWS = re.compile(rb'(?:[ \t]*+"[^"\\\n]*+"[ \t]*+\r?+\n)++')
 _QUOTED = re.compile(r'"([^"]*+)"')
 _STAMP = re.compile(r"\s(\d{2,4}-\d\d-\d\d)\s+(\d\d:\d\d:\d\d)\s*\Z")
 _SOLICITED = re.compile(r"\s*M\s+(?P<ctag>\S+)\s+(?P<code>[A-Z]{4,6})\s*")
-_UNSOLICITED = re.compile(r"\s*(?P<alarm>\*C|\*\*|\*\^|\*|A)\s+(?P<atag>\S+)\s+(?P<verb>[A-Z][A-Z0-9]*(?:\s+[A-Z0-9^_-]+)*)\s*")
+_UNSOLICITED = re.compile(
+    r"\s*(?P<alarm>\*C|\*\*|\*\^|\*|A)\s+(?P<atag>\S+)\s+(?P<verb>[A-Z][A-Z0-9]*(?:\s+[A-Z0-9^_-]+)*)\s*"
+)
 _LONGEST_HEADER = 400  # a header is short; longer lines are spared the expressions above
 _PROMPT = re.compile(r"\A\s*(?:[A-Za-z][\w.-]{0,31}>|<) ?")
 _ERROR_CODE = re.compile(r"[A-Z]{4}")
@@ -62,9 +75,11 @@ _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+("?+)', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A solicited answer, continuation blocks joined. `rows` are the quoted lines without their quotes, `stray` is any other text.
+    """A solicited answer, continuation blocks joined. `rows` are the quoted lines without their
+    quotes, `stray` is any other text.
 
-    `comments` are for people: nothing may be concluded from their words (legal notices speak of "failed" and "denied").
+    `comments` are for people: nothing may be concluded from their words (legal notices speak of
+    "failed" and "denied").
     """
 
     ctag: str
@@ -82,13 +97,17 @@ class Reply:
     @property
     def message(self) -> str:
         """What the device said about a denial, on one line."""
-        text = ", ".join(part for part in (self.error, *self.comments, *self.stray, *self.rows) if part)
+        text = ", ".join(
+            part for part in (self.error, *self.comments, *self.stray, *self.rows) if part
+        )
         return text or self.code
 
 
 @dataclass(frozen=True, slots=True)
 class Autonomous:
-    """An unsolicited message: alarm code (`*C`, `**`, `*^`, `*`, `A`), its tag and its words (`REPT ALM CRS`)."""
+    """An unsolicited message: alarm code (`*C`, `**`, `*^`, `*`, `A`), its tag and its words
+    (`REPT ALM CRS`).
+    """
 
     alarm: str
     atag: str
@@ -108,9 +127,11 @@ Message = Reply | Autonomous | Unreadable
 
 @dataclass(slots=True)
 class _Block:
-    """A message while it arrives. `size`: bytes it holds; `comment`: the lines of one that is still open.
+    """A message while it arrives. `size`: bytes it holds; `comment`: the lines of one that is still
+    open.
 
-    `resumed`: another message has just ended inside it, after which the device may have printed its prompt.
+    `resumed`: another message has just ended inside it, after which the device may have printed its
+    prompt.
     """
 
     sid: str = ""
@@ -136,16 +157,20 @@ class _Block:
 
 
 def _sid(line: str) -> str | None:
-    """The source identifier of a header line, None when it is none. A prompt may be glued to the three blanks before it."""
+    """The source identifier of a header line, None when it is none. A prompt may be glued to the
+    three blanks before it.
+    """
     if len(line) >= _LONGEST_HEADER or (stamp := _STAMP.search(line)) is None:
         return None
     return line[: stamp.start()].rstrip().rpartition("   ")[2].strip()
 
 
 def _hunt(text: bytes | bytearray, at: int, inside: int) -> tuple[int, int, int]:
-    """Find the `;` that ends a message, outside quotes and comments, from `at` on; `inside`: what `at` is in.
+    """Find the `;` that ends a message, outside quotes and comments, from `at` on; `inside`: what
+    `at` is in.
 
-    Returns its place, -1 when there is none, and where and inside of what to go on when more of the line has come.
+    Returns its place, -1 when there is none, and where and inside of what to go on when more of the
+    line has come.
     """
     while True:
         if inside == _IN_COMMENT:
@@ -172,19 +197,24 @@ def _hunt(text: bytes | bytearray, at: int, inside: int) -> tuple[int, int, int]
 class Parser:
     """The receiving side of one connection: `feed` bytes, get the messages they complete.
 
-    Outside a message everything is ignored but a header: prompts, echoes of the command, telnet negotiation, terminal noise.
+    Outside a message everything is ignored but a header: prompts, echoes of the command, telnet
+    negotiation, terminal noise.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._hunted = (0, _PLAIN)  # how far the last line was searched for the end of its message, and inside of what
-        self._stack: list[_Block] = []  # an unsolicited message may begin inside an answer; the answer goes on after it
+        # how far the last line was searched for the end of its message, and inside of what
+        self._hunted = (0, _PLAIN)
+        # an unsolicited message may begin inside an answer; the answer goes on after it
+        self._stack: list[_Block] = []
         self._parts: dict[str, _Block] = {}  # blocks ended by ">", joined, by ctag
         self._held = 0
         self._messages: list[Message] = []
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes, return the messages completed by them. Raises: Garbled - far too much without a line end or in one answer."""
+        """Take bytes, return the messages completed by them. Raises: Garbled - far too much without
+        a line end or in one answer.
+        """
         if len(data) <= _PIECE:
             self._feed(data)
         else:
@@ -198,14 +228,19 @@ class Parser:
     @property
     def in_progress(self) -> int:
         """Bytes of answers that have begun and not ended; unsolicited messages do not count."""
-        return sum(block.size for block in (*self._stack, *self._parts.values()) if block.solicited is not None)
+        return sum(
+            block.size
+            for block in (*self._stack, *self._parts.values())
+            if block.solicited is not None
+        )
 
     def _feed(self, data: bytes) -> None:
         self._buffer += data
         if b"\n" in data:
             self._lines()
         while self._stack and b";" in data and self._buffer:
-            # The last line of a message needs no line end: a device may say nothing more until asked.
+            # The last line of a message needs no line end: a device may say nothing more until
+            # asked.
             end, *hunted = _hunt(self._buffer, *self._hunted)
             if end < 0:
                 self._hunted = hunted[0], hunted[1]
@@ -215,7 +250,9 @@ class Parser:
             del self._buffer[: end + 1]
             self._new_line()
         if len(self._buffer) > LONGEST_LINE:
-            raise Garbled(f"no line end in {len(self._buffer)} bytes, beginning {bytes(self._buffer[:40])!r}")
+            raise Garbled(
+                f"no line end in {len(self._buffer)} bytes, beginning {bytes(self._buffer[:40])!r}"
+            )
         if self._held > LARGEST:
             raise Garbled(f"{self._held} bytes of unfinished answers")
 
@@ -250,8 +287,8 @@ class Parser:
                 return
             self._take(line[:end], last=True)
             self._end()
-            # What follows the terminator is a prompt, an echo or the beginning of the next message; inside an answer that an
-            # unsolicited message interrupted it is more of the answer.
+            # What follows the terminator is a prompt, an echo or the beginning of the next message;
+            # inside an answer that an unsolicited message interrupted it is more of the answer.
             line = line[end + 1 :]
             if not line.strip():
                 return
@@ -260,11 +297,14 @@ class Parser:
     def _outside(self, line: str) -> None:
         if (sid := _sid(line)) is not None:
             self._push(_Block(sid=sid))
-        elif match := _SOLICITED.fullmatch(_PROMPT.sub("", line, count=1)):  # its header was lost; the answer itself is whole
+        # its header was lost; the answer itself is whole
+        elif match := _SOLICITED.fullmatch(_PROMPT.sub("", line, count=1)):
             self._push(_Block(solicited=match))
 
     def _take(self, data: bytes, *, last: bool = False) -> None:
-        """Take one line of a message; `last`: what precedes its end, where nothing can continue in another block."""
+        """Take one line of a message; `last`: what precedes its end, where nothing can continue in
+        another block.
+        """
         line = data.decode("latin-1")
         block = self._stack[-1]
         if block.resumed:
@@ -278,7 +318,8 @@ class Parser:
             self._comment(block, text)
         elif not text.startswith('"') and (sid := _sid(line)) is not None:
             if not block.named:
-                self._drop(self._stack.pop())  # a header without a message: the real one begins here
+                # a header without a message: the real one begins here
+                self._drop(self._stack.pop())
             self._push(_Block(sid=sid))
         elif not block.named:
             self._name(block, line)
@@ -292,7 +333,9 @@ class Parser:
     def _stray(self, block: _Block, text: str) -> None:
         block.stray.append(text)
         if len(block.stray) > MOST_STRAY:
-            raise Garbled(f"more than {MOST_STRAY} lines of an answer are no rows, the last one {text[:40]!r}")
+            raise Garbled(
+                f"more than {MOST_STRAY} lines of an answer are no rows, the last one {text[:40]!r}"
+            )
 
     def _name(self, block: _Block, line: str) -> None:
         block.solicited = _SOLICITED.fullmatch(line)
@@ -300,7 +343,8 @@ class Parser:
         if not block.named:
             self._stray(block, line.strip())
         elif block.solicited and len(self._stack) > 1:
-            self._torn(self._stack.pop(-2))  # an answer inside an answer: the outer one lost its end
+            # an answer inside an answer: the outer one lost its end
+            self._torn(self._stack.pop(-2))
 
     def _push(self, block: _Block) -> None:
         self._stack.append(block)
@@ -319,7 +363,11 @@ class Parser:
     def _torn(self, block: _Block) -> None:
         self._drop(block)
         name = block.solicited or block.unsolicited
-        self._messages.append(Unreadable(f"{name[0].strip()[:80] if name else ''} ... {' '.join(block.rows[-1:])[:120]} (no end)"))
+        self._messages.append(
+            Unreadable(
+                f"{name[0].strip()[:80] if name else ''} ... {' '.join(block.rows[-1:])[:120]} (no end)"
+            )
+        )
 
     def _count(self, block: _Block, size: int) -> None:
         block.size += size
@@ -351,7 +399,11 @@ class Parser:
             self._messages.append(self._reply(block))
         elif block.unsolicited is not None:
             found = block.unsolicited
-            self._messages.append(Autonomous(found["alarm"], found["atag"], tuple(found["verb"].split()), tuple(block.rows)))
+            self._messages.append(
+                Autonomous(
+                    found["alarm"], found["atag"], tuple(found["verb"].split()), tuple(block.rows)
+                )
+            )
         else:
             self._messages.append(Unreadable(" ".join([*block.stray, *block.rows])[:200]))
         self._drop(block)
@@ -360,5 +412,17 @@ class Parser:
     def _reply(block: _Block) -> Reply:
         named, stray = block.solicited, block.stray
         assert named is not None
-        error = stray.pop(0) if named["code"] != "COMPLD" and stray and _ERROR_CODE.fullmatch(stray[0]) else ""
-        return Reply(named["ctag"], named["code"], block.sid, error, tuple(block.rows), tuple(block.comments), tuple(stray))
+        error = (
+            stray.pop(0)
+            if named["code"] != "COMPLD" and stray and _ERROR_CODE.fullmatch(stray[0])
+            else ""
+        )
+        return Reply(
+            named["ctag"],
+            named["code"],
+            block.sid,
+            error,
+            tuple(block.rows),
+            tuple(block.comments),
+            tuple(stray),
+        )

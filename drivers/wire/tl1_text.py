@@ -26,7 +26,9 @@ class Row:
         try:
             return self.fields[key]
         except KeyError:
-            raise Garbled(f"row {self.name!r} has no {key} (it has {', '.join(self.fields) or 'nothing'})") from None
+            raise Garbled(
+                f"row {self.name!r} has no {key} (it has {', '.join(self.fields) or 'nothing'})"
+            ) from None
 
 
 def parse_row(row: str) -> Row:
@@ -43,7 +45,11 @@ def parse_row(row: str) -> Row:
         for part in _split(block, ","):
             key, equals, value = part.partition("=")
             if equals and (known := _key(key)):
-                fields[known] = value.strip().removeprefix('\\"').removesuffix('\\"') if escaped else value.strip()
+                fields[known] = (
+                    value.strip().removeprefix('\\"').removesuffix('\\"')
+                    if escaped
+                    else value.strip()
+                )
             elif part.strip() or len(blocks) > 1:
                 positional.append(part.strip())
     return Row(name.strip(), tuple(positional), fields)
@@ -70,8 +76,11 @@ def _split(text: str, separator: str) -> list[str]:
     return [separator.join(part) for part in parts]
 
 
-def command(verb: str, aid: str, ctag: str, *blocks: str, tid: str = "", general: str | None = None) -> str:
-    """Write `VERB:TID:AID:CTAG:GENERAL:block:block;`. An empty target is the device at the other end of the connection.
+def command(
+    verb: str, aid: str, ctag: str, *blocks: str, tid: str = "", general: str | None = None
+) -> str:
+    """Write `VERB:TID:AID:CTAG:GENERAL:block:block;`. An empty target is the device at the other
+    end of the connection.
 
     `general` "" writes the colon after the tag even where nothing follows, as Polatis clients do.
 
@@ -97,7 +106,8 @@ def quoted(text: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Write a name the device itself has shown (`1.1.1>1.1.2`, `uplink 7`), quoted only where it holds punctuation.
+    """Write a name the device itself has shown (`1.1.1>1.1.2`, `uplink 7`), quoted only where it
+    holds punctuation.
 
     Raises: ValueError - as `quoted`.
     """
@@ -105,7 +115,8 @@ def identifier(name: str) -> str:
 
 
 def target(sid: str) -> str:
-    """Write the name a device gives itself as a target: quoted (Quali's Polatis shell does), nothing for `( nil )`.
+    """Write the name a device gives itself as a target: quoted (Quali's Polatis shell does),
+    nothing for `( nil )`.
 
     Raises: ValueError - as `quoted`.
 
@@ -119,7 +130,8 @@ def target(sid: str) -> str:
 
 
 def port_lists(numbers: Iterable[int], longest: int) -> list[tuple[tuple[int, ...], str]]:
-    """Write port numbers as lists of at most `longest`: `a&&b` for a range, else `a&b&c` (public Polatis clients; none mixes them).
+    """Write port numbers as lists of at most `longest`: `a&&b` for a range, else `a&b&c` (public
+    Polatis clients; none mixes them).
 
     >>> [text for _, text in port_lists([3, 1, 2], 10)], [text for _, text in port_lists([1, 4, 5], 2)]
     (['1&&3'], ['1&4', '5'])

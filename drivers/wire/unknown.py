@@ -1,4 +1,6 @@
-"""Rows of a device's table that cannot be read: what else the table says counts, and their ports are neither free nor known."""
+"""Rows of a device's table that cannot be read: what else the table says counts, and their ports
+are neither free nor known.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ANY = "?"
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A row that cannot be read. ports: those that it may concern; if none, it may concern every port."""
+    """A row that cannot be read. ports: those that it may concern; if none, it may concern every
+    port.
+    """
 
     text: str
     ports: frozenset[str]
@@ -33,7 +37,9 @@ class Unknown:
 def sorted_out(
     rows: Iterable[R], parse: Callable[[R], T], strange: Callable[[R], Unknown]
 ) -> tuple[tuple[T, ...], frozenset[Unknown]]:
-    """The rows that `parse` reads, and what `strange` makes of the others. Raises: Garbled - nothing that looks like this table."""
+    """The rows that `parse` reads, and what `strange` makes of the others. Raises: Garbled -
+    nothing that looks like this table.
+    """
     good: list[T] = []
     odd: set[Unknown] = set()
     for row in rows:
@@ -58,4 +64,8 @@ def at(labels: Iterable[str], rows: Iterable[Unknown]) -> str:
 
 def holders(device: DeviceName, rows: Iterable[Unknown]) -> dict[Setting | Port, str]:
     """The ports of these rows, each with the row's own words."""
-    return {Port(device, printable(label, keep="")[:40]): row.message for row in rows for label in row.ports or {ANY}}
+    return {
+        Port(device, printable(label, keep="")[:40]): row.message
+        for row in rows
+        for label in row.ports or {ANY}
+    }

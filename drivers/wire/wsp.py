@@ -1,12 +1,15 @@
-"""WSP, the profile format of WaveShaper programmable filters: `freq(THz) <TAB> attenuation(dB) <TAB> phase(rad) <TAB> port`.
+"""WSP, the profile format of WaveShaper programmable filters:
+`freq(THz) <TAB> attenuation(dB) <TAB> phase(rad) <TAB> port`.
 
-Rules (DOC: WSUTIL User Guide rev B p. 4; A-series manual, section 4.3): no header; absolute frequencies in steps of 0.001 THz, at
-least three decimals, contiguous; port 0 blocks; below 0 dB counts as 0, 30 dB are guaranteed, up to 40 attempted, above that is
-blocked; phase modulo 2 pi; a band led to a port is at least 10 GHz wide.
+Rules (DOC: WSUTIL User Guide rev B p. 4; A-series manual, section 4.3): no header; absolute
+frequencies in steps of 0.001 THz, at least three decimals, contiguous; port 0 blocks; below 0 dB
+counts as 0, 30 dB are guaranteed, up to 40 attempted, above that is blocked; phase modulo 2 pi; a
+band led to a port is at least 10 GHz wide.
 
-The row at f is taken for the light from f up to f + 1 GHz (nothing public says; the alternative shifts everything by half a row).
-Two bands that touch, lead to one port and are weakened alike would read back as one. So that they stay two, every other one is
-written 0.01 dB weaker, far below the device's resolution.
+The row at f is taken for the light from f up to f + 1 GHz (nothing public says; the alternative
+shifts everything by half a row). Two bands that touch, lead to one port and are weakened alike
+would read back as one. So that they stay two, every other one is written 0.01 dB weaker, far below
+the device's resolution.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _PHASE = re.compile(r"[+-]?[0-9]{1,6}(\.[0-9]{0,18})?([eE][+-]?[0-9]{1,2})?")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One step of the grid. attenuation, phase: as the device wrote them, so that what is not changed goes back untouched."""
+    """One step of the grid. attenuation, phase: as the device wrote them, so that what is not
+    changed goes back untouched.
+    """
 
     mhz: int
     attenuation: str
@@ -82,7 +87,8 @@ def thz_of(mhz: int) -> str:
 
 
 def parse(text: str) -> tuple[Row, ...]:
-    """Read a profile. Raises: Garbled - a row outside the rules, off the grid or out of order, no row, or too many.
+    """Read a profile. Raises: Garbled - a row outside the rules, off the grid or out of order, no
+    row, or too many.
 
     >>> parse("191.250\\t22.80047795\\t-1.57079\\t1\\n")[0].mhz
     191250000
@@ -98,7 +104,11 @@ def parse(text: str) -> tuple[Row, ...]:
         attenuation, phase, port = _cells(rest)
         frequency = frequency.strip()
         plain = _PLAIN.fullmatch(frequency)
-        mhz = int(plain[1] + plain[2]) * STEP_MHZ if plain else mhz_of(decimal(frequency, "frequency"))
+        mhz = (
+            int(plain[1] + plain[2]) * STEP_MHZ
+            if plain
+            else mhz_of(decimal(frequency, "frequency"))
+        )
         if mhz <= 0 or mhz % STEP_MHZ or (found and mhz != found[-1].mhz + STEP_MHZ):
             raise Garbled(f"{frequency} THz is off the grid of 0.001 THz or out of order")
         found.append(Row(mhz, attenuation, phase, port))
@@ -123,7 +133,9 @@ def _db(attenuation: str) -> Decimal:
 
 def write(rows: Iterable[Row]) -> str:
     """Write a profile; `parse` reads it back the same."""
-    return "".join(f"{thz_of(row.mhz)}\t{row.attenuation}\t{row.phase}\t{row.port}\n" for row in rows)
+    return "".join(
+        f"{thz_of(row.mhz)}\t{row.attenuation}\t{row.phase}\t{row.port}\n" for row in rows
+    )
 
 
 def bands(rows: Sequence[Row]) -> tuple[Band, ...]:
@@ -153,21 +165,40 @@ def whole(rows: Sequence[Row], first_mhz: int, last_mhz: int) -> tuple[Row, ...]
 def block(rows: Sequence[Row], slot: FrequencySlot) -> tuple[Row, ...]:
     """Block the rows of `slot`; their phase stays."""
     first, end = _span(rows, slot)
-    return (*rows[:first], *(Row(row.mhz, BLOCKED[0], row.phase, BLOCKED[1]) for row in rows[first:end]), *rows[end:])
+    return (
+        *rows[:first],
+        *(Row(row.mhz, BLOCKED[0], row.phase, BLOCKED[1]) for row in rows[first:end]),
+        *rows[end:],
+    )
 
 
 def lead(rows: Sequence[Row], slot: FrequencySlot, port: int, db: Decimal) -> tuple[Row, ...]:
-    """Lead the rows of `slot` to `port`, weakened by `db`, apart from a neighbour that would read as one with it; phases stay."""
+    """Lead the rows of `slot` to `port`, weakened by `db`, apart from a neighbour that would read
+    as one with it; phases stay.
+    """
     first, end = _span(rows, slot)
-    near = {(row.port, row.db) for row in (*rows[max(0, first - 1) : first], *rows[end : end + 1]) if not row.blocked}
+    near = {
+        (row.port, row.db)
+        for row in (*rows[max(0, first - 1) : first], *rows[end : end + 1])
+        if not row.blocked
+    }
     while (port, db) in near:
         db += APART_DB
-    return (*rows[:first], *(Row(row.mhz, f"{db:.3f}", row.phase, port) for row in rows[first:end]), *rows[end:])
+    return (
+        *rows[:first],
+        *(Row(row.mhz, f"{db:.3f}", row.phase, port) for row in rows[first:end]),
+        *rows[end:],
+    )
 
 
 def _span(rows: Sequence[Row], slot: FrequencySlot) -> tuple[int, int]:
-    """Where the rows of `slot` begin and end among `rows`, which follow each other without a gap."""
-    first, end = (min(len(rows), max(0, -((rows[0].mhz - edge) // STEP_MHZ))) for edge in (slot.low_mhz, slot.high_mhz))
+    """Where the rows of `slot` begin and end among `rows`, which follow each other without a
+    gap.
+    """
+    first, end = (
+        min(len(rows), max(0, -((rows[0].mhz - edge) // STEP_MHZ)))
+        for edge in (slot.low_mhz, slot.high_mhz)
+    )
     return first, end
 
 

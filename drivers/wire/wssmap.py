@@ -1,6 +1,8 @@
-"""The channel map of a Finisar DWP/EWP wavelength-selective switch: `channel,port,attenuation;...`, 50 GHz channels.
+"""The channel map of a Finisar DWP/EWP wavelength-selective switch: `channel,port,attenuation;...`,
+50 GHz channels.
 
-The form is that of `URA` in public scripts; that `RRA?` answers in the same form is inferred (one line before `OK` in the scripts).
+The form is that of `URA` in public scripts; that `RRA?` answers in the same form is inferred (one
+line before `OK` in the scripts).
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from optics import FrequencySlot, Garbled
 CHANNELS = 96
 WIDTH_MHZ = 50_000
 FIRST_MHZ = 191_350_000
-"""Centre of channel 1: 96 channels of 50 GHz fill the C band from 191.35 to 196.10 THz. Which frequency a module numbers 1 is its
-own affair, hence an option of the driver."""
+"""Centre of channel 1: 96 channels of 50 GHz fill the C band from 191.35 to 196.10 THz. Which
+frequency a module numbers 1 is its own affair, hence an option of the driver."""
 BLOCKED_DB = 99.9  # public scripts block a channel so
 LONGEST_LINE = 16_384  # 96 entries of at most 13 characters need 1.3 kB
 
@@ -24,7 +26,9 @@ _ENTRY = re.compile(r"\s*(\d{1,3})\s*,\s*(\d{1,2})\s*,\s*(\d{1,2}(?:\.\d{1,2})?)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """What a channel does: the port it is led to and the attenuation (dB); BLOCKED_DB and more is blocked."""
+    """What a channel does: the port it is led to and the attenuation (dB); BLOCKED_DB and more is
+    blocked.
+    """
 
     port: int
     attenuation_db: float
@@ -60,14 +64,21 @@ def write_map(entries: Mapping[int, Entry]) -> str:
     >>> write_map({52: Entry(3, 0.0), 53: Entry(3, 99.9)})
     '52,3,0.0;53,3,99.9'
     """
-    return ";".join(f"{channel},{entry.port},{entry.attenuation_db:.1f}" for channel, entry in sorted(entries.items()))
+    return ";".join(
+        f"{channel},{entry.port},{entry.attenuation_db:.1f}"
+        for channel, entry in sorted(entries.items())
+    )
 
 
 def channels_of(slot: FrequencySlot, first_mhz: int = FIRST_MHZ) -> range | None:
     """The channels that fill `slot` exactly, None when it does not lie on the channels' edges."""
     low, off_low = divmod(slot.low_mhz - (first_mhz - WIDTH_MHZ // 2), WIDTH_MHZ)
     high, off_high = divmod(slot.high_mhz - (first_mhz - WIDTH_MHZ // 2), WIDTH_MHZ)
-    return range(low + 1, high + 1) if not (off_low or off_high) and 0 <= low < high <= CHANNELS else None
+    return (
+        range(low + 1, high + 1)
+        if not (off_low or off_high) and 0 <= low < high <= CHANNELS
+        else None
+    )
 
 
 def slot_of(first: int, last: int, first_mhz: int = FIRST_MHZ) -> FrequencySlot:

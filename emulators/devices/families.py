@@ -1,5 +1,5 @@
-"""Every family of devices that is emulated: how each is built, served and wired. One line per family here, its facts next to its
-dialect.
+"""Every family of devices that is emulated: how each is built, served and wired. One line per
+family here, its facts next to its dialect.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ _BUILT_IN: Mapping[str, str] = {
 
 
 class _Where(Mapping[str, str]):
-    """The families of this package, and those of third parties, which are loaded only on request."""
+    """The families of this package, and those of third parties, which are loaded only on
+    request.
+    """
 
     @cached_property
     def _all(self) -> Mapping[str, str]:
-        from importlib.metadata import entry_points  # some 40 ms, which a lab of built-in families alone need not wait for
+        # some 40 ms, which a lab of built-in families alone need not wait for
+        from importlib.metadata import entry_points
 
         return {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **_BUILT_IN}
 
@@ -62,12 +65,14 @@ class _Where(Mapping[str, str]):
 
 
 WHERE = _Where()
-"""Driver name -> the module whose FAMILY describes its emulator; a third party adds its own by an entry point of the group GROUP,
-whose name is the driver's and whose value is such a module."""
+"""Driver name -> the module whose FAMILY describes its emulator; a third party adds its own by an
+entry point of the group GROUP, whose name is the driver's and whose value is such a module."""
 
 
 def family(driver: str) -> Family:
-    """Return the family of `driver`. Raises: KeyError - it has no emulator. ValueError - a third party's cannot be imported."""
+    """Return the family of `driver`. Raises: KeyError - it has no emulator. ValueError - a third
+    party's cannot be imported.
+    """
     where = WHERE[driver]
     try:
         found: Family = import_module(where).FAMILY
@@ -87,23 +92,32 @@ def _distribution(driver: str) -> str:
 
 
 def device_from_config(
-    name: str, driver: str, overrides: Mapping[str, Any] | None = None, seed: int = 0, *, time_scale: float = 1.0
+    name: str,
+    driver: str,
+    overrides: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    *,
+    time_scale: float = 1.0,
 ) -> tuple[Any, AnyDialect]:
     """Return plant and dialect of a device as an inventory names it.
 
-    overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit labels, of both sides or
-    {in: labels, out: labels}, or a style's word), preset, faults, los_dbm and every keyword of the family's dialect. time_scale:
-    the device's times are divided by it.
+    overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit
+    labels, of both sides or {in: labels, out: labels}, or a style's word), preset, faults, los_dbm
+    and every keyword of the family's dialect. time_scale: the device's times are divided by it.
     Raises ValueError: unknown driver, unknown key, bad value.
     """
     if driver not in WHERE:
-        raise ValueError(f"{name}: no emulator for driver {driver!r}; there are {', '.join(sorted(WHERE))}")
+        raise ValueError(
+            f"{name}: no emulator for driver {driver!r}; there are {', '.join(sorted(WHERE))}"
+        )
     kind = family(driver)
     given = dict(overrides or {})
     for key in given:
         if key not in kind.settings:
             near = difflib.get_close_matches(key, sorted(kind.settings), 1)
-            raise ValueError(f"{name}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ValueError(
+                f"{name}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "")
+            )
     preset, faults = given.pop("preset", []), given.pop("faults", [])
     inputs, outputs = _size(name, given.pop("size", kind.size))
     if kind.square and inputs != outputs:
@@ -111,7 +125,9 @@ def device_from_config(
     ports = given.pop("ports", None)
     if isinstance(ports, str):
         if ports not in kind.styles:
-            raise ValueError(f"{name}: ports: wanted {' or '.join(['a list of labels', *kind.styles])}, seen {ports!r}")
+            raise ValueError(
+                f"{name}: ports: wanted {' or '.join(['a list of labels', *kind.styles])}, seen {ports!r}"
+            )
         ports = kind.styles[ports](inputs)
     ingress, egress = _labels(name, ports) if ports else kind.faceplate(inputs, outputs)
     bulk_s = given.pop("bulk_settle_s", kind.bulk_settle_s)
@@ -139,9 +155,13 @@ def device_from_config(
 
 
 def _labels(name: str, ports: object) -> tuple[Labels, Labels]:
-    ingress, egress = (ports.get("in"), ports.get("out")) if isinstance(ports, Mapping) else (ports, ports)
+    ingress, egress = (
+        (ports.get("in"), ports.get("out")) if isinstance(ports, Mapping) else (ports, ports)
+    )
     if not (isinstance(ingress, list | tuple) and isinstance(egress, list | tuple)):
-        raise ValueError(f"{name}: ports: wanted labels, or {{in: labels, out: labels}}, seen {ports!r}")
+        raise ValueError(
+            f"{name}: ports: wanted labels, or {{in: labels, out: labels}}, seen {ports!r}"
+        )
     return tuple(str(port) for port in ingress), tuple(str(port) for port in egress)
 
 
@@ -153,7 +173,9 @@ def _size(name: str, text: object) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Print the facts of every family as one JSON object, for programs that write inventories; of what is broken why, as errors."""
+    """Print the facts of every family as one JSON object, for programs that write inventories; of
+    what is broken why, as errors.
+    """
     found = {}
     for driver in sorted(WHERE):
         try:

@@ -11,7 +11,9 @@ from emulators.devices.dialects.base import AnyDialect
 from emulators.optics.plant import Plant
 
 Labels = tuple[str, ...]
-PLANT_KEYS = frozenset({"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults", "los_dbm"})
+PLANT_KEYS = frozenset(
+    {"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults", "los_dbm"}
+)
 
 
 class _HasPairs(Protocol):
@@ -34,17 +36,19 @@ def two_sided(ingress: int, egress: int) -> tuple[Labels, Labels]:
 class Family:
     """How the devices of one driver are emulated.
 
-    schemes: kinds of address it answers on, the usual one first ("tcp", "telnet", "ssh", "netconf", "http", "serial").
-    dialect: class or function (plant, *, seed, **keys) -> dialect; its keyword parameters are the keys emulator.yml may give.
-    faceplate: (N, M) -> ingress and egress labels. Port k of a generated lab is wired to the k-th of each.
-    settle_s, bulk_settle_s: as Plant, of a real device (s); divided by time_scale. preset: puts one row of emulator.yml's
-    `preset` into the device as if it had always existed. login: the one that generated inventories use.
-    coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
-    trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
-    generated lab sends in a slot of its own. rotates: it may turn by the clock, faster than carriers follow (turning.py).
-    baud: of its serial line. quick: keys of emulator.yml for devices under check: without waits of which
-    no check is a test, as that for a login, and with ports enough for every check.
-    styles: other ways to label its ports: a word of `ports` -> N labels for both sides.
+    schemes: kinds of address it answers on, the usual one first ("tcp", "telnet", "ssh", "netconf",
+    "http", "serial"). dialect: class or function (plant, *, seed, **keys) -> dialect; its keyword
+    parameters are the keys emulator.yml may give. faceplate: (N, M) -> ingress and egress labels.
+    Port k of a generated lab is wired to the k-th of each. settle_s, bulk_settle_s: as Plant, of a
+    real device (s); divided by time_scale. preset: puts one row of emulator.yml's `preset` into the
+    device as if it had always existed. login: the one that generated inventories use. coupler: the
+    hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN
+    wavelength-selective switch); trunks: fibres from an egress of the device to an ingress of the
+    same device that the lab needs. spectral: each host of a generated lab sends in a slot of its
+    own. rotates: it may turn by the clock, faster than carriers follow (turning.py). baud: of its
+    serial line. quick: keys of emulator.yml for devices under check: without waits of which no
+    check is a test, as that for a login, and with ports enough for every check. styles: other ways
+    to label its ports: a word of `ports` -> N labels for both sides.
     """
 
     driver: str
@@ -70,4 +74,7 @@ class Family:
     @property
     def settings(self) -> frozenset[str]:
         """The keys that emulator.yml may give for such a device."""
-        return frozenset(inspect.signature(self.dialect).parameters) - {"self", "plant", "seed"} | PLANT_KEYS
+        return (
+            frozenset(inspect.signature(self.dialect).parameters) - {"self", "plant", "seed"}
+            | PLANT_KEYS
+        )

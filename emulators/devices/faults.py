@@ -1,15 +1,18 @@
-"""The faults, each with a name. A fault is a name, a trigger and a few numbers; the dialects carry them out.
+"""The faults, each with a name. A fault is a name, a trigger and a few numbers; the dialects carry
+them out.
 
-Triggers: `match` (regular expression searched in the command, letter case ignored; None: every command), `on` ("write": only
-commands that change the device, "read": only those that do not), `after` (this many matches pass first), `count` (this many fire,
-None: no end), `probability` (seeded), and time: `at_s` (seconds from now until it begins), `for_s` (how long it then lasts; None:
-until removed). All that are given must agree.
+Triggers: `match` (regular expression searched in the command, letter case ignored; None: every
+command), `on` ("write": only commands that change the device, "read": only those that do not),
+`after` (this many matches pass first), `count` (this many fire, None: no end), `probability`
+(seeded), and time: `at_s` (seconds from now until it begins), `for_s` (how long it then lasts;
+None: until removed). All that are given must agree.
 
-For families that need more than the base does: `dialects.base.Dialect.struck`, `silent`, `half` and `partial` say what strikes the
-command that is being executed; `log_out` and `step_clock` may be overridden. A robot (`robot = True`) moves long after the command:
-there MOVES strike its moves instead of commands, and it asks `self.faults.strike(kind)` once as each move begins.
-What happens to hosts and fibres (swapped fibres, a link that never comes up, a host down, its sshd slow) is not a device's fault:
-see control.py.
+For families that need more than the base does: `dialects.base.Dialect.struck`, `silent`, `half` and
+`partial` say what strikes the command that is being executed; `log_out` and `step_clock` may be
+overridden. A robot (`robot = True`) moves long after the command: there MOVES strike its moves
+instead of commands, and it asks `self.faults.strike(kind)` once as each move begins. What happens
+to hosts and fibres (swapped fibres, a link that never comes up, a host down, its sshd slow) is not
+a device's fault: see control.py.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ COMMAND_FAULTS: Mapping[str, str] = {
     "clock-step": "the device's own clock jumps by `seconds`",
 }
 IMMEDIATE = frozenset({"session-ended", "reboot-keep", "reboot-lose", "clock-step"})
-"""These happen once, at once or `at_s` from now, when they wait for no command (no match, on, after, count or probability)."""
+"""These happen once, at once or `at_s` from now, when they wait for no command (no match, on,
+after, count or probability).
+"""
 PERSISTENT_FAULTS: Mapping[str, str] = {
     "stuck-port": "the mirror of `port` does not move: no circuit on it is made or broken",
     "failed-port": "the hardware of `port` failed: no light, no new circuit",
@@ -63,13 +68,19 @@ PERSISTENT_FAULTS: Mapping[str, str] = {
     "idle-drop": "a session silent for `seconds` is dropped",
 }
 MOVES = frozenset({"silent-failure", "half-duplex", "robot-stalled"})
-"""These strike the moves of a robot; on a robot `match`, `on` and `partial-bulk` do not choose among its moves."""
-ON_PORTS = frozenset({"stuck-port", "failed-port", "dark-port", "extra-loss", "drift", "port-locked"})
+"""These strike the moves of a robot; on a robot `match`, `on` and `partial-bulk` do not choose
+among its moves.
+"""
+ON_PORTS = frozenset(
+    {"stuck-port", "failed-port", "dark-port", "extra-loss", "drift", "port-locked"}
+)
 NAMES = frozenset(COMMAND_FAULTS) | frozenset(PERSISTENT_FAULTS)
 SECONDS: Mapping[str, float] = {
     "slow": 1.0, "late": 1.0, "split": 0.01, "merge": 0.05, "stale-read": 1.0, "idle-drop": 60.0, "clock-step": 3600.0,
 }  # fmt: skip
-"""Default `seconds` of the faults that have one; idle-drop: MonALISA pings its TL1 switches after 60 s."""
+"""Default `seconds` of the faults that have one; idle-drop: MonALISA pings its TL1 switches after
+60 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,13 @@ class Fault:
     @property
     def immediate(self) -> bool:
         """Whether it happens by itself, without a command."""
-        waits = self.match is not None or self.on is not None or self.after or self.count is not None or self.probability < 1.0
+        waits = (
+            self.match is not None
+            or self.on is not None
+            or self.after
+            or self.count is not None
+            or self.probability < 1.0
+        )
         return self.kind in IMMEDIATE and not waits
 
     @property
@@ -111,17 +128,22 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {
 
 
 def fault(kind: str, **values: object) -> Fault:
-    """Return the fault so described. Raises ValueError: an unknown name or field, a bad pattern, a port missing."""
+    """Return the fault so described. Raises ValueError: an unknown name or field, a bad pattern, a
+    port missing.
+    """
     if kind not in NAMES:
         near = difflib.get_close_matches(kind, sorted(NAMES), 1)
         raise ValueError(
-            f"no fault is named {kind!r}" + (f"; did you mean {near[0]}?" if near else f"; one of {', '.join(sorted(NAMES))}")
+            f"no fault is named {kind!r}"
+            + (f"; did you mean {near[0]}?" if near else f"; one of {', '.join(sorted(NAMES))}")
         )
     for name in values:
         if name not in _TYPES:
             raise ValueError(f"fault {kind}: no field {name!r}; one of {', '.join(_TYPES)}")
     try:
-        kept: dict[str, Any] = {name: None if value is None else _TYPES[name](value) for name, value in values.items()}
+        kept: dict[str, Any] = {
+            name: None if value is None else _TYPES[name](value) for name, value in values.items()
+        }
     except (TypeError, ValueError) as error:
         raise ValueError(f"fault {kind}: {error}") from error
     made = Fault(kind, **kept)
@@ -165,7 +187,8 @@ class Faults:
     """The faults of one device: added, listed and removed while it runs."""
 
     def __init__(self, seed: int = 0, *, robot: bool = False) -> None:
-        self._aside = frozenset(PERSISTENT_FAULTS) | (MOVES if robot else frozenset())  # no command is struck by these
+        # no command is struck by these
+        self._aside = frozenset(PERSISTENT_FAULTS) | (MOVES if robot else frozenset())
         self._armed: dict[int, _Armed] = {}
         self._next = 1
         self._random = random.Random(f"faults/{seed}")
@@ -173,11 +196,15 @@ class Faults:
         self.next_s = math.inf  # when the next one begins or ends by itself
 
     def add(self, new: Fault, now: float = 0.0) -> int:
-        """Note `new`; return its number. It takes effect once `toggle` has reported it, or at once if it has no `at_s`."""
+        """Note `new`; return its number. It takes effect once `toggle` has reported it, or at once
+        if it has no `at_s`.
+        """
         number, self._next = self._next, self._next + 1
         pattern = re.compile(new.match, re.IGNORECASE) if new.match else None
         begins_s = now + new.at_s
-        made = _Armed(new, pattern, begins_s, math.inf if new.for_s is None else begins_s + new.for_s)
+        made = _Armed(
+            new, pattern, begins_s, math.inf if new.for_s is None else begins_s + new.for_s
+        )
         if not new.at_s:
             made.state = "active"
         self._armed[number] = made
@@ -202,7 +229,9 @@ class Faults:
         return [(what, begins) for _, what, begins in toggled]
 
     def remove(self, number: int) -> tuple[Fault, bool]:
-        """Disarm fault `number`; return it and whether it was active. Raises KeyError: there is none."""
+        """Disarm fault `number`; return it and whether it was active. Raises KeyError: there is
+        none.
+        """
         ended = self._armed.pop(number)
         self._note()
         return ended.fault, ended.state == "active"
@@ -212,14 +241,23 @@ class Faults:
         return [a.fault for a in self._armed.values() if a.state == "active"]
 
     def list(self) -> list[dict[str, object]]:
-        """Return every fault with its number, its state ("waiting", "active", "over") and how often it fired."""
+        """Return every fault with its number, its state ("waiting", "active", "over") and how often
+        it fired.
+        """
         return [
-            {"id": number, **dataclasses.asdict(a.fault), "state": "over" if a.spent else a.state, "fired": a.fired}
+            {
+                "id": number,
+                **dataclasses.asdict(a.fault),
+                "state": "over" if a.spent else a.state,
+                "fired": a.fired,
+            }
             for number, a in self._armed.items()
         ]
 
     def fire(self, command: str, writes: bool) -> dict[str, Fault]:
-        """Return the faults that strike `command`, by name; `writes`: whether it changes the device."""
+        """Return the faults that strike `command`, by name; `writes`: whether it changes the
+        device.
+        """
         struck: dict[str, Fault] = {}
         for armed in self._armed.values():
             wanted = armed.fault
@@ -234,9 +272,16 @@ class Faults:
         return struck
 
     def strike(self, kind: str) -> Fault | None:
-        """Return the fault named `kind` that strikes now, and count it: for events that are not commands (a robot's move)."""
+        """Return the fault named `kind` that strikes now, and count it: for events that are not
+        commands (a robot's move).
+        """
         return next(
-            (a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind and self._strikes(a)), None
+            (
+                a.fault
+                for a in self._armed.values()
+                if a.state == "active" and a.fault.kind == kind and self._strikes(a)
+            ),
+            None,
         )
 
     def _strikes(self, armed: _Armed) -> bool:
@@ -251,8 +296,13 @@ class Faults:
 
     def persistent(self, kind: str) -> Fault | None:
         """Return the first active fault named `kind`."""
-        return next((a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind), None)
+        return next(
+            (a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind),
+            None,
+        )
 
     def _note(self) -> None:
-        self.armed = any(a.fault.kind in COMMAND_FAULTS and a.state == "active" for a in self._armed.values())
+        self.armed = any(
+            a.fault.kind in COMMAND_FAULTS and a.state == "active" for a in self._armed.values()
+        )
         self.next_s = min((a.next_s for a in self._armed.values()), default=math.inf)

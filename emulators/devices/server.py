@@ -10,7 +10,14 @@ from collections import deque
 from collections.abc import Callable
 
 from emulators.devices.dialects.base import AnyDialect, Outgoing, Session
-from emulators.devices.transports.base import Access, Chunking, Conversation, Listener, RunsOnce, Wire
+from emulators.devices.transports.base import (
+    Access,
+    Chunking,
+    Conversation,
+    Listener,
+    RunsOnce,
+    Wire,
+)
 from emulators.devices.transports.listeners import listener
 from emulators.devices.transports.pty import Line
 from emulators.optics.light import Lit, Optic
@@ -18,18 +25,24 @@ from emulators.optics.rotor_schedule import RotorSchedule
 from emulators.optics.rotorplant import RotorPlant
 
 OnLightChange = Callable[[str, frozenset[Lit], float], None]
-"""Called with the device's name, the circuits that pass light and the time (s, the loop's clock) at every change."""
+"""Called with the device's name, the circuits that pass light and the time (s, the loop's clock) at
+every change.
+"""
 OnSchedule = Callable[[str, RotorSchedule | None], None]
-"""Called with the device's name and the schedule it turns by, too fast for `OnLightChange`; None: it follows that again."""
+"""Called with the device's name and the schedule it turns by, too fast for `OnLightChange`; None:
+it follows that again.
+"""
 
 __all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnLightChange"]
 
 
 class DeviceServer:
-    """One device at one address, on a socket or serial line that is there already, or on host:port (0: any free one).
+    """One device at one address, on a socket or serial line that is there already, or on host:port
+    (0: any free one).
 
-    chunking: "whole" replies, "split" at random places, or one "byte" at a time. scheme: see transports.doors; access: logins of
-    SSH. Raises ValueError: no such scheme, or a serial line and a socket mistaken for each other.
+    chunking: "whole" replies, "split" at random places, or one "byte" at a time. scheme: see
+    transports.doors; access: logins of SSH. Raises ValueError: no such scheme, or a serial line and
+    a socket mistaken for each other.
     """
 
     def __init__(
@@ -49,8 +62,14 @@ class DeviceServer:
         seed: int = 0,
     ) -> None:
         self.name, self.dialect, self.plant = name, dialect, plant or dialect.plant
-        self.on_light_change, self.on_schedule, self.chunking, self.scheme = on_light_change, on_schedule, chunking, scheme
-        self.on_light: Callable[[str, float], None] | None = None  # called whenever any light may have changed
+        self.on_light_change, self.on_schedule, self.chunking, self.scheme = (
+            on_light_change,
+            on_schedule,
+            chunking,
+            scheme,
+        )
+        # called whenever any light may have changed
+        self.on_light: Callable[[str, float], None] | None = None
         self.loop: asyncio.AbstractEventLoop
         dialect.transport = scheme
         self.listener: Listener = listener(scheme, sock, access or Access(), host, port)
@@ -62,7 +81,8 @@ class DeviceServer:
         self._version = -1
         self._light: frozenset[Lit] = frozenset()
         self._schedule: RotorSchedule | None = None
-        self._shown: deque[tuple[float, float]] = deque(maxlen=100_000)  # up to when changes were looked for, when all were shown
+        # up to when changes were looked for, when all were shown
+        self._shown: deque[tuple[float, float]] = deque(maxlen=100_000)
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
@@ -118,19 +138,25 @@ class DeviceServer:
         self._settle(self.loop.time())
 
     def shown_s(self, at_s: float) -> float:
-        """When the fabric had followed a change of light of `at_s` (s): the kernel does one change of any network at a time."""
+        """When the fabric had followed a change of light of `at_s` (s): the kernel does one change
+        of any network at a time.
+        """
         first = bisect.bisect_left(self._shown, at_s, key=lambda look: look[0])
         return max(at_s, self._shown[first][1]) if first < len(self._shown) else at_s
 
     # ---- for the transports
 
     def open(self, wire: Wire, command: str | None = None) -> Conversation | None:
-        """Begin a conversation, with one command in place of a shell if given; None: the device takes no connection now."""
+        """Begin a conversation, with one command in place of a shell if given; None: the device
+        takes no connection now.
+        """
         now = self.loop.time()
         session = self.dialect.open(now)
         if session is None:
             return None
-        conversation = self._conversations[session] = Conversation(self, wire, session, self._pieces)
+        conversation = self._conversations[session] = Conversation(
+            self, wire, session, self._pieces
+        )
         if command is not None and isinstance(self.dialect, RunsOnce):
             self.dialect.run_once(session, command, now)
         self._settle(now)
@@ -151,7 +177,9 @@ class DeviceServer:
     # ---- inside
 
     def _settle(self, now: float) -> None:
-        """Update the light, send what is due, and set the one timer. The light comes first: it must not be late."""
+        """Update the light, send what is due, and set the one timer. The light comes first: it must
+        not be late.
+        """
         self.plant.advance(now)
         if self._version != self.plant.version:
             self._version = self.plant.version
@@ -167,7 +195,9 @@ class DeviceServer:
         self._rearm(now)
 
     def _look(self, now: float) -> None:
-        """Report light that changed. A schedule is in force before what it replaces ends, and ends after what follows it began."""
+        """Report light that changed. A schedule is in force before what it replaces ends, and ends
+        after what follows it began.
+        """
         schedule = self.plant.gate(now) if isinstance(self.plant, RotorPlant) else None
         advanced, self._schedule = schedule != self._schedule, schedule
         if advanced and schedule is not None and self.on_schedule is not None:
@@ -181,17 +211,28 @@ class DeviceServer:
             self.on_schedule(self.name, None)
 
     def _together(self, outs: list[Outgoing], now: float) -> list[Outgoing]:
-        """Join answers to one session that follow each other and are due: commands that came in one packet are answered in one."""
+        """Join answers to one session that follow each other and are due: commands that came in one
+        packet are answered in one.
+        """
         if len(outs) < 2 or self.chunking != "whole":
             return outs
         joined: list[tuple[Session, float, list[bytes] | None]] = []
         for session, at, data in outs:
             last = joined[-1] if joined else None
-            if data is not None and last and last[0] is session and last[2] is not None and max(at, last[1]) <= now:
+            if (
+                data is not None
+                and last
+                and last[0] is session
+                and last[2] is not None
+                and max(at, last[1]) <= now
+            ):
                 last[2].append(data)
             else:
                 joined.append((session, at, None if data is None else [data]))
-        return [(session, at, None if parts is None else b"".join(parts)) for session, at, parts in joined]
+        return [
+            (session, at, None if parts is None else b"".join(parts))
+            for session, at, parts in joined
+        ]
 
     def _emit(self, out: Outgoing, now: float) -> None:
         session, at, data = out
@@ -199,7 +240,9 @@ class DeviceServer:
             conversation.emit(at, data, now)
 
     def _rearm(self, now: float) -> None:
-        """Move the timer only if something is due sooner; one that fires early finds nothing due and is set again."""
+        """Move the timer only if something is due sooner; one that fires early finds nothing due
+        and is set again.
+        """
         when = self.dialect.next_event(now)
         if when is None or when >= self._armed_for:
             return

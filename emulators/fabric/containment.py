@@ -1,8 +1,10 @@
-"""Keep the whole lab in one process tree inside its own namespaces, so that nothing outlives it, however it ends.
+"""Keep the whole lab in one process tree inside its own namespaces, so that nothing outlives it,
+however it ends.
 
-Two processes matter. The *keeper* stays on the machine, waits, passes signals on and removes the lab's files. The *root* is the
-first process of a new pid namespace with its own network, mounts, host name and IPC: when it dies the kernel kills everything
-below it, and with the last process go the namespaces, interfaces and mounts. Each notices when the other one is killed.
+Two processes matter. The *keeper* stays on the machine, waits, passes signals on and removes the
+lab's files. The *root* is the first process of a new pid namespace with its own network, mounts,
+host name and IPC: when it dies the kernel kills everything below it, and with the last process go
+the namespaces, interfaces and mounts. Each notices when the other one is killed.
 """
 
 from __future__ import annotations
@@ -18,11 +20,18 @@ from types import FrameType
 from emulators.fabric import linux
 
 
-def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[], None], traces: tuple[int, Sequence[str]]) -> int:
-    """Run `root` as the first process of new namespaces; return its exit status, 128 + n if signal n ended it.
+def contain(
+    root: Callable[[Callable[[], None]], int],
+    *,
+    surrender: Callable[[], None],
+    traces: tuple[int, Sequence[str]],
+) -> int:
+    """Run `root` as the first process of new namespaces; return its exit status, 128 + n if signal
+    n ended it.
 
-    `root` gets a function to call once it starts no more processes by fork; `surrender` closes in the keeper what only the root
-    may hold; `traces` are files, by folder descriptor and names, that go with the lab.
+    `root` gets a function to call once it starts no more processes by fork; `surrender` closes in
+    the keeper what only the root may hold; `traces` are files, by folder descriptor and names, that
+    go with the lab.
     """
     here, existing = os.pipe()
     linux.unshare(linux.NEW_PID)
@@ -32,7 +41,8 @@ def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[]
         linux.die_with_parent(signal.SIGKILL)
 
         def inside() -> int:
-            for number in (signal.SIGTERM, signal.SIGINT):  # a first process is spared signals it has no handler for
+            # a first process is spared signals it has no handler for
+            for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda number, _: os._exit(128 + number))
             _isolate()
             return root(lambda: _watch(here, traces))
@@ -62,7 +72,9 @@ def remove(traces: tuple[int, Sequence[str]]) -> None:
 
 
 def _watch(keeper: int, traces: tuple[int, Sequence[str]]) -> None:
-    """End everything when the keeper dies. A thread, so that it works while the event loop is busy."""
+    """End everything when the keeper dies. A thread, so that it works while the event loop is
+    busy.
+    """
 
     def wait() -> None:
         os.read(keeper, 1)
@@ -86,7 +98,9 @@ def _isolate() -> None:
 
 
 def _room_for_hosts(folder: Path) -> None:
-    """Give `folder` an empty `testbed` to mount on, without making one on the machine: a tmpfs showing everything else as it is."""
+    """Give `folder` an empty `testbed` to mount on, without making one on the machine: a tmpfs
+    showing everything else as it is.
+    """
     original = Path("/run/original")
     original.mkdir()
     linux.bind(folder, original, recursive=True)

@@ -1,10 +1,12 @@
 """The effect of light on host ports: pure bookkeeping between the devices' circuits and the kernel.
 
-Light is simplex. A host port has carrier if and only if light arrives at its receiver. Where A's light reaches B but none
-reaches A, B has carrier and A has not: A's kernel then sends nothing, like a network card without receive light.
+Light is simplex. A host port has carrier if and only if light arrives at its receiver. Where A's
+light reaches B but none reaches A, B has carrier and A has not: A's kernel then sends nothing, like
+a network card without receive light.
 
-A transmitter's light is followed from its fibre through device after device, over trunks, to a receiver. A receiver that two
-transmitters reach at once understands neither: it is dark, and the collision is reported.
+A transmitter's light is followed from its fibre through device after device, over trunks, to a
+receiver. A receiver that two transmitters reach at once understands neither: it is dark, and the
+collision is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class HostPort(NamedTuple):
 
 
 class Strand(NamedTuple):
-    """One cable's two ends: the host port, and where it is plugged in on the device. `slot`: edges of its light (MHz)."""
+    """One cable's two ends: the host port, and where it is plugged in on the device. `slot`: edges
+    of its light (MHz).
+    """
 
     name: str
     at: HostPort
@@ -53,7 +57,8 @@ class Relight:
     unsent: tuple[HostPort, ...]  # transmitters whose light now reaches no receiver
     sent: tuple[tuple[HostPort, HostPort], ...]  # transmitter -> receiver
     lit: tuple[HostPort, ...]
-    collided: tuple[tuple[HostPort, tuple[HostPort, ...]], ...] = ()  # receiver, the transmitters it receives at once, when new
+    # receiver, the transmitters it receives at once, when new
+    collided: tuple[tuple[HostPort, tuple[HostPort, ...]], ...] = ()
 
 
 class FibrePlant:
@@ -65,18 +70,22 @@ class FibrePlant:
         self._onward = {t.source: t for t in self.ties.values()}
         self._island = _islands({s.device for s in self.strands.values()}, self.ties.values())
         self._plug_in()
-        self._paths: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
+        # device -> ingress -> where its light goes
+        self._paths: dict[str, dict[str, list[Lit]]] = {}
         self._lit: dict[str, frozenset[Lit]] = {}  # the same as one set
         self._seen: dict[str, dict[HostPort, HostPort]] = {}  # island -> receiver -> transmitter
         self._clashes: dict[str, dict[HostPort, tuple[HostPort, ...]]] = {}
         self.cut: frozenset[str] = frozenset()
         self.silent: frozenset[HostPort] = frozenset()
-        self.dead: frozenset[HostPort] = frozenset()  # receivers whose link does not come up, whatever light arrives
+        # receivers whose link does not come up, whatever light arrives
+        self.dead: frozenset[HostPort] = frozenset()
 
     @property
     def sources(self) -> Mapping[HostPort, HostPort]:
         """Receiver -> the transmitter whose light it sees."""
-        return {receiver: sender for seen in self._seen.values() for receiver, sender in seen.items()}
+        return {
+            receiver: sender for seen in self._seen.values() for receiver, sender in seen.items()
+        }
 
     def show(self, device: str, lit: frozenset[Lit]) -> Relight:
         """Note that `device` now carries light on exactly these paths."""
@@ -107,13 +116,17 @@ class FibrePlant:
         return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
 
     def swap(self, one: str, other: str, ends: str = "both") -> list[Relight]:
-        """Exchange two cables' plugs at their devices: "both" of each cable, or only where their light "enters" or "leaves".
+        """Exchange two cables' plugs at their devices: "both" of each cable, or only where their
+        light "enters" or "leaves".
 
-        Raises: KeyError - no such cable. ValueError - a half of a cable goes to the device the other half goes to.
+        Raises: KeyError - no such cable. ValueError - a half of a cable goes to the device the
+        other half goes to.
         """
         first, second = self.strands[one], self.strands[other]
         if ends != "both" and first.device != second.device:
-            raise ValueError(f"{one} and {other} are plugged into different devices: only both ends of each can be swapped")
+            raise ValueError(
+                f"{one} and {other} are plugged into different devices: only both ends of each can be swapped"
+            )
         islands = sorted({self._island[first.device], self._island[second.device]})
         before, self.cut = self.cut, self.cut | {one, other}  # unplugged, both, then plugged in
         changes = [self._look(island) for island in islands]
@@ -129,20 +142,32 @@ class FibrePlant:
         return changes + [self._look(island) for island in islands]
 
     def joined(self, device: str, pair: Pair) -> tuple[HostPort, HostPort] | None:
-        """Return the transmitter and the receiver at the two ends of a circuit, None where one is missing, cut, silent or dead.
+        """Return the transmitter and the receiver at the two ends of a circuit, None where one is
+        missing, cut, silent or dead.
 
         Light that comes or goes over a trunk is not followed.
         """
-        sender, receiver = self._entering.get((device, pair[0])), self._receiver.get((device, pair[1]))
+        sender, receiver = (
+            self._entering.get((device, pair[0])),
+            self._receiver.get((device, pair[1])),
+        )
         if sender is None or receiver is None or {sender.name, receiver.name} & self.cut:
             return None
-        return None if sender.at in self.silent or receiver.at in self.dead else (sender.at, receiver.at)
+        return (
+            None
+            if sender.at in self.silent or receiver.at in self.dead
+            else (sender.at, receiver.at)
+        )
 
     def _plug_in(self) -> None:
         """Note where the cables are plugged in."""
         self._sender = {s.at: s for s in self.strands.values()}
-        self._entering: dict[Plug, Strand] = {(s.device, s.enters): s for s in self.strands.values()}
-        self._receiver: dict[Plug, Strand] = {(s.device, s.leaves): s for s in self.strands.values()}
+        self._entering: dict[Plug, Strand] = {
+            (s.device, s.enters): s for s in self.strands.values()
+        }
+        self._receiver: dict[Plug, Strand] = {
+            (s.device, s.leaves): s for s in self.strands.values()
+        }
         self._senders: dict[str, list[Strand]] = {}  # island -> the strands of its devices
         for strand in self.strands.values():
             self._senders.setdefault(self._island[strand.device], []).append(strand)
@@ -156,8 +181,16 @@ class FibrePlant:
             for receiver in dict.fromkeys(self._reached(strand)):
                 received.setdefault(receiver, []).append(strand.at)
         before = self._seen.get(island, {})
-        after = {receiver: senders[0] for receiver, senders in received.items() if len(senders) == 1 and receiver not in self.dead}
-        clashes = {receiver: tuple(sorted(senders)) for receiver, senders in received.items() if len(senders) > 1}
+        after = {
+            receiver: senders[0]
+            for receiver, senders in received.items()
+            if len(senders) == 1 and receiver not in self.dead
+        }
+        clashes = {
+            receiver: tuple(sorted(senders))
+            for receiver, senders in received.items()
+            if len(senders) > 1
+        }
         known, self._clashes[island] = self._clashes.get(island, {}), clashes
         self._seen[island] = after
         changed = sorted(r for r in {*before, *after} if before.get(r) != after.get(r))
@@ -167,11 +200,15 @@ class FibrePlant:
             unsent=tuple(sorted(set(before.values()) - sending)),
             sent=tuple((after[r], r) for r in changed if r in after),
             lit=tuple(r for r in changed if r in after),
-            collided=tuple((r, senders) for r, senders in sorted(clashes.items()) if known.get(r) != senders),
+            collided=tuple(
+                (r, senders) for r, senders in sorted(clashes.items()) if known.get(r) != senders
+            ),
         )
 
     def _reached(self, strand: Strand) -> Iterator[HostPort]:
-        """Yield the receivers that the light of `strand` reaches. Light that runs in a circle is not followed round again."""
+        """Yield the receivers that the light of `strand` reaches. Light that runs in a circle is
+        not followed round again.
+        """
         passed: set[Plug] = set()
         plugs: list[Plug] = [(strand.device, strand.enters)]
         while plugs:
@@ -190,7 +227,9 @@ class FibrePlant:
 
 
 def _islands(devices: Iterable[str], ties: Iterable[Tie]) -> dict[str, str]:
-    """Return for each device the name of the group that trunks join it to: light never leaves a group."""
+    """Return for each device the name of the group that trunks join it to: light never leaves a
+    group.
+    """
     island = {device: device for device in devices}
     for tie in ties:
         ends = {island.setdefault(device, device) for device in (tie.source[0], tie.target[0])}

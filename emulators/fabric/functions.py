@@ -1,7 +1,9 @@
-"""Where the functions of packet switches are in the emulated lab: a process for each switch, with an interface at its bridge.
+"""Where the functions of packet switches are in the emulated lab: a process for each switch, with
+an interface at its bridge.
 
-The interface is in a namespace of its own, so a host reaches the functions over its cable only, as fast as that is, and the process
-reaches nothing but the hosts there. It hears of the operator through a socket that was bound before the lab left the machine.
+The interface is in a namespace of its own, so a host reaches the functions over its cable only, as
+fast as that is, and the process reaches nothing but the hosts there. It hears of the operator
+through a socket that was bound before the lab left the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Functions:
         self._answer(None)
 
     def order(self, **texts: object) -> dict[str, object]:
-        """Have the process carry out a request (process.py); return its state. Raises: OSError - it is gone, or does not answer."""
+        """Have the process carry out a request (process.py); return its state. Raises: OSError - it
+        is gone, or does not answer.
+        """
         if not self.pid:
             raise OSError(f"segment {self.segment.name}: the process of its functions has ended")
         self.ended()
@@ -63,9 +67,15 @@ class Functions:
     def _answer(self, timeout_s: float | None) -> dict[str, object]:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
-        text = self.control.recv(ORDER_BYTES) if poll.poll(None if timeout_s is None else timeout_s * 1000) else b""
+        text = (
+            self.control.recv(ORDER_BYTES)
+            if poll.poll(None if timeout_s is None else timeout_s * 1000)
+            else b""
+        )
         if not text:
-            raise OSError(f"segment {self.segment.name}: no answer from the process of its functions")
+            raise OSError(
+                f"segment {self.segment.name}: no answer from the process of its functions"
+            )
         reply: dict[str, object] = json.loads(text)
         if "error" in reply:
             raise OSError(f"segment {self.segment.name}: functions: {reply['error']}")
@@ -73,7 +83,9 @@ class Functions:
 
 
 def ends(segments: Sequence[Segment], mtu: int) -> dict[str, End]:
-    """The far end of a cable to the functions of each segment that has some, each in a new namespace. Raises: OSError."""
+    """The far end of a cable to the functions of each segment that has some, each in a new
+    namespace. Raises: OSError.
+    """
     return {
         segment.name: End(INDEX, "fn", place(number)[1], mtu, net=linux.new_network())
         for number, segment in enumerate(segments)
@@ -81,8 +93,12 @@ def ends(segments: Sequence[Segment], mtu: int) -> dict[str, End]:
     }
 
 
-def start(segments: Sequence[Segment], ends: Mapping[str, End], listeners: Mapping[str, socket.socket]) -> dict[str, Functions]:
-    """Start the functions behind these ends. Takes over the doors, and the namespaces. Raises: OSError."""
+def start(
+    segments: Sequence[Segment], ends: Mapping[str, End], listeners: Mapping[str, socket.socket]
+) -> dict[str, Functions]:
+    """Start the functions behind these ends. Takes over the doors, and the namespaces. Raises:
+    OSError.
+    """
     found = {}
     for number, segment in enumerate(segments):
         if segment.name in ends:
@@ -101,13 +117,21 @@ def start(segments: Sequence[Segment], ends: Mapping[str, End], listeners: Mappi
 
 
 def _socket(net: int, own: str) -> socket.socket:
-    """Make the interface usable that is in namespace `net`, and open the functions' socket there, which keeps both alive."""
+    """Make the interface usable that is in namespace `net`, and open the functions' socket there,
+    which keeps both alive.
+    """
     with linux.inside(net):
         knob = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")
         if knob.exists():
             knob.write_text("1")
         netlink = Netlink()
-        netlink.send([link_state(INDEX, True), address(INDEX, own, 32), subnet_route(INDEX, "0.0.0.0", 0, own)])
+        netlink.send(
+            [
+                link_state(INDEX, True),
+                address(INDEX, own, 32),
+                subnet_route(INDEX, "0.0.0.0", 0, own),
+            ]
+        )
         netlink.close()
         data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         for option in (SO_SNDBUFFORCE, SO_RCVBUFFORCE):
@@ -116,18 +140,32 @@ def _socket(net: int, own: str) -> socket.socket:
     return data
 
 
-def _serve(number: int, segment: Segment, data: socket.socket, listener: socket.socket, orders: socket.socket) -> int:
+def _serve(
+    number: int,
+    segment: Segment,
+    data: socket.socket,
+    listener: socket.socket,
+    orders: socket.socket,
+) -> int:
     linux.close_all_but({data.fileno(), listener.fileno(), orders.fileno()})
     try:
-        from emulators.functions.control import Place  # not above: numpy takes 0.1 s, and most labs have no functions
+        # not above: numpy takes 0.1 s, and most labs have no functions
+        from emulators.functions.control import Place
         from emulators.functions.process import Process
     except ImportError as problem:
         orders.send(json.dumps({"error": str(problem)}).encode())
         return 1
     own, mac = place(number)
-    process = Process(segment.functions, Place(segment.name, own, PORT, mac, f"F{number + 1:04d}"), data, listener, orders)
+    process = Process(
+        segment.functions,
+        Place(segment.name, own, PORT, mac, f"F{number + 1:04d}"),
+        data,
+        listener,
+        orders,
+    )
     with suppress(OSError):
-        # A switch does not get slower because hosts are busy; `nice` would count inside this session only (autogroup).
+        # A switch does not get slower because hosts are busy; `nice` would count inside this
+        # session only (autogroup).
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(LAB))
     orders.send(json.dumps({"up": True}).encode())
     process.serve()

@@ -1,7 +1,9 @@
-"""The glass of a switch that turns too fast for carriers to follow: a filter that decides by the kernel's clock, for each packet.
+"""The glass of a switch that turns too fast for carriers to follow: a filter that decides by the
+kernel's clock, for each packet.
 
-The schedule is constants in the program, so that replacing the filter changes everything at one instant, and no packet sees half of
-a change. 1 ms slots are exact; at 200 us some packets in ten thousand arrive after their slot (benchmarks/rotor.py).
+The schedule is constants in the program, so that replacing the filter changes everything at one
+instant, and no packet sees half of a change. 1 ms slots are exact; at 200 us some packets in ten
+thousand arrive after their slot (benchmarks/rotor.py).
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from emulators.fabric.netlink import End, Netlink, clsact, gated, link_state, un
 from emulators.optics.light import Pair
 from emulators.optics.rotor_schedule import Map, RotorSchedule
 
-KTIME_GET_NS, REDIRECT = 5, 23  # helpers: CLOCK_MONOTONIC of the machine, whatever time namespace; bpf_redirect(interface, flags)
+# helpers: CLOCK_MONOTONIC of the machine, whatever time namespace; bpf_redirect(interface, flags)
+KTIME_GET_NS, REDIRECT = 5, 23
 MOST_SLOTS = 64
 PURPOSE = "a rotor whose slots are short"
 PASSAGE_NS = (
-    3_000  # from the gate to the host's port: 0.7 us in the mean, measured; closed so much earlier, few arrive in the night
+    # from the gate to the host's port: 0.7 us in the mean, measured; closed so much earlier, few
+    # arrive in the night
+    3_000
 )
 
 
@@ -30,8 +35,8 @@ PASSAGE_NS = (
 class LightPath:
     """Where one transmitter's packets go: interface numbers, 0 is nowhere.
 
-    before: until the first night; into: in the first night. steps: of each slot in turn from the start, its day and the night
-    after it. Times as `RotorSchedule`, ns.
+    before: until the first night; into: in the first night. steps: of each slot in turn from the
+    start, its day and the night after it. Times as `RotorSchedule`, ns.
     """
 
     start_ns: int
@@ -43,7 +48,9 @@ class LightPath:
 
 
 def instructions(light_path: LightPath) -> bytes:
-    """A program that sends each packet where its arrival's time says, and drops it where that is nowhere. Raises: ValueError."""
+    """A program that sends each packet where its arrival's time says, and drops it where that is
+    nowhere. Raises: ValueError.
+    """
     if not 0 < len(light_path.steps) <= MOST_SLOTS:
         raise ValueError(f"{len(light_path.steps)} slots; a gate has 1 to {MOST_SLOTS}")
     found = [
@@ -69,7 +76,8 @@ def instructions(light_path: LightPath) -> bytes:
     ]
     for phase, target in enumerate(target for step in light_path.steps for target in step):
         if target:
-            found += [(0x55, 0x02, len(_ending(target)), phase), *_ending(target)]  # if r2 is another phase, skip
+            # if r2 is another phase, skip
+            found += [(0x55, 0x02, len(_ending(target)), phase), *_ending(target)]
     return assembled([*found, *_ending(0)])
 
 
@@ -80,14 +88,26 @@ def _ending(target: int) -> Sequence[Step]:
 
 
 def light_path_of(schedule: RotorSchedule, onward: Mapping[Pair, int]) -> LightPath:
-    """Return where one transmitter's packets go; onward: the interface behind each circuit that it may enter."""
+    """Return where one transmitter's packets go; onward: the interface behind each circuit that it
+    may enter.
+    """
 
     def end(lit: Map) -> int:
         return next((interface for pair, interface in onward.items() if pair in lit), 0)
 
-    steps = tuple((end(schedule.map(step)), end(schedule.through(step + 1))) for step in range(len(schedule.slots)))
+    steps = tuple(
+        (end(schedule.map(step)), end(schedule.through(step + 1)))
+        for step in range(len(schedule.slots))
+    )
     dwell_ns, dark_window_ns = schedule.dwell_ns - PASSAGE_NS, schedule.dark_window_ns + PASSAGE_NS
-    return LightPath(schedule.start_ns, dwell_ns, dark_window_ns, end(schedule.before), end(schedule.through(0)), steps)
+    return LightPath(
+        schedule.start_ns,
+        dwell_ns,
+        dark_window_ns,
+        end(schedule.before),
+        end(schedule.through(0)),
+        steps,
+    )
 
 
 def program(light_path: LightPath) -> int:
@@ -101,16 +121,27 @@ def program(light_path: LightPath) -> int:
 class Gates:
     """The gates of all ports of a lab.
 
-    entries: the interface at whose ingress a port's light is switched; ends: the one by which light returns to it.
+    entries: the interface at whose ingress a port's light is switched; ends: the one by which light
+    returns to it.
     """
 
     def __init__(
-        self, netlink: Netlink, fibre_plant: FibrePlant, entries: Mapping[HostPort, int], ends: Mapping[HostPort, int]
+        self,
+        netlink: Netlink,
+        fibre_plant: FibrePlant,
+        entries: Mapping[HostPort, int],
+        ends: Mapping[HostPort, int],
     ) -> None:
-        self._netlink, self._fibre_plant, self._entries, self._ends = netlink, fibre_plant, entries, ends
+        self._netlink, self._fibre_plant, self._entries, self._ends = (
+            netlink,
+            fibre_plant,
+            entries,
+            ends,
+        )
         self._schedule: dict[str, RotorSchedule] = {}
         self._light_paths: dict[HostPort, LightPath] = {}
-        self.receivers: frozenset[HostPort] = frozenset()  # have light in some slot, and keep carrier the whole time
+        # have light in some slot, and keep carrier the whole time
+        self.receivers: frozenset[HostPort] = frozenset()
 
     def show(self, device: str, schedule: RotorSchedule | None) -> None:
         """Let `device` turn, or rest. Raises: OSError - no BPF, or the kernel refuses a filter."""
@@ -121,7 +152,9 @@ class Gates:
         self.refresh()
 
     def refresh(self) -> None:
-        """Make the gates agree with fibres and ports as they are now; one that does not change is left alone. Raises: OSError."""
+        """Make the gates agree with fibres and ports as they are now; one that does not change is
+        left alone. Raises: OSError.
+        """
         light_paths, receivers = dict[HostPort, LightPath](), set[HostPort]()
         for device, schedule in self._schedule.items():
             onward: dict[HostPort, dict[Pair, int]] = {}
@@ -140,13 +173,20 @@ class Gates:
         removed = sorted(self._light_paths.keys() - light_paths.keys())
         dark = sorted(self.receivers - receivers - self._fibre_plant.sources.keys())
         self._netlink.send([ungated(self._entries[port]) for port in removed])
-        self._netlink.send([link_state(self._ends[port], True, absent_ok=True) for port in sorted(receivers - self.receivers)])
+        self._netlink.send(
+            [
+                link_state(self._ends[port], True, absent_ok=True)
+                for port in sorted(receivers - self.receivers)
+            ]
+        )
         self._netlink.send([link_state(self._ends[port], False, absent_ok=True) for port in dark])
         self._light_paths, self.receivers = light_paths, frozenset(receivers)
 
 
 def lack() -> str:
-    """Return what keeps this machine from having gates, tried in a network namespace of its own; empty if nothing does."""
+    """Return what keeps this machine from having gates, tried in a network namespace of its own;
+    empty if nothing does.
+    """
     try:
         net = linux.new_network()
         try:

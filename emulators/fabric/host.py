@@ -1,7 +1,8 @@
 """One emulated host: the first process of its own net, mount, pid, uts and ipc namespaces.
 
-It builds the host's private view of the machine, then takes connections at the host's doors and starts `sshd -i` for each: the
-connection is handed over as it is, nothing is between the client and sshd. When this process dies, so does the host.
+It builds the host's private view of the machine, then takes connections at the host's doors and
+starts `sshd -i` for each: the connection is handed over as it is, nothing is between the client and
+sshd. When this process dies, so does the host.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ETC = ("passwd", "shadow", "hosts", "hostname")
 """Files of a `HostPlan` that belong into /etc."""
 ACCOUNTS = ("group", "gshadow", "subuid", "subgid")
 """What useradd(8) writes beside those."""
-HOME = "/run/root"  # not /root: the user's clone or Python may live there, and his .bashrc costs every command
+# not /root: the user's clone or Python may live there, and his .bashrc costs every command
+HOME = "/run/root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,13 @@ class HostPlan:
 
 
 def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
-    """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open the front door."""
+    """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open
+    the front door.
+    """
     os.setsid()
     linux.close_all_but({control.fileno(), listener.fileno(), machine_proc})
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # first process of its pid namespace: the kernel buries the dead
+    # first process of its pid namespace: the kernel buries the dead
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     try:
         os.sched_setaffinity(0, plan.cpus)
@@ -84,10 +89,17 @@ def _furnish(plan: HostPlan) -> None:
         Path("/proc/sys/net/ipv4", name).write_text(value)
     linux.mount("sysfs", "/sys", "sysfs", quiet)  # shows this host's interfaces, not the machine's
     linux.mount("run", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
-    linux.mount("testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
+    linux.mount(
+        "testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755"
+    )
     interpreter.open_to_all(interpreter.places())
     socket.sethostname(plan.name)
-    for folder, mode in ((HOME, 0o700), ("/run/sshd", 0o755), ("/run/lock", 0o1777), ("/run/lab", 0o700)):
+    for folder, mode in (
+        (HOME, 0o700),
+        ("/run/sshd", 0o755),
+        ("/run/lock", 0o1777),
+        ("/run/lab", 0o700),
+    ):
         Path(folder).mkdir()
         Path(folder).chmod(mode)  # mkdir's own mode is subject to the umask
     _own_etc()
@@ -100,10 +112,12 @@ def _furnish(plan: HostPlan) -> None:
 
 
 def _own_etc() -> None:
-    """Give the host an /etc of its own: files that name users and hosts are copies, everything else is a link to the machine's.
+    """Give the host an /etc of its own: files that name users and hosts are copies, everything else
+    is a link to the machine's.
 
-    Files are not mounted one by one: a mount ends where its file is replaced by rename, in every namespace, and that is how
-    useradd and package managers write /etc/passwd. The host's own useradd works here for the same reason.
+    Files are not mounted one by one: a mount ends where its file is replaced by rename, in every
+    namespace, and that is how useradd and package managers write /etc/passwd. The host's own
+    useradd works here for the same reason.
     """
     machine = Path(MACHINE_ETC)
     machine.mkdir()
@@ -121,7 +135,11 @@ def _own_etc() -> None:
 
 def _connect(plan: HostPlan) -> socket.socket:
     network, source = plan.mgmt_address.rpartition(".")[0] + ".0", plan.mgmt_address
-    messages: list[Message] = [link_state(LOOPBACK, True), link_state(MGMT_INDEX, True), address(MGMT_INDEX, source, 24)]
+    messages: list[Message] = [
+        link_state(LOOPBACK, True),
+        link_state(MGMT_INDEX, True),
+        address(MGMT_INDEX, source, 24),
+    ]
     messages += [subnet_route(MGMT_INDEX, network, 24, source)]
     messages += [link_state(FIRST_PORT_INDEX + number, True) for number in plan.ports]
     netlink = Netlink()
@@ -130,7 +148,9 @@ def _connect(plan: HostPlan) -> socket.socket:
     return listen(22, source)
 
 
-def _keep_sockets(plan: HostPlan, control: socket.socket, listener: socket.socket, inner_listener: socket.socket) -> None:
+def _keep_sockets(
+    plan: HostPlan, control: socket.socket, listener: socket.socket, inner_listener: socket.socket
+) -> None:
     poll = select.poll()
     listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
     front = listener.fileno()
@@ -138,9 +158,12 @@ def _keep_sockets(plan: HostPlan, control: socket.socket, listener: socket.socke
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
     programs = Programs()
-    waiting: list[tuple[float, socket.socket]] = []  # since when each connection waits for a slow sshd
+    # since when each connection waits for a slow sshd
+    waiting: list[tuple[float, socket.socket]] = []
     while True:
-        due = [since + slow_s for since, _ in waiting] + [at for at in (programs.priority.due_s,) if at is not None]
+        due = [since + slow_s for since, _ in waiting] + [
+            at for at in (programs.priority.due_s,) if at is not None
+        ]
         ready = poll.poll(max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None)
         with suppress(OSError):
             programs.priority.look()

@@ -1,4 +1,6 @@
-"""The hosts of the fabric as the lab has them: started, each with its namespaces, and asked through their first processes."""
+"""The hosts of the fabric as the lab has them: started, each with its namespaces, and asked through
+their first processes.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ from emulators.fabric.sshd import Keys, server_config
 from emulators.inventory.config import LabConfig
 
 FIRST_LIT_INDEX = 1000  # of interfaces: those of hosts come before
-JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
+# of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian
+# policy 9.2.2)
+JOB_UID = 65100
 
 RECEIVE_BYTES, MOST_RECEIVE_BYTES = 1 << 20, 32 << 20
 
 
 class CannotBuild(RuntimeError):
-    """The kernel or the rights of this process do not allow the fabric; the message names what is missing."""
+    """The kernel or the rights of this process do not allow the fabric; the message names what is
+    missing.
+    """
 
 
 class PortWatch(AdminWatch):
@@ -49,16 +55,21 @@ class Host:
         self.ports: PortWatch
 
     def receive(self, within_s: float | None = None) -> dict[str, object]:
-        """Wait for the host's next message, for `within_s` (s) at most; None: as long as its first process lives.
+        """Wait for the host's next message, for `within_s` (s) at most; None: as long as its first
+        process lives.
 
         Raises: CannotBuild - it reports an error, died, or is silent.
         """
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         if not poll.poll(None if within_s is None else within_s * 1000):
-            raise CannotBuild(f"host {self.name}: no answer from its first process within {within_s:g} s")
+            raise CannotBuild(
+                f"host {self.name}: no answer from its first process within {within_s:g} s"
+            )
         text = self.control.recv(ORDER_BYTES)
-        reply: dict[str, object] = json.loads(text) if text else {"error": f"host {self.name}: its first process died"}
+        reply: dict[str, object] = (
+            json.loads(text) if text else {"error": f"host {self.name}: its first process died"}
+        )
         if "error" in reply:
             raise CannotBuild(str(reply["error"]))
         return reply
@@ -76,7 +87,9 @@ class Host:
         self.slow_s = seconds
 
     def order(self, **texts: object) -> dict[str, object]:
-        """Have the host's first process carry out a request about its programs (programs.py). Raises: OSError - it cannot."""
+        """Have the host's first process carry out a request about its programs (programs.py).
+        Raises: OSError - it cannot.
+        """
         try:
             self.control.send(json.dumps(texts).encode())
             reply = self.receive(5.0)
@@ -88,14 +101,21 @@ class Host:
 
     def open_port(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
-        self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
+        self.control.sendmsg(
+            [b"open"],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))],
+        )
         self.receive(5.0)
         listener.close()
         self.port_open = True
 
 
-def start(config: LabConfig, keys: Keys, listeners: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
-    """Start the hosts, which wait for their ports. Takes over the listening sockets, by host. Raises: CannotBuild."""
+def start(
+    config: LabConfig, keys: Keys, listeners: Mapping[str, socket.socket], machine_proc: int
+) -> dict[str, Host]:
+    """Start the hosts, which wait for their ports. Takes over the listening sockets, by host.
+    Raises: CannotBuild.
+    """
     common = _common_files(config, keys)
     cpus = host_cpus(config)
     own_pids = linux.own_namespace("pid")
@@ -103,7 +123,9 @@ def start(config: LabConfig, keys: Keys, listeners: Mapping[str, socket.socket],
     for name, facts in config.hosts.items():
         private, public = keys.hosts[name]
         files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
-        plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus, sysctls(config))
+        plan = HostPlan(
+            name, facts.mgmt_address, tuple(facts.interfaces), files, cpus, sysctls(config)
+        )
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         linux.unshare(linux.NEW_PID)
         pid = os.fork()
@@ -121,31 +143,48 @@ def start(config: LabConfig, keys: Keys, listeners: Mapping[str, socket.socket],
 
 
 def sysctls(config: LabConfig) -> dict[str, str]:
-    """What hosts have otherwise than the machine: where lines have delay, room in every socket for what is on its way.
+    """What hosts have otherwise than the machine: where lines have delay, room in every socket for
+    what is on its way.
 
-    A window opens only when its reader takes more within a round trip than before, which at the machine's 128 kB is chance.
+    A window opens only when its reader takes more within a round trip than before, which at the
+    machine's 128 kB is chance.
     """
-    on_its_way = max((round(line.rate_bps / 8 * 2 * line.delay_s) for line in config.lines), default=0)
+    on_its_way = max(
+        (round(line.rate_bps / 8 * 2 * line.delay_s) for line in config.lines), default=0
+    )
     room = max(RECEIVE_BYTES, 2 * on_its_way)  # the kernel takes up to half of it for itself
     return {"tcp_rmem": f"4096 {room} {max(room, MOST_RECEIVE_BYTES)}"} if on_its_way else {}
 
 
 def host_cpus(config: LabConfig) -> frozenset[int]:
-    """The cores hosts may use: all but the lab's own where there are four or more, or if emulator.yml says so."""
+    """The cores hosts may use: all but the lab's own where there are four or more, or if
+    emulator.yml says so.
+    """
     cpus = sorted(os.sched_getaffinity(0))
     reserve = config.reserve_core if config.reserve_core is not None else len(cpus) >= 4
     return frozenset(cpus[1:] if reserve and len(cpus) > 1 else cpus)
 
 
 def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
-    people = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
+    people = [
+        line
+        for line in Path("/etc/passwd").read_text().splitlines()
+        if not line.startswith("root:")
+    ]
     # the users of jobs come with the lab, with the same number on each of its hosts
-    jobs = sorted({h.job_user for h in config.hosts.values()} - {"root", *(line.partition(":")[0] for line in people)})
-    people += [f"{name}:x:{JOB_UID + n}:{JOB_UID + n}::/nonexistent:/usr/sbin/nologin" for n, name in enumerate(jobs)]
+    jobs = sorted(
+        {h.job_user for h in config.hosts.values()}
+        - {"root", *(line.partition(":")[0] for line in people)}
+    )
+    people += [
+        f"{name}:x:{JOB_UID + n}:{JOB_UID + n}::/nonexistent:/usr/sbin/nologin"
+        for n, name in enumerate(jobs)
+    ]
     known = [f"{h.mgmt_address} {h.name}" for h in config.hosts.values()]
     return {
         "passwd": "\n".join([f"root:x:0:0:root:{HOME}:/bin/sh", *people, ""]),
-        "shadow": "root:*:19000:0:99999:7:::\n",  # no password, but not locked: sshd refuses locked accounts
+        # no password, but not locked: sshd refuses locked accounts
+        "shadow": "root:*:19000:0:99999:7:::\n",
         "hosts": "\n".join(["127.0.0.1 localhost", *known, ""]),
         "authorized_keys": keys.client_public,
         "sshd_config": server_config(),

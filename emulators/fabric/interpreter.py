@@ -1,7 +1,8 @@
 """Python for every user of an emulated host.
 
-Hosts share the machine's files, and its Python may be in a private home directory (pyenv, uv, a clone with its environment), where
-the user that jobs run as may not go. There a host sees, in its own view of the machine, a directory with this Python alone.
+Hosts share the machine's files, and its Python may be in a private home directory (pyenv, uv, a
+clone with its environment), where the user that jobs run as may not go. There a host sees, in its
+own view of the machine, a directory with this Python alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from emulators.fabric import linux
 
 
 def places() -> list[Path]:
-    """The directories this Python needs, by every name: of its environment, its installation, and links between the two."""
+    """The directories this Python needs, by every name: of its environment, its installation, and
+    links between the two.
+    """
     found = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.base_prefix))]
     link = Path(sys.executable)
     for _ in range(40):  # as many links as the kernel follows
@@ -23,14 +26,22 @@ def places() -> list[Path]:
         if not link.is_symlink():
             break
         link = link.parent / link.readlink()
-    return [place for place in dict.fromkeys(Path(os.path.normpath(place)) for place in found) if place.is_dir()]
+    return [
+        place
+        for place in dict.fromkeys(Path(os.path.normpath(place)) for place in found)
+        if place.is_dir()
+    ]
 
 
 def open_to_all(wanted: Iterable[Path]) -> None:
-    """In this mount namespace, cover each parent directory of `wanted` that is not open to all by one that holds only these."""
+    """In this mount namespace, cover each parent directory of `wanted` that is not open to all by
+    one that holds only these.
+    """
     covers: dict[Path, list[Path]] = {}
     for place in wanted:
-        shut = next((above for above in reversed(place.parents) if not above.stat().st_mode & 0o001), None)
+        shut = next(
+            (above for above in reversed(place.parents) if not above.stat().st_mode & 0o001), None
+        )
         if shut is not None:
             covers.setdefault(shut, []).append(place)
     for cover, inside in covers.items():

@@ -1,8 +1,10 @@
-"""A line with delay: a queue of packets, a rate, and the time that light takes, in user space. The kernel here delays nothing.
+"""A line with delay: a queue of packets, a rate, and the time that light takes, in user space. The
+kernel here delays nothing.
 
-Pure: times come in and go out as numbers (s), so a late wake-up delays a packet but changes neither rate nor losses. Networks may
-serve the queue in turn, as the queue of a top-of-rack switch is served by packet switches and by a circuit: a network is a rate and
-a delay, and at night there is none.
+Pure: times come in and go out as numbers (s), so a late wake-up delays a packet but changes neither
+rate nor losses. Networks may serve the queue in turn, as the queue of a top-of-rack switch is
+served by packet switches and by a circuit: a network is a rate and a delay, and at night there is
+none.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from heapq import heappop, heappush
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What serves a queue: bits per second, and the time in one direction (s). rate_bps 0: nothing is sent."""
+    """What serves a queue: bits per second, and the time in one direction (s). rate_bps 0: nothing
+    is sent.
+    """
 
     rate_bps: float
     delay_s: float
@@ -26,9 +30,13 @@ DARK_WINDOW = Network(0, 0)
 
 
 class Line:
-    """One direction. queue_packets: how many wait at most, that which is being sent included; loss: share (0 to 1), at random."""
+    """One direction. queue_packets: how many wait at most, that which is being sent included; loss:
+    share (0 to 1), at random.
+    """
 
-    def __init__(self, network: Network, queue_packets: int, loss: float = 0.0, seed: int = 1) -> None:
+    def __init__(
+        self, network: Network, queue_packets: int, loss: float = 0.0, seed: int = 1
+    ) -> None:
         self.network, self.queue_packets, self.loss = network, queue_packets, loss
         self.dropped = self.lost = self.passed = 0
         self._chance: Callable[[], float] = random.Random(seed).random

@@ -1,4 +1,6 @@
-"""The few system calls Python 3.11 does not wrap: namespaces and mounts. Each raises OSError naming the call."""
+"""The few system calls Python 3.11 does not wrap: namespaces and mounts. Each raises OSError naming
+the call.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,22 @@ def setns(fd: int, kind: int) -> None:
     _call("setns", ctypes.c_int(fd), ctypes.c_int(kind))
 
 
-def mount(source: str, target: str | Path, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+def mount(
+    source: str,
+    target: str | Path,
+    kind: str | None = None,
+    flags: int = 0,
+    data: str | None = None,
+) -> None:
     """mount(2)."""
     tokens = [w.encode() if w is not None else None for w in (source, str(target), kind)]
-    _call("mount", *tokens, ctypes.c_ulong(flags), data.encode() if data else None, what=f"{source} on {target}")
+    _call(
+        "mount",
+        *tokens,
+        ctypes.c_ulong(flags),
+        data.encode() if data else None,
+        what=f"{source} on {target}",
+    )
 
 
 def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> None:
@@ -58,7 +72,9 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def leave(body: Callable[[], int]) -> NoReturn:
-    """Run `body` in a forked child and end the process with its status, never returning into the parent's code."""
+    """Run `body` in a forked child and end the process with its status, never returning into the
+    parent's code.
+    """
     status = 1
     try:
         status = body()
@@ -70,7 +86,9 @@ def leave(body: Callable[[], int]) -> NoReturn:
 
 
 def close_all_but(keep: set[int]) -> None:
-    """Close every descriptor that is neither standard nor in `keep`: a forked process must not hold its parent's sockets open."""
+    """Close every descriptor that is neither standard nor in `keep`: a forked process must not hold
+    its parent's sockets open.
+    """
     for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if fd > 2 and fd not in keep:
             with suppress(OSError):
@@ -97,7 +115,9 @@ def inside(net: int) -> Iterator[None]:
 
 
 def new_network() -> int:
-    """Make a network namespace and return its descriptor; it lives as long as a process holds it."""
+    """Make a network namespace and return its descriptor; it lives as long as a process holds
+    it.
+    """
     here = own_namespace("net")
     try:
         unshare(NEW_NET)

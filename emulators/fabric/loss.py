@@ -1,7 +1,7 @@
 """Losing packets at random, in the kernel: a filter of six instructions.
 
-What is lost is what the kernel hands over at once: a packet, or with segmentation offload up to 64 kB of TCP, so the share of bytes
-is as asked, in fewer and longer gaps than on a real link.
+What is lost is what the kernel hands over at once: a packet, or with segmentation offload up to 64
+kB of TCP, so the share of bytes is as asked, in fewer and longer gaps than on a real link.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ RANDOM_U32 = 7  # bpf_get_prandom_u32
 
 
 def instructions(share: float) -> bytes:
-    """A program that drops this share (0 to 1) of what passes and leaves the rest to the next filter."""
+    """A program that drops this share (0 to 1) of what passes and leaves the rest to the next
+    filter.
+    """
     threshold = min(round(share * 2**32), 2**32 - 1)
     return assembled(
         (

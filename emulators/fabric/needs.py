@@ -47,19 +47,24 @@ def _missing_in_kernel() -> list[str]:
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("run", "/run", "tmpfs")
     except OSError as problem:
-        return [f"no right to make namespaces ({problem}): CAP_SYS_ADMIN is needed, a container must be privileged"]
+        return [
+            f"no right to make namespaces ({problem}): CAP_SYS_ADMIN is needed, a container must be privileged"
+        ]
     netlink = Netlink()
     absent = []
     for what, module, messages in PARTS:
         lack = _refusal(netlink, messages)
         if lack:
-            absent.append(f"{what}: {lack}; try `modprobe {module.split(' and ')[0]}`, or a kernel with {module}")
+            absent.append(
+                f"{what}: {lack}; try `modprobe {module.split(' and ')[0]}`, or a kernel with {module}"
+            )
     return absent
 
 
 def _refusal(netlink: Netlink, messages: list[Message]) -> str:
     try:
-        netlink.send([Message(m.kind, m.flags, m.body, m.what) for m in messages])  # absence is not fine here
+        # absence is not fine here
+        netlink.send([Message(m.kind, m.flags, m.body, m.what) for m in messages])
     except OSError as problem:
         return problem.strerror or str(problem)
     return ""

@@ -1,7 +1,8 @@
 """Route netlink by hand: the dozen messages the fabric needs, many per system call.
 
-Two to ten times faster than `ip -batch` or a netlink library, which is what makes a switch of 48 ports take milliseconds.
-Formats: linux/rtnetlink.h, if_link.h, pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
+Two to ten times faster than `ip -batch` or a netlink library, which is what makes a switch of 48
+ports take milliseconds. Formats: linux/rtnetlink.h, if_link.h, pkt_sched.h, pkt_cls.h,
+tc_act/tc_mirred.h.
 """
 
 from __future__ import annotations
@@ -14,22 +15,38 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NEWLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER = 16, 18, 20, 24, 36, 37, 40, 44, 45
+NEWLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER = (
+    16,
+    18,
+    20,
+    24,
+    36,
+    37,
+    40,
+    44,
+    45,
+)
 REQUEST, ACK, REPLACE, EXCL, CREATE, DUMP = 1, 4, 0x100, 0x200, 0x400, 0x300
 ERROR, DONE = 2, 3
 IFF_UP = 1
 CHUNK = 64  # messages per sendmsg: their answers fit the default receive buffer
 FIRST_SHARE = 2
 LEAST_SHARE_BPS = 8_000
-QUANTUM_BYTES = 65_536  # no less than the kernel hands over at once, or a class of large pieces would get more than one of small
+# no less than the kernel hands over at once, or a class of large pieces would get more than one of
+# small
+QUANTUM_BYTES = 65_536
 CLSACT, CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF1, 0xFFFFFFF2, 0xFFFFFFF3
-FILTER_HANDLE = 0x80000800  # u32 table 800, node 800: always the same, so a redirect is replaced in place and never piles up
-LOSS_INFO, GATE_INFO, FILTER_INFO = (priority << 16 | socket.htons(3) for priority in (1, 2, 3))  # ETH_P_ALL; redirects come last
+# u32 table 800, node 800: always the same, so a redirect is replaced in place and never piles up
+FILTER_HANDLE = 0x80000800
+# ETH_P_ALL; redirects come last
+LOSS_INFO, GATE_INFO, FILTER_INFO = (priority << 16 | socket.htons(3) for priority in (1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One request; `what` names it in errors, `absent_ok` accepts that the object no longer exists."""
+    """One request; `what` names it in errors, `absent_ok` accepts that the object no longer
+    exists.
+    """
 
     kind: int
     flags: int
@@ -58,7 +75,9 @@ def _ifinfo(index: int, flags: int = 0, change: int = 0) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a veth pair. The two ends need different indexes, or the kernel reports carrier loss up to a second late."""
+    """One end of a veth pair. The two ends need different indexes, or the kernel reports carrier
+    loss up to a second late.
+    """
 
     index: int
     name: str
@@ -81,7 +100,12 @@ class End:
 def veth(near: End, far: End) -> Message:
     peer = _nest(1, _ifinfo(far.index) + far.attributes())  # VETH_INFO_PEER
     info = _nest(18, attribute(1, "veth"), _nest(2, peer))  # IFLA_LINKINFO
-    return Message(NEWLINK, CREATE | EXCL, _ifinfo(near.index) + near.attributes() + info, f"veth pair {near.name} - {far.name}")
+    return Message(
+        NEWLINK,
+        CREATE | EXCL,
+        _ifinfo(near.index) + near.attributes() + info,
+        f"veth pair {near.name} - {far.name}",
+    )
 
 
 def bridge(index: int, name: str) -> Message:
@@ -99,21 +123,43 @@ def link_mtu(index: int, mtu: int) -> Message:
 
 
 def enslave(index: int, master: int) -> Message:
-    return Message(NEWLINK, 0, _ifinfo(index, IFF_UP, IFF_UP) + attribute(10, master), f"interface {index} into bridge {master}")
+    return Message(
+        NEWLINK,
+        0,
+        _ifinfo(index, IFF_UP, IFF_UP) + attribute(10, master),
+        f"interface {index} into bridge {master}",
+    )
 
 
 def address(index: int, ip: str, prefix: int) -> Message:
     """Put an address on an interface, without the kernel's own subnet route."""
     raw = socket.inet_aton(ip)
-    body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index) + attribute(2, raw) + attribute(1, raw) + attribute(8, 0x200)
+    body = (
+        struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index)
+        + attribute(2, raw)
+        + attribute(1, raw)
+        + attribute(8, 0x200)
+    )
     return Message(NEWADDR, CREATE | REPLACE, body, f"address {ip}/{prefix}")
 
 
 def subnet_route(index: int, network: str, prefix: int, source: str) -> Message:
-    """Route a subnet to an interface with `quickack 1`: delayed ACKs cost a cold SSH connection 80 ms."""
-    rtmsg = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 2, 253, 1, 0)  # main, proto kernel, scope link, unicast
-    attrs = attribute(1, socket.inet_aton(network)) + attribute(4, index) + attribute(7, socket.inet_aton(source))
-    return Message(NEWROUTE, CREATE | REPLACE, rtmsg + attrs + _nest(8, attribute(15, 1)), f"route {network}/{prefix}")
+    """Route a subnet to an interface with `quickack 1`: delayed ACKs cost a cold SSH connection 80
+    ms.
+    """
+    # main, proto kernel, scope link, unicast
+    rtmsg = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 2, 253, 1, 0)
+    attrs = (
+        attribute(1, socket.inet_aton(network))
+        + attribute(4, index)
+        + attribute(7, socket.inet_aton(source))
+    )
+    return Message(
+        NEWROUTE,
+        CREATE | REPLACE,
+        rtmsg + attrs + _nest(8, attribute(15, 1)),
+        f"route {network}/{prefix}",
+    )
 
 
 def _tc(index: int, handle: int, parent: int, info: int = 0) -> bytes:
@@ -121,11 +167,15 @@ def _tc(index: int, handle: int, parent: int, info: int = 0) -> bytes:
 
 
 def _rate(rate_bps: int, burst_bytes: int) -> tuple[bytes, int]:
-    rate = struct.pack("=BBHhHI", 0, 1, 0, -1, 0, rate_bps // 8)  # linklayer ethernet: no rate table wanted
-    return rate, (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6  # the scheduler's clock tick is 64 ns
+    # linklayer ethernet: no rate table wanted
+    rate = struct.pack("=BBHhHI", 0, 1, 0, -1, 0, rate_bps // 8)
+    # the scheduler's clock tick is 64 ns
+    return rate, (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6
 
 
-def _htb_class(index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False) -> Message:
+def _htb_class(
+    index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False
+) -> Message:
     rate, ticks = _rate(rate_bps, burst_bytes)
     opt = rate + rate + struct.pack("=IIIII", ticks, ticks, 18_028, 0, 0)
     body = _tc(index, 0x10001, 0x10000) + attribute(1, "htb") + _nest(2, attribute(1, opt))
@@ -140,38 +190,68 @@ def _htb(index: int, minor: int) -> Message:
 
 
 def _bfifo(index: int, minor: int, limit_bytes: int) -> Message:
-    """The queue of the class of this number; 10: and so on, which no other qdisc of the interface has."""
-    body = _tc(index, 0x100000 + (minor - 1 << 16), 0x10000 | minor) + attribute(1, "bfifo") + attribute(2, limit_bytes)
+    """The queue of the class of this number; 10: and so on, which no other qdisc of the interface
+    has.
+    """
+    body = (
+        _tc(index, 0x100000 + (minor - 1 << 16), 0x10000 | minor)
+        + attribute(1, "bfifo")
+        + attribute(2, limit_bytes)
+    )
     return Message(NEWQDISC, CREATE | EXCL, body, "qdisc bfifo")
 
 
-def shaper(index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288) -> list[Message]:
-    """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included, preamble not."""
-    return [_htb(index, 1), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL), _bfifo(index, 1, limit_bytes)]
+def shaper(
+    index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288
+) -> list[Message]:
+    """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included,
+    preamble not.
+    """
+    return [
+        _htb(index, 1),
+        _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL),
+        _bfifo(index, 1, limit_bytes),
+    ]
 
 
-def fair_shaper(index: int, rate_bps: int, classes: int, *, burst_bytes: int = 16_384, limit_bytes: int) -> list[Message]:
-    """A `shaper` whose rate is shared: classes with a byte FIFO each, numbered from FIRST_SHARE, take turns quantum by quantum.
+def fair_shaper(
+    index: int, rate_bps: int, classes: int, *, burst_bytes: int = 16_384, limit_bytes: int
+) -> list[Message]:
+    """A `shaper` whose rate is shared: classes with a byte FIFO each, numbered from FIRST_SHARE,
+    take turns quantum by quantum.
 
-    What one does not use the others get. Traffic without a filter (`by_source`) is in the first class.
+    What one does not use the others get. Traffic without a filter (`by_source`) is in the first
+    class.
     """
     messages = [_htb(index, FIRST_SHARE), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL)]
-    # Of its own each class has next to nothing, and borrows from the whole, where a quantum each is all that counts.
-    (own, own_ticks), (ceil, ceil_ticks) = _rate(LEAST_SHARE_BPS, burst_bytes), _rate(rate_bps, burst_bytes)
+    # Of its own each class has next to nothing, and borrows from the whole, where a quantum each is
+    # all that counts.
+    (own, own_ticks), (ceil, ceil_ticks) = (
+        _rate(LEAST_SHARE_BPS, burst_bytes),
+        _rate(rate_bps, burst_bytes),
+    )
     opt = own + ceil + struct.pack("=IIIII", own_ticks, ceil_ticks, QUANTUM_BYTES, 0, 0)
     for minor in range(FIRST_SHARE, FIRST_SHARE + classes):
-        body = _tc(index, 0x10000 | minor, 0x10001) + attribute(1, "htb") + _nest(2, attribute(1, opt))
+        body = (
+            _tc(index, 0x10000 | minor, 0x10001) + attribute(1, "htb") + _nest(2, attribute(1, opt))
+        )
         messages.append(Message(NEWTCLASS, CREATE | EXCL, body, "class htb"))
         messages.append(_bfifo(index, minor, limit_bytes))
     return messages
 
 
 def by_source(index: int, number: int, mac: str, minor: int) -> Message:
-    """Put what this Ethernet address sent into a class of a `fair_shaper`; replaces the filter of this number (from 0)."""
+    """Put what this Ethernet address sent into a class of a `fair_shaper`; replaces the filter of
+    this number (from 0).
+    """
     key = bytes.fromhex(mac.replace(":", ""))[2:]
     # Offsets count from the IP header; the Ethernet source ends two octets, the type, before it.
-    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack("=I4sii", 0xFFFFFFFF, key, -6, 0)
-    body = _tc(index, FILTER_HANDLE - 0x800 + 1 + number, 0x10000, FILTER_INFO) + attribute(1, "u32")
+    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack(
+        "=I4sii", 0xFFFFFFFF, key, -6, 0
+    )
+    body = _tc(index, FILTER_HANDLE - 0x800 + 1 + number, 0x10000, FILTER_INFO) + attribute(
+        1, "u32"
+    )
     body += _nest(2, attribute(1, 0x10000 | minor), attribute(5, selector))
     return Message(NEWTFILTER, CREATE, body, f"filter u32 of {mac}")
 
@@ -183,21 +263,37 @@ def reshaped(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message
 
 def unshaped(index: int) -> Message:
     """Take the `shaper` away, with what waits in its queue."""
-    return Message(DELQDISC, 0, _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb"), "no qdisc htb", absent_ok=True)
+    return Message(
+        DELQDISC,
+        0,
+        _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb"),
+        "no qdisc htb",
+        absent_ok=True,
+    )
 
 
 def clsact(index: int) -> Message:
-    return Message(NEWQDISC, CREATE | EXCL, _tc(index, 0xFFFF0000, CLSACT) + attribute(1, "clsact"), "qdisc clsact")
+    return Message(
+        NEWQDISC,
+        CREATE | EXCL,
+        _tc(index, 0xFFFF0000, CLSACT) + attribute(1, "clsact"),
+        "qdisc clsact",
+    )
 
 
 def redirect(ingress: int, egress: int) -> Message:
-    """Send whatever enters by interface `ingress` out of interface `egress`; replaces the redirect that is there."""
-    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack("=IIii", 0, 0, 0, 0)  # terminal, matches all
+    """Send whatever enters by interface `ingress` out of interface `egress`; replaces the redirect
+    that is there.
+    """
+    # terminal, matches all
+    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack("=IIii", 0, 0, 0, 0)
     mirred = struct.pack("=IIiiiiI", 0, 0, 4, 0, 0, 1, egress)  # action stolen; egress redirect
     action = _nest(1, attribute(1, "mirred"), _nest(2, attribute(2, mirred)))
     options = _nest(2, attribute(5, selector), _nest(7, action))
     body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, FILTER_INFO) + attribute(1, "u32") + options
-    return Message(NEWTFILTER, CREATE, body, f"filter u32 with mirred {ingress} -> {egress}", absent_ok=True)
+    return Message(
+        NEWTFILTER, CREATE, body, f"filter u32 with mirred {ingress} -> {egress}", absent_ok=True
+    )
 
 
 def no_redirect(ingress: int) -> Message:
@@ -206,7 +302,9 @@ def no_redirect(ingress: int) -> Message:
 
 
 def filtered(index: int, side: int, program: int) -> Message:
-    """Let the BPF program behind descriptor `program` decide before any other; side: CLSACT_INGRESS or CLSACT_EGRESS."""
+    """Let the BPF program behind descriptor `program` decide before any other; side: CLSACT_INGRESS
+    or CLSACT_EGRESS.
+    """
     return _bpf(index, side, LOSS_INFO, program, "loss", CREATE | EXCL)
 
 
@@ -215,7 +313,9 @@ def unfiltered(index: int, side: int) -> Message:
 
 
 def gated(index: int, program: int) -> Message:
-    """Let the BPF program behind descriptor `program` decide in place of the redirect; replaces the gate that is there at once."""
+    """Let the BPF program behind descriptor `program` decide in place of the redirect; replaces the
+    gate that is there at once.
+    """
     return _bpf(index, CLSACT_INGRESS, GATE_INFO, program, "gate", CREATE | REPLACE)
 
 
@@ -224,18 +324,28 @@ def ungated(index: int) -> Message:
 
 
 def _bpf(index: int, side: int, info: int, program: int, name: str, flags: int) -> Message:
-    options = _nest(2, attribute(6, program), attribute(7, name), attribute(8, 1))  # TCA_BPF_FD, NAME, FLAGS: direct action
+    # TCA_BPF_FD, NAME, FLAGS: direct action
+    options = _nest(2, attribute(6, program), attribute(7, name), attribute(8, 1))
     body = _tc(index, 1, side, info) + attribute(1, "bpf") + options
     return Message(NEWTFILTER, flags, body, f"filter bpf on {index}", absent_ok=True)
 
 
 def _no_bpf(index: int, side: int, info: int) -> Message:
-    return Message(DELTFILTER, 0, _tc(index, 1, side, info) + attribute(1, "bpf"), f"no filter bpf on {index}", absent_ok=True)
+    return Message(
+        DELTFILTER,
+        0,
+        _tc(index, 1, side, info) + attribute(1, "bpf"),
+        f"no filter bpf on {index}",
+        absent_ok=True,
+    )
 
 
 def xdp(index: int, program: int) -> Message:
-    """Let the XDP program behind descriptor `program` see what interface `index` receives, in its driver; never the generic way."""
-    options = _nest(43, attribute(1, program), attribute(3, 4))  # IFLA_XDP; its FD and FLAGS: XDP_FLAGS_DRV_MODE
+    """Let the XDP program behind descriptor `program` see what interface `index` receives, in its
+    driver; never the generic way.
+    """
+    # IFLA_XDP; its FD and FLAGS: XDP_FLAGS_DRV_MODE
+    options = _nest(43, attribute(1, program), attribute(3, 4))
     return Message(NEWLINK, 0, _ifinfo(index) + options, f"XDP program on {index}")
 
 
@@ -243,8 +353,11 @@ class Netlink:
     """A route socket of the network namespace it was opened in."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        self._socket.setsockopt(270, 10, 1)  # SOL_NETLINK, NETLINK_CAP_ACK: answers do not repeat the question
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+        )
+        # SOL_NETLINK, NETLINK_CAP_ACK: answers do not repeat the question
+        self._socket.setsockopt(270, 10, 1)
         self._socket.bind((0, 0))
         self._sequence = 0
 
@@ -254,7 +367,8 @@ class Netlink:
     def send(self, messages: Iterable[Message]) -> None:
         """Carry out all messages in order; the kernel has done them when this returns.
 
-        Raises: OSError - the first refusal, naming the message. Later messages of the batch were carried out all the same.
+        Raises: OSError - the first refusal, naming the message. Later messages of the batch were
+        carried out all the same.
         """
         pending = list(messages)
         refused: OSError | None = None
@@ -269,7 +383,14 @@ class Netlink:
         data = bytearray()
         for message in chunk:
             self._sequence += 1
-            data += struct.pack("=IHHII", 16 + len(message.body), message.kind, REQUEST | ACK | message.flags, self._sequence, 0)
+            data += struct.pack(
+                "=IHHII",
+                16 + len(message.body),
+                message.kind,
+                REQUEST | ACK | message.flags,
+                self._sequence,
+                0,
+            )
             data += message.body
         self._socket.send(data)
         refused: OSError | None = None
@@ -288,7 +409,9 @@ class Netlink:
     def links(self) -> dict[int, tuple[str, int, bool]]:
         """Index -> name, flags, carrier of every interface."""
         self._sequence += 1
-        self._socket.send(struct.pack("=IHHII", 32, GETLINK, REQUEST | DUMP, self._sequence, 0) + _ifinfo(0))
+        self._socket.send(
+            struct.pack("=IHHII", 32, GETLINK, REQUEST | DUMP, self._sequence, 0) + _ifinfo(0)
+        )
         found: dict[int, tuple[str, int, bool]] = {}
         while True:
             for kind, _, body in _split(self._socket.recv(262_144)):
@@ -303,11 +426,14 @@ class Netlink:
 class LinkWatch:
     """Receives the interface events of the network namespace it was opened in."""
 
-    only: tuple[tuple[int, int, int, int], ...] = ()  # a filter in the kernel: sock_filter steps, none for everything
+    # a filter in the kernel: sock_filter steps, none for everything
+    only: tuple[tuple[int, int, int, int], ...] = ()
 
     def __init__(self) -> None:
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+            socket.AF_NETLINK,
+            socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
+            socket.NETLINK_ROUTE,
         )
         if self.only:
             code = b"".join(struct.pack("=HBBI", *step) for step in self.only)
@@ -323,7 +449,9 @@ class LinkWatch:
         self._socket.close()
 
     def read(self) -> Iterable[tuple[int, bool]]:
-        """Yield the index of each interface reported since the last call, and whether it is switched on."""
+        """Yield the index of each interface reported since the last call, and whether it is
+        switched on.
+        """
         while True:
             try:
                 data = self._socket.recv(65_536)
@@ -338,7 +466,8 @@ class LinkWatch:
 class AdminWatch(LinkWatch):
     """Receives only the events of interfaces being switched on or off.
 
-    Carrier comes and goes with every move of light; a filter in the kernel keeps that from waking the lab up.
+    Carrier comes and goes with every move of light; a filter in the kernel keeps that from waking
+    the lab up.
     """
 
     only = (

@@ -1,8 +1,8 @@
-"""The programs of jobs on an emulated host, as its first process treats them: stopped, continued, killed, slowed, put
-before others; and their clock.
+"""The programs of jobs on an emulated host, as its first process treats them: stopped, continued,
+killed, slowed, put before others; and their clock.
 
-A job's programs are known by the environment that the agent gives them. The shell around each, which notes its exit status, is the
-agent's and is left alone.
+A job's programs are known by the environment that the agent gives them. The shell around each,
+which notes its exit status, is the agent's and is left alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from emulators.fabric import linux
 from emulators.fabric.priority import Priority
 
 SLICE_S = 0.004
-"""How often a hog looks what programs used, and its shortest turn: about what the kernel's scheduler gives (base_slice_ns of
-sched(7))."""
+"""How often a hog looks what programs used, and its shortest turn: about what the kernel's
+scheduler gives (base_slice_ns of sched(7))."""
 LOOK_S = 0.2  # so often a hog looks for programs that have started
 ENVIRONMENT_BYTES = 1 << 20
 ROUNDS = 5  # of looking for programs started while the others were stopped
@@ -32,13 +32,22 @@ def ranks() -> dict[int, int]:
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError, ValueError):  # it has ended, or is no job's
             with Path(f"/proc/{pid}/environ").open("rb") as file:
-                texts = dict(word.partition(b"=")[::2] for word in file.read(ENVIRONMENT_BYTES).split(b"\0"))
+                texts = dict(
+                    word.partition(b"=")[::2] for word in file.read(ENVIRONMENT_BYTES).split(b"\0")
+                )
             if b"TESTBED_JOB_DIR" not in texts:
                 continue
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            parents[pid] = stat[stat.find("(") + 1 : stat.rfind(")")], int(stat[stat.rfind(")") + 2 :].split()[1])
+            parents[pid] = (
+                stat[stat.find("(") + 1 : stat.rfind(")")],
+                int(stat[stat.rfind(")") + 2 :].split()[1]),
+            )
             found[pid] = int(texts.get(b"LOCAL_RANK", b"0"))
-    return {pid: rank for pid, rank in found.items() if parents[pid][0] != "sh" or parents[pid][1] in found}
+    return {
+        pid: rank
+        for pid, rank in found.items()
+        if parents[pid][0] != "sh" or parents[pid][1] in found
+    }
 
 
 def _signal(pids: Collection[int], number: signal.Signals) -> None:
@@ -56,8 +65,8 @@ class Programs:
         self._clock = 0.0, 0.0, 0.0  # seconds ahead, how much more per second, since when
 
     def obey(self, request: Mapping[str, object]) -> dict[str, object]:
-        """Carry out a request: a `signal` to a `rank` or to `pids`, a `hog` that spares some, a `clock`,
-        `priority` for a time. Raises: OSError."""
+        """Carry out a request: a `signal` to a `rank` or to `pids`, a `hog` that spares some, a
+        `clock`, `priority` for a time. Raises: OSError."""
         match request:
             case {"do": "signal", "name": str(name), "rank": int(rank)}:
                 return {"pids": self._strike(signal.Signals[name], rank)}
@@ -65,7 +74,11 @@ class Programs:
                 _signal(pids, signal.Signals[name])
             case {"do": "hog", "threads": int(threads), "sparing": list(sparing)}:
                 self._slow(threads, frozenset(sparing))
-            case {"do": "clock", "ahead_s": int() | float() as ahead_s, "rate": int() | float() as rate}:
+            case {
+                "do": "clock",
+                "ahead_s": int() | float() as ahead_s,
+                "rate": int() | float() as rate,
+            }:
                 self._clock = float(ahead_s), float(rate), time.monotonic()
                 self.set_clock(always=True)
             case {"do": "priority", "user": str(user), "for_s": int() | float() as for_s}:
@@ -78,7 +91,9 @@ class Programs:
         return {}
 
     def set_clock(self, *, always: bool = False) -> None:
-        """Give programs started from now on the clock they are to have. Raises: OSError - the kernel has no time namespaces."""
+        """Give programs started from now on the clock they are to have. Raises: OSError - the
+        kernel has no time namespaces.
+        """
         ahead_s, rate, since_s = self._clock
         if not always and not rate:
             return
@@ -112,9 +127,10 @@ class Programs:
 def _compete(threads: int, sparing: frozenset[int]) -> int:
     """Take turns with the host's jobs, as so many busy threads would on a processor of its own.
 
-    All hosts share the machine's processors, where busy threads would slow every host down, and where a program waits for its turn
-    anyway. So the jobs' programs are stopped for `threads` times as long as they ran or waited for a processor, and one program
-    spins with the lowest priority, on one processor, to be seen.
+    All hosts share the machine's processors, where busy threads would slow every host down, and
+    where a program waits for its turn anyway. So the jobs' programs are stopped for `threads` times
+    as long as they ran or waited for a processor, and one program spins with the lowest priority,
+    on one processor, to be seen.
     """
     linux.close_all_but(set())
     os.setsid()
@@ -131,7 +147,14 @@ def _compete(threads: int, sparing: frozenset[int]) -> int:
         wanted = runnable(victims)
         if victims and not wanted:  # a kernel without these figures: as if they never slept
             owed_s += threads * SLICE_S
-        owed_s += threads * max((ns - before[thread] for thread, ns in wanted.items() if thread in before), default=0) / 1e9
+        owed_s += (
+            threads
+            * max(
+                (ns - before[thread] for thread, ns in wanted.items() if thread in before),
+                default=0,
+            )
+            / 1e9
+        )
         before = wanted
         if owed_s >= SLICE_S:
             _signal(victims, signal.SIGSTOP)
@@ -142,7 +165,9 @@ def _compete(threads: int, sparing: frozenset[int]) -> int:
 
 
 def runnable(pids: Collection[int]) -> dict[str, int]:
-    """How long (ns) each thread of these processes has run or waited for a processor (schedstat of proc(5))."""
+    """How long (ns) each thread of these processes has run or waited for a processor (schedstat of
+    proc(5)).
+    """
     found: dict[str, int] = {}
     for pid in pids:
         with suppress(OSError, ValueError):  # it has ended
@@ -160,7 +185,8 @@ def _spin() -> int:
     Path("/proc/self/comm").write_text("spin")
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # busy on all of them, changes of links take 0.3 s (RCU)
+        # busy on all of them, changes of links take 0.3 s (RCU)
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         Path("/proc/self/autogroup").write_text("19")
     while True:
         pass

@@ -13,19 +13,25 @@ SERVER = "/usr/sbin/sshd"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The lab's own keys, in OpenSSH form: the one that may log in, and each host's (private, public) key."""
+    """The lab's own keys, in OpenSSH form: the one that may log in, and each host's (private,
+    public) key.
+    """
 
     client_public: str
     hosts: Mapping[str, tuple[str, str]]
 
 
 def ensure_keys(state: Path, listeners: Mapping[str, int]) -> Keys:
-    """Make the missing keys in `state` and write its known_hosts for the front doors (host -> loopback port)."""
+    """Make the missing keys in `state` and write its known_hosts for the front doors (host ->
+    loopback port).
+    """
     return _keys(state, "host_keys", "known_hosts", listeners)
 
 
 def ensure_device_keys(state: Path, listeners: Mapping[str, int]) -> Keys:
-    """Do the same for the devices that are reached over SSH (device -> loopback port): known_hosts_devices."""
+    """Do the same for the devices that are reached over SSH (device -> loopback port):
+    known_hosts_devices.
+    """
     return _keys(state, "device_keys", "known_hosts_devices", listeners)
 
 
@@ -34,7 +40,10 @@ def _keys(state: Path, kept: str, known_hosts: str, listeners: Mapping[str, int]
     folder = state / kept
     folder.mkdir(mode=0o700, exist_ok=True)
     hosts = {name: _pair(folder / name, name) for name in listeners}
-    lines = (f"[127.0.0.1]:{port} {' '.join(hosts[name][1].split()[:2])}\n" for name, port in listeners.items())
+    lines = (
+        f"[127.0.0.1]:{port} {' '.join(hosts[name][1].split()[:2])}\n"
+        for name, port in listeners.items()
+    )
     write_private(state / known_hosts, "".join(lines))
     return Keys(client, hosts)
 
@@ -56,7 +65,9 @@ def _pair(path: Path, comment: str) -> tuple[str, str]:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         key = Ed25519PrivateKey.generate()
-        secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+        secret = key.private_bytes(
+            form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()
+        )
         shown = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
         write_private(path, secret.decode())
         write_private(public, f"{shown.decode()} {comment}\n")
@@ -73,7 +84,8 @@ def server_config() -> str:
             "PermitRootLogin prohibit-password",
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
-            "KexAlgorithms curve25519-sha256",  # the post-quantum default costs a cold connection 80 ms
+            # the post-quantum default costs a cold connection 80 ms
+            "KexAlgorithms curve25519-sha256",
             "UsePAM no",
             "UseDNS no",
             "StrictModes no",

@@ -1,4 +1,6 @@
-"""The header of a function's packets, and which packets are well formed at all (docs/reference/functions-dialect.md)."""
+"""The header of a function's packets, and which packets are well formed at all
+(docs/reference/functions-dialect.md).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Sums of integer vectors in a fixed number of slots: pure, by SwitchML's idea (NSDI 2021), with chunks known by number.
+"""Sums of integer vectors in a fixed number of slots: pure, by SwitchML's idea (NSDI 2021), with
+chunks known by number.
 
-A slot has two places, one for each version. A chunk may begin only when the one before it in the slot is complete, so whoever sends
-it has the sum of the one whose place it takes: a place is never emptied while somebody may still ask for its sum.
+A slot has two places, one for each version. A chunk may begin only when the one before it in the
+slot is complete, so whoever sends it has the sum of the one whose place it takes: a place is never
+emptied while somebody may still ask for its sum.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ UNUSED = -1
 
 
 class Added(NamedTuple):
-    """What came of a part. verdict: the counter's name; packet: header room and the sum, if it is to be sent."""
+    """What came of a part. verdict: the counter's name; packet: header room and the sum, if it is
+    to be sent.
+    """
 
     verdict: str
     packet: memoryview | None = None
 
 
 class Pool:
-    """The slots of one allocation. Its memory is allocated once: 2 x slots x (slot_bytes + a header)."""
+    """The slots of one allocation. Its memory is allocated once: 2 x slots x (slot_bytes + a
+    header).
+    """
 
     def __init__(self, workers: int, slots: int, slot_bytes: int) -> None:
         self._all = (1 << workers) - 1
@@ -41,10 +47,12 @@ class Pool:
         self._bytes = [0] * len(self._packets)
 
     def add(self, worker: int, epoch: int, chunk: int, part: memoryview) -> Added:
-        """Add a worker's part (int32, 1 to slot_bytes / 4 of them) of a chunk, unless it is there already or cannot belong here.
+        """Add a worker's part (int32, 1 to slot_bytes / 4 of them) of a chunk, unless it is there
+        already or cannot belong here.
 
-        Verdicts: `added`; `sums` - it was the last one, for everybody; `duplicates` - it is in, others are not; `repeated` - the
-        same with the sum, for this worker; `stale`, `early`, `mismatched` - dropped.
+        Verdicts: `added`; `sums` - it was the last one, for everybody; `duplicates` - it is in,
+        others are not; `repeated` - the same with the sum, for this worker; `stale`, `early`,
+        `mismatched` - dropped.
         """
         if epoch > self._epoch:
             self._epoch = epoch
@@ -58,13 +66,19 @@ class Pool:
             if len(part) != self._bytes[place]:
                 return Added("mismatched")
             if self._seen[place] & bit:
-                return Added("repeated", self._sum(place)) if self._seen[place] == self._all else Added("duplicates")
+                return (
+                    Added("repeated", self._sum(place))
+                    if self._seen[place] == self._all
+                    else Added("duplicates")
+                )
             values = self._values[place][: len(part) // 4]
             np.add(values, np.frombuffer(part, "<i4"), out=values)
             self._seen[place] |= bit
         elif chunk < held:
             return Added("stale")
-        elif chunk < self._slots or (self._chunk[other] == chunk - self._slots and self._seen[other] == self._all):
+        elif chunk < self._slots or (
+            self._chunk[other] == chunk - self._slots and self._seen[other] == self._all
+        ):
             self._chunk[place], self._seen[place], self._bytes[place] = chunk, bit, len(part)
             self._packets[place][HEADER_BYTES : HEADER_BYTES + len(part)] = part
         else:

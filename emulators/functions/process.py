@@ -1,4 +1,6 @@
-"""The process of a packet switch's functions: its sockets, and who gets how much of its attention."""
+"""The process of a packet switch's functions: its sockets, and who gets how much of its
+attention.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from emulators.functions.switch import Peer, Switch
 MOST_CONNECTIONS = 32
 SILENT_S = 600.0
 TICK_S = 0.5  # leases end no later than this after their time
-BURST, REQUESTS = 256, 8  # datagrams, and requests of a connection, before the others have their turn
+# datagrams, and requests of a connection, before the others have their turn
+BURST, REQUESTS = 256, 8
 ORDER_BYTES = 65_536
 DATAGRAM_BYTES = 65_536
 
 
 class _Client:
-    """A control connection. It is not read while it does not take its answers, so it holds a line and an answer at most."""
+    """A control connection. It is not read while it does not take its answers, so it holds a line
+    and an answer at most.
+    """
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection, self.heard_s = connection, now
@@ -30,7 +35,9 @@ class _Client:
         self.ended = False
 
     def advance(self, control: Control, now: float, readable: bool) -> bool:
-        """Send, read and answer a little; False: the conversation is over. The last answer is left to the next turn."""
+        """Send, read and answer a little; False: the conversation is over. The last answer is left
+        to the next turn.
+        """
         try:
             if readable and not self.unsent:
                 data = self.connection.recv(LINE_BYTES)

@@ -1,6 +1,8 @@
-"""The functions of a packet switch: who has how much of its memory and until when, and what becomes of each packet.
+"""The functions of a packet switch: who has how much of its memory and until when, and what becomes
+of each packet.
 
-Pure: packets and times come in, packets go out through a function; the process around it is in process.py.
+Pure: packets and times come in, packets go out through a function; the process around it is in
+process.py.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Denied(Exception):
 
 @dataclass(slots=True)
 class Allocation:
-    """What a job has of the switch. size: slots or entries; ends_s: when its lease ends (s, monotonic)."""
+    """What a job has of the switch. size: slots or entries; ends_s: when its lease ends (s,
+    monotonic).
+    """
 
     number: int
     token: bytes
@@ -68,7 +72,9 @@ class Allocation:
 class Switch:
     """One packet switch with functions. functions: as in the inventory, the most of everything."""
 
-    def __init__(self, functions: Mapping[str, Mapping[str, int]], send: Send, seed: int = 1) -> None:
+    def __init__(
+        self, functions: Mapping[str, Mapping[str, int]], send: Send, seed: int = 1
+    ) -> None:
         self.functions = functions
         self.loss = 0.0
         """Share (0 to 1) of the packets lost, each way: a fault of the emulator."""
@@ -77,33 +83,66 @@ class Switch:
         self._send = send
         self._chance = random.Random(seed).random
         self._numbers = count(1)
-        most = max((f.get("slot_bytes", f.get("entry_bytes", 0)) for f in functions.values()), default=0)
+        most = max(
+            (f.get("slot_bytes", f.get("entry_bytes", 0)) for f in functions.values()), default=0
+        )
         self._answer = memoryview(bytearray(HEADER_BYTES + most))
 
     # ---- control
 
     def free(self, function: str) -> dict[str, int]:
         """What is not allocated of a function, by the dialect's keys."""
-        most, held = self.functions[function], [a.size for a in self.allocations.values() if a.function == function]
+        most, held = (
+            self.functions[function],
+            [a.size for a in self.allocations.values() if a.function == function],
+        )
         if function == "cache":
             return {"free_entries": most["entries"] - sum(held)}
         return {"free_slots": most["slots"] - sum(held), "free_jobs": most["jobs"] - len(held)}
 
-    def allocate(self, function: str, job: str, workers: tuple[str, ...], size: int, lease_s: float, now: float) -> Allocation:
+    def allocate(
+        self,
+        function: str,
+        job: str,
+        workers: tuple[str, ...],
+        size: int,
+        lease_s: float,
+        now: float,
+    ) -> Allocation:
         """Give a job slots or entries. Raises: Denied."""
         self.expire(now)
         if function not in self.functions:
             raise Denied("absent", f"no function {function} here, but {', '.join(self.functions)}")
         if any(a.job == job and a.function == function for a in self.allocations.values()):
-            raise Denied("exists", f"job {job} has an allocation of {function}; release it, or wait for the end of its lease")
+            raise Denied(
+                "exists",
+                f"job {job} has an allocation of {function}; release it, or wait for the end of its lease",
+            )
         free, what = self.free(function), "entries" if function == "cache" else "slots"
         if size > (left := free[f"free_{what}"]):
-            raise Denied("full", f"{size} {what} wanted, {left} of {self.functions[function][what]} are free")
+            raise Denied(
+                "full", f"{size} {what} wanted, {left} of {self.functions[function][what]} are free"
+            )
         if not free.get("free_jobs", 1) or len(self.allocations) >= MOST_ALLOCATIONS:
             most = self.functions[function].get("jobs", MOST_ALLOCATIONS)
-            raise Denied("full", f"{min(most, MOST_ALLOCATIONS)} jobs have allocations; no more at a time")
-        memory = Cache(size) if function == "cache" else Pool(len(workers), size, self.functions[function]["slot_bytes"])
-        made = Allocation(next(self._numbers), secrets.token_bytes(8), function, job, workers, size, now + lease_s, memory)
+            raise Denied(
+                "full", f"{min(most, MOST_ALLOCATIONS)} jobs have allocations; no more at a time"
+            )
+        memory = (
+            Cache(size)
+            if function == "cache"
+            else Pool(len(workers), size, self.functions[function]["slot_bytes"])
+        )
+        made = Allocation(
+            next(self._numbers),
+            secrets.token_bytes(8),
+            function,
+            job,
+            workers,
+            size,
+            now + lease_s,
+            memory,
+        )
         self.allocations[made.number] = made
         return made
 
@@ -130,11 +169,21 @@ class Switch:
         self.expire(now)
         found: list[dict[str, object]] = []
         for each in self.allocations.values():
-            facts = {"allocation": each.number, "function": each.function, "job": each.job, "workers": len(each.workers)}
-            size = {"entries" if each.function == "cache" else "slots": each.size, "lease_left_s": round(each.ends_s - now, 3)}
+            facts = {
+                "allocation": each.number,
+                "function": each.function,
+                "job": each.job,
+                "workers": len(each.workers),
+            }
+            size = {
+                "entries" if each.function == "cache" else "slots": each.size,
+                "lease_left_s": round(each.ends_s - now, 3),
+            }
             names = ("packets_in", "bytes_in", "packets_out", "bytes_out", *COUNTED[each.function])
             stored = {"stored": len(each.memory)} if isinstance(each.memory, Cache) else {}
-            found.append({**facts, **size, **{name: each.counted[name] for name in names}, **stored})
+            found.append(
+                {**facts, **size, **{name: each.counted[name] for name in names}, **stored}
+            )
         return found
 
     def total(self) -> dict[str, int]:
@@ -145,13 +194,18 @@ class Switch:
         self.expire(now)
         found = self.allocations.get(number)
         if found is None or not compare_digest(found.token, token):
-            raise Denied("unknown", f"no allocation {number} with this token: released, its lease over, or never made")
+            raise Denied(
+                "unknown",
+                f"no allocation {number} with this token: released, its lease over, or never made",
+            )
         return found
 
     # ---- data
 
     def receive(self, packet: memoryview, source: Peer) -> None:
-        """Take a datagram from the segment. What is not as the dialect says is counted, and gets no answer."""
+        """Take a datagram from the segment. What is not as the dialect says is counted, and gets no
+        answer.
+        """
         self.totals["packets_in"] += 1
         if self.loss and self._chance() < self.loss:
             self.totals["lost"] += 1
@@ -172,10 +226,15 @@ class Switch:
         memory, payload = found.memory, packet[HEADER_BYTES:]
         most = self.functions[found.function]
         if isinstance(memory, Pool):
-            fits = header.kind == ADD and 0 < header.length <= most["slot_bytes"] and not header.length % 4
+            fits = (
+                header.kind == ADD
+                and 0 < header.length <= most["slot_bytes"]
+                and not header.length % 4
+            )
         else:
             fits = header.epoch == 0 and (
-                (header.kind == GET and not header.length) or (header.kind == PUT and 0 < header.length <= most["entry_bytes"])
+                (header.kind == GET and not header.length)
+                or (header.kind == PUT and 0 < header.length <= most["entry_bytes"])
             )
         if not fits:
             self.totals["malformed"] += 1
@@ -188,7 +247,9 @@ class Switch:
         else:
             self._look_up(found, memory, header, payload)
 
-    def _aggregate(self, found: Allocation, pool: Pool, header: Header, payload: memoryview) -> None:
+    def _aggregate(
+        self, found: Allocation, pool: Pool, header: Header, payload: memoryview
+    ) -> None:
         verdict, packet = pool.add(header.worker, header.epoch, header.number, payload)
         found.counted["added" if verdict == "sums" else verdict] += 1
         found.counted["duplicates"] += verdict == "repeated"
@@ -203,7 +264,9 @@ class Switch:
         for worker in receivers:
             self._reply(found, packet, header._replace(kind=SUM, worker=worker))
 
-    def _look_up(self, found: Allocation, cache: Cache, header: Header, payload: memoryview) -> None:
+    def _look_up(
+        self, found: Allocation, cache: Cache, header: Header, payload: memoryview
+    ) -> None:
         if header.kind == PUT:
             found.counted["puts"] += 1
             found.counted["evicted"] += cache.put(header.number, bytes(payload))

@@ -1,7 +1,8 @@
 """`python -m emulators.generate`: write the inventory directory of an emulated lab of any size.
 
-Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches (split faceplate: 1..N in,
-N+1..2N out), the others Calient (duplex faceplate, AIDs shelf.module.port). With --driver all devices are of that driver.
+Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches
+(split faceplate: 1..N in, N+1..2N out), the others Calient (duplex faceplate, AIDs
+shelf.module.port). With --driver all devices are of that driver.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CALIENT_MODULE = 8  # ports per module
 FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
 FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
-"""Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none that a lab has by default."""
+"""Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none
+that a lab has by default.
+"""
 
 
 def polatis_size(hosts: int) -> int:
@@ -48,7 +51,9 @@ def is_polatis(device: int, devices: int) -> bool:
 
 
 def generate(out: Path, wanted: Wanted) -> None:
-    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`. Raises ValueError: no such lab; nothing is written."""
+    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`. Raises ValueError: no
+    such lab; nothing is written.
+    """
     texts = {"hosts": hosts_yml, "devices": _devices, "fibres": _fibres, "emulator": _emulator}
     files = {out / f"{stem}.yml": text(wanted) for stem, text in texts.items()}
     out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +81,10 @@ def hosts_yml(wanted: Wanted) -> str:
     # Rings go round both ways on each of two planes, every order on a lane of its own.
     lanes = max(ports, *(2 * spec.ports for spec in wanted.electrical if spec.ports > 1), 1)
     names = [f"opt{p}" for p in range(1, ports + 1)]
-    names += [f"el{p}" for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))]
+    names += [
+        f"el{p}"
+        for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))
+    ]
     opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
     # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
     known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
@@ -100,10 +108,23 @@ def hosts_yml(wanted: Wanted) -> str:
         f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
     ]
     if wanted.partitions:
-        if wrong := next((f"{name}: {lane}" for name, own, _ in wanted.partitions for lane in own if lane >= lanes), ""):
+        if wrong := next(
+            (
+                f"{name}: {lane}"
+                for name, own, _ in wanted.partitions
+                for lane in own
+                if lane >= lanes
+            ),
+            "",
+        ):
             raise ValueError(f"--partition {wrong}: a host has the lanes 0 to {lanes - 1}")
-        each = (f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}" for name, own, share in wanted.partitions)
-        lines.append(f"        testbed_partitions: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ...")
+        each = (
+            f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}"
+            for name, own, share in wanted.partitions
+        )
+        lines.append(
+            f"        testbed_partitions: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ..."
+        )
     lines.append("      hosts:")
     for number, port in enumerate(wanted.ssh_ports, 1):
         lines += [
@@ -130,7 +151,9 @@ def _devices(wanted: Wanted) -> str:
             lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}, {settle}}}")
         else:
             login = "username: admin, password: emulated"
-            lines.append(f"  ocs{number}: {{driver: calient-tl1, address: {address}, {login}, {settle}}}")
+            lines.append(
+                f"  ocs{number}: {{driver: calient-tl1, address: {address}, {login}, {settle}}}"
+            )
     return "\n".join([*lines, ""])
 
 
@@ -146,7 +169,11 @@ def _fibres(wanted: Wanted) -> str:
     for device in range(1, total + 1):
         lines.append(f"  # port {device} of every host -> ocs{device}")
         for host in range(1, count + 1):
-            enters, leaves = (str(host), str(size + host)) if is_polatis(device, total) else (calient_aid(host),) * 2
+            enters, leaves = (
+                (str(host), str(size + host))
+                if is_polatis(device, total)
+                else (calient_aid(host),) * 2
+            )
             name = host_name(host, count)
             lines.append(
                 f"  - {{name: f-{name}-p{device}, host: {name}, port: {device}, device: ocs{device}, "
@@ -154,7 +181,10 @@ def _fibres(wanted: Wanted) -> str:
             )
     if wanted.electrical:
         names = [host_name(host, count) for host in range(1, count + 1)]
-        rates, more = (total + 1, total * wanted.rate_mbps, wanted.rack), (wanted.control_ports, wanted.queue)
+        rates, more = (
+            (total + 1, total * wanted.rate_mbps, wanted.rack),
+            (wanted.control_ports, wanted.queue),
+        )
         lines += segments(wanted.electrical, names, *rates, *more)
     return "\n".join([*lines, ""])
 
@@ -175,7 +205,11 @@ def _emulator(wanted: Wanted) -> str:
     )
     for device in range(1, total + 1):
         polatis = is_polatis(device, total)
-        size = polatis_size(count) if polatis else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
+        size = (
+            polatis_size(count)
+            if polatis
+            else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
+        )
         bulk = "" if polatis else f", bulk_settle_s: {wanted.settle_s}"
         lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
     if wanted.lines:
@@ -190,10 +224,18 @@ def _emulator(wanted: Wanted) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write a lab; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m emulators.generate", description="Write the inventory of an emulated lab.")
-    parser.add_argument("--hosts", type=int, help="number of hosts, 1 to 250 (default 12, with --driver as many as fit, at most 8)")
+    parser = argparse.ArgumentParser(
+        prog="python -m emulators.generate", description="Write the inventory of an emulated lab."
+    )
     parser.add_argument(
-        "--ports", type=int, help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1 each)"
+        "--hosts",
+        type=int,
+        help="number of hosts, 1 to 250 (default 12, with --driver as many as fit, at most 8)",
+    )
+    parser.add_argument(
+        "--ports",
+        type=int,
+        help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1 each)",
     )
     parser.add_argument(
         "--driver",
@@ -203,7 +245,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="a lab whose devices are of this driver; given several times: of a device of each, at a port of every host of its own",
     )
     parser.add_argument(
-        "--look-ahead", action="store_true", help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)"
+        "--look-ahead",
+        action="store_true",
+        help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)",
     )
     parser.add_argument(
         "--electrical",
@@ -228,7 +272,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="what waits before each port and uplink of the packet switches, and how uplinks are shared: fifo, or job by job",
     )
     parser.add_argument(
-        "--wavelengths", type=int, default=0, help="with a --driver that routes spectrum: hosts send on so many wavelengths in turn"
+        "--wavelengths",
+        type=int,
+        default=0,
+        help="with a --driver that routes spectrum: hosts send on so many wavelengths in turn",
     )
     parser.add_argument(
         "--ring",
@@ -243,23 +290,42 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAME:LANES[:SHARE]",
         help="divide every host: a part with these lanes (0,1) and this share of its ports at packet switches; may be repeated",
     )
-    parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
-    parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
-        "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
+        "--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)"
     )
     parser.add_argument(
-        "--free-ports", action="store_true", help="take ports that are free now, so that several labs fit a machine"
+        "--port-base",
+        type=int,
+        default=22100,
+        help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)",
     )
-    parser.add_argument("--name", default="emulated", help="the name of a lab of Polatis and Calient switches (default emulated)")
+    parser.add_argument(
+        "--device-port-base",
+        type=int,
+        help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)",
+    )
+    parser.add_argument(
+        "--free-ports",
+        action="store_true",
+        help="take ports that are free now, so that several labs fit a machine",
+    )
+    parser.add_argument(
+        "--name",
+        default="emulated",
+        help="the name of a lab of Polatis and Calient switches (default emulated)",
+    )
     parser.add_argument(
         "--state",
         help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the lab's name)",
     )
     parser.add_argument(
-        "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
+        "--settle-s",
+        type=float,
+        help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)",
     )
-    parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
+    parser.add_argument(
+        "--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
     if options.driver and options.look_ahead:
@@ -267,11 +333,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.electrical and (options.driver or options.look_ahead):
         parser.error("--electrical is for labs of Polatis and Calient switches")
     if options.partition and not options.electrical:
-        parser.error("--partition divides hosts that meet at packet switches, which --electrical adds")
+        parser.error(
+            "--partition divides hosts that meet at packet switches, which --electrical adds"
+        )
     if options.queue and not options.electrical:
         parser.error("--queue is of packet switches, which --electrical adds")
     if options.ring and len(options.driver or ()) != 1:
-        parser.error("--ring takes one --driver, of modules that multiplex and demultiplex: lumentum-netconf")
+        parser.error(
+            "--ring takes one --driver, of modules that multiplex and demultiplex: lumentum-netconf"
+        )
     if options.ring:
         options.wavelengths = options.wavelengths or 2
         if options.ports not in (None, 2 * options.wavelengths):
@@ -280,8 +350,12 @@ def main(arguments: list[str] | None = None) -> int:
             )
         options.ports = 2 * options.wavelengths
     if len(options.driver or ()) > 1 and options.ports not in (None, len(options.driver)):
-        parser.error(f"--ports {options.ports}: a host has one port at a device of each --driver, {len(options.driver)} here")
-    if options.wavelengths < 0 or (options.wavelengths and not any(family(driver).spectral for driver in options.driver or ())):
+        parser.error(
+            f"--ports {options.ports}: a host has one port at a device of each --driver, {len(options.driver)} here"
+        )
+    if options.wavelengths < 0 or (
+        options.wavelengths and not any(family(driver).spectral for driver in options.driver or ())
+    ):
         parser.error("--wavelengths is a number above 0, for a --driver that routes spectrum")
     options.ports = options.ports or (2 if options.look_ahead else len(options.driver or ()) or 4)
     try:
@@ -290,24 +364,38 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error("at most 8 ports by --electrical, and racks of 1 host or more")
         kinds = [family(driver) for driver in options.driver or ()]
         options.hosts = options.hosts or (
-            6 if options.ring else min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12
+            6
+            if options.ring
+            else min(8, *map(most_hosts, kinds))
+            if kinds
+            else 6
+            if options.look_ahead
+            else 12
         )
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
             parser.error("1 to 250 hosts with 1 to 8 ports each")
-        write = write_ring if options.ring else write_lookahead if options.look_ahead else write_default
+        write = (
+            write_ring if options.ring else write_lookahead if options.look_ahead else write_default
+        )
         message = write_families(kinds, options) if kinds and not options.ring else write(options)
     except ValueError as problem:
         parser.error(str(problem))
     testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
-    print(f"{options.out}: {message}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
+    print(
+        f"{options.out}: {message}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start"
+    )
     return 0
 
 
 def line_of(text: str) -> tuple[int, float, int, float]:
-    """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises: ValueError."""
+    """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises:
+    ValueError.
+    """
     tokens = text.split(":")
     if len(tokens) not in (3, 4):
-        raise ValueError(f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01")
+        raise ValueError(
+            f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01"
+        )
     return int(tokens[0]), float(tokens[1]), int(tokens[2]), float(tokens[3]) if tokens[3:] else 0.0
 
 
@@ -316,16 +404,26 @@ def queue_of(text: str | None) -> tuple[int, str] | None:
     if text is None:
         return None
     kb, _, share = text.partition(":")
-    if not kb.isdecimal() or not LEAST_QUEUE_KB <= int(kb) <= MOST_QUEUE_KB or share not in ("", "fifo", "job"):
-        raise ValueError(f"--queue {text}: wanted KB, KB:fifo or KB:job, with KB from {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}")
+    if (
+        not kb.isdecimal()
+        or not LEAST_QUEUE_KB <= int(kb) <= MOST_QUEUE_KB
+        or share not in ("", "fifo", "job")
+    ):
+        raise ValueError(
+            f"--queue {text}: wanted KB, KB:fifo or KB:job, with KB from {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}"
+        )
     return int(kb), share or "fifo"
 
 
 def partition_of(text: str) -> tuple[str, tuple[int, ...], float]:
-    """A partition as `--partition` has it: its name, its lanes, and its share of a port, 0 without one. Raises: ValueError."""
+    """A partition as `--partition` has it: its name, its lanes, and its share of a port, 0 without
+    one. Raises: ValueError.
+    """
     found = re.fullmatch(r"([a-z][a-z0-9]*):(\d{1,2}(?:,\d{1,2})*)(?::(0\.\d{1,3}|1))?", text)
     if found is None:
-        raise ValueError(f"--partition {text}: wanted NAME:LANES or NAME:LANES:SHARE, such as a:0,1:0.5")
+        raise ValueError(
+            f"--partition {text}: wanted NAME:LANES or NAME:LANES:SHARE, such as a:0,1:0.5"
+        )
     return found[1], tuple(map(int, found[2].split(","))), float(found[3] or 0)
 
 
@@ -345,7 +443,11 @@ def write_default(options: argparse.Namespace) -> str:
             for k in range(1, options.ports + 1)
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
-    more = {"electrical": options.electrical, "rack": options.rack, "lines": tuple(map(line_of, options.line))}
+    more = {
+        "electrical": options.electrical,
+        "rack": options.rack,
+        "lines": tuple(map(line_of, options.line)),
+    }
     more |= {"control_ports": control_ports, "queue": queue_of(options.queue), "lab": options.name}
     more |= {"partitions": tuple(map(partition_of, options.partition))}
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.name}"
@@ -356,7 +458,9 @@ def write_default(options: argparse.Namespace) -> str:
 
 
 def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
-    """Write a lab of one family, or of several; return what it has. Raises ValueError: it cannot be wired."""
+    """Write a lab of one family, or of several; return what it has. Raises ValueError: it cannot be
+    wired.
+    """
     hosts, total = options.hosts, options.ports
     if options.free_ports:
         ports = free_ports(hosts + total)
@@ -366,7 +470,9 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
         base = 26_000 if options.device_port_base is None else options.device_port_base
         devices = tuple(base + k for k in range(1, total + 1))
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    wanted = Wanted(
+        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
+    )
     wanted = replace(wanted, wavelengths=options.wavelengths)
     texts = texts_of(kinds if len(kinds) > 1 else [*kinds] * total, wanted)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -376,7 +482,9 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
 
 
 def write_ring(options: argparse.Namespace) -> str:
-    """Write a ring of wavelength-selective switches; return what it has. Raises ValueError: it cannot be."""
+    """Write a ring of wavelength-selective switches; return what it has. Raises ValueError: it
+    cannot be.
+    """
     total = 2 * options.hosts
     if options.free_ports:
         ports = free_ports(options.hosts + total)
@@ -386,27 +494,44 @@ def write_ring(options: argparse.Namespace) -> str:
         base = 26_000 if options.device_port_base is None else options.device_port_base
         devices = tuple(base + k for k in range(1, total + 1))
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
-    texts = texts_of_ring(family(options.driver[0]), replace(wanted, wavelengths=options.wavelengths))
+    wanted = Wanted(
+        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
+    )
+    texts = texts_of_ring(
+        family(options.driver[0]), replace(wanted, wavelengths=options.wavelengths)
+    )
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+    for name, text in {
+        "hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)),
+        **texts,
+    }.items():
         (options.out / name).write_text(text)
     return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {2 * total} trunks, {total} devices"
 
 
 def write_lookahead(options: argparse.Namespace) -> str:
-    """Write a lab with a patch panel behind 1x2 switches; return what it has. Raises ValueError: too many host ports."""
+    """Write a lab with a patch panel behind 1x2 switches; return what it has. Raises ValueError:
+    too many host ports.
+    """
     if options.free_ports:
         ports = free_ports(options.hosts + 2)
         ssh, devices = ports[: options.hosts], ports[options.hosts :]
     else:
         base = 26_000 if options.device_port_base is None else options.device_port_base
-        ssh, devices = tuple(options.port_base + n for n in range(1, options.hosts + 1)), (base + 1, base + 2)
+        ssh, devices = (
+            tuple(options.port_base + n for n in range(1, options.hosts + 1)),
+            (base + 1, base + 2),
+        )
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    wanted = Wanted(
+        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
+    )
     texts = texts_of_lookahead(wanted, options.ports)
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+    for name, text in {
+        "hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)),
+        **texts,
+    }.items():
         (options.out / name).write_text(text)
     fibres = options.hosts * options.ports
     return f"{options.hosts} hosts, {fibres} fibres, {4 * fibres} trunks, 2 devices"

@@ -1,8 +1,9 @@
-"""The inventory of a lab whose devices are of one family, or each of another, from the families' own descriptions.
+"""The inventory of a lab whose devices are of one family, or each of another, from the families'
+own descriptions.
 
-Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of its family's faceplate. Where that family
-routes spectrum, the k-th host sends in a slot of its own; where it has one common port, a passive coupler joins the hosts' fibres
-to it.
+Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of its
+family's faceplate. Where that family routes spectrum, the k-th host sends in a slot of its own;
+where it has one common port, a passive coupler joins the hosts' fibres to it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ SIZES = (4, 8, 9, 16, 20, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
+    """The lab to write. `state` is where its keys and its control socket live; ports are loopback
+    TCP ports.
 
-    settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
-    the devices; rack: hosts of a leaf switch; control_ports: where those with functions are controlled. lines: at a port number of
-    all hosts, delay (ms) and queue (packets). wavelengths: so many, which hosts take in turn where the devices route spectrum; 0:
-    each host has one of its own. queue: of the packet switches, as `electrical.segments`. partitions of every host: name, lanes,
-    share of a port.
+    settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own.
+    electrical: packet switches beside the devices; rack: hosts of a leaf switch; control_ports:
+    where those with functions are controlled. lines: at a port number of all hosts, delay (ms) and
+    queue (packets). wavelengths: so many, which hosts take in turn where the devices route
+    spectrum; 0: each host has one of its own. queue: of the packet switches, as
+    `electrical.segments`. partitions of every host: name, lanes, share of a port.
     """
 
     ssh_ports: tuple[int, ...]
@@ -61,23 +64,32 @@ def sizes(kind: Family) -> Iterator[str]:
 
 
 def most_hosts(kind: Family) -> int:
-    """Return how many hosts the largest device of the family takes, as many as there are slots at most."""
+    """Return how many hosts the largest device of the family takes, as many as there are slots at
+    most.
+    """
     most = max(_hosts_on(kind, size) for size in sizes(kind))
     return min(most, MOST_SLOTS) if kind.spectral else most
 
 
 def size_for(kind: Family, hosts: int) -> str:
-    """Return the usual size if it takes that many hosts, else the smallest that does. Raises ValueError: none does."""
+    """Return the usual size if it takes that many hosts, else the smallest that does. Raises
+    ValueError: none does.
+    """
     if hosts > most_hosts(kind):
         raise ValueError(f"a {kind.driver} takes at most {most_hosts(kind)} hosts, not {hosts}")
     return next(size for size in sizes(kind) if _hosts_on(kind, size) >= hosts)
 
 
 def texts_of(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
-    """Return devices.yml, fibres.yml and emulator.yml; kinds: of each device. Raises ValueError: too many hosts for one of them."""
+    """Return devices.yml, fibres.yml and emulator.yml; kinds: of each device. Raises ValueError:
+    too many hosts for one of them.
+    """
     hosts = len(wanted.ssh_ports)
     names = [f"{'wss' if kind.spectral else 'ocs'}{number}" for number, kind in enumerate(kinds, 1)]
-    ones = {name: (kind, port) for name, kind, port in zip(names, kinds, wanted.device_ports, strict=True)}
+    ones = {
+        name: (kind, port)
+        for name, kind, port in zip(names, kinds, wanted.device_ports, strict=True)
+    }
     fitting = {name: size_for(kind, hosts) for name, (kind, _) in ones.items()}
     fibres: list[str] = []
     trunks: list[str] = []
@@ -86,7 +98,15 @@ def texts_of(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
         trunks += _trunks(kind, name)
     return {
         "devices.yml": devices_of(ones, wanted),
-        "fibres.yml": "\n".join([*_about_fibres(kinds), "fibres:", *fibres, *(["trunks:", *trunks] if trunks else []), ""]),
+        "fibres.yml": "\n".join(
+            [
+                *_about_fibres(kinds),
+                "fibres:",
+                *fibres,
+                *(["trunks:", *trunks] if trunks else []),
+                "",
+            ]
+        ),
         "emulator.yml": emulator_of(ones, wanted, fitting),
     }
 
@@ -107,8 +127,12 @@ def _hosts_on(kind: Family, size: str) -> int:
     return len(egress) if kind.coupler else min(len(ingress), len(egress))
 
 
-def devices_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, meter_db: float = 0.0) -> str:
-    """Return devices.yml. meter_db: accuracy of their meters, where the driver has none of its own."""
+def devices_of(
+    ones: Mapping[str, tuple[Family, int]], wanted: Wanted, meter_db: float = 0.0
+) -> str:
+    """Return devices.yml. meter_db: accuracy of their meters, where the driver has none of its
+    own.
+    """
     lines = [
         "# The optical devices: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
         f"lab: {wanted.lab}",
@@ -145,12 +169,18 @@ def _about_fibres(kinds: Sequence[Family]) -> Iterator[str]:
         yield "# trunks: one fibre each, from an egress of a device to an ingress."
 
 
-def _fibres(kind: Family, size: str, device: str, number: int, hosts: int, wavelengths: int) -> Iterator[str]:
+def _fibres(
+    kind: Family, size: str, device: str, number: int, hosts: int, wavelengths: int
+) -> Iterator[str]:
     ingress, egress = _plugs(kind, size)
     yield f"  # port {number} of every host -> {device}"
     for host in range(1, hosts + 1):
         name = host_name(host, hosts)
-        slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * ((host - 1) % wavelengths)}, m: {SLOT_M}}}, " if kind.spectral else ""
+        slot = (
+            f"slot: {{n: {FIRST_N + SLOT_STEP_N * ((host - 1) % wavelengths)}, m: {SLOT_M}}}, "
+            if kind.spectral
+            else ""
+        )
         yield (
             f"  - {{name: f-{name}-p{number}, host: {name}, port: {number}, device: {device}, "
             f'enters: "{ingress[0 if kind.coupler else host - 1]}", leaves: "{egress[host - 1]}", '
@@ -164,7 +194,9 @@ def _trunks(kind: Family, device: str) -> Iterator[str]:
         yield f"  - {{name: t-{device}-{number}, {ends}, length_m: 2.0}}"
 
 
-def emulator_of(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str]) -> str:
+def emulator_of(
+    ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str]
+) -> str:
     lines = [
         "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
         "hosts: true            # false: serve the devices alone",

@@ -1,8 +1,10 @@
-"""The inventory of a look-ahead lab: a robotic patch panel, and a 1x2 switch before it at every host port, as TopoOpt proposes.
+"""The inventory of a look-ahead lab: a robotic patch panel, and a 1x2 switch before it at every
+host port, as TopoOpt proposes.
 
-The switches are ports of one fast matrix, `flip1`, which the inventory's `directions` make a bank of: a host's light goes on to
-side A or to side B, and what comes back from either goes to the host. Both sides end at the panel `robot1`, A at the first half of
-its ports, B at the second: whatever side is lit, the robot can wire the other.
+The switches are ports of one fast matrix, `flip1`, which the inventory's `directions` make a bank
+of: a host's light goes on to side A or to side B, and what comes back from either goes to the host.
+Both sides end at the panel `robot1`, A at the first half of its ports, B at the second: whatever
+side is lit, the robot can wire the other.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of a Polatis, as in `emula
 
 
 def texts_of_lookahead(wanted: Wanted, ports: int) -> dict[str, str]:
-    """Return devices.yml, fibres.yml and emulator.yml. `wanted.device_ports`: of flip1 and robot1. Raises ValueError: too large."""
+    """Return devices.yml, fibres.yml and emulator.yml. `wanted.device_ports`: of flip1 and robot1.
+    Raises ValueError: too large.
+    """
     hosts = len(wanted.ssh_ports)
     count = hosts * ports
     size = next((size for size in SIZES if size >= 3 * count), None)
@@ -54,7 +58,11 @@ def _devices(wanted: Wanted, count: int, size: int) -> Iterator[str]:
 
 def _fibres(hosts: int, ports: int, size: int) -> Iterator[str]:
     count = hosts * ports
-    numbered = [(host_name(host, hosts), port) for host in range(1, hosts + 1) for port in range(1, ports + 1)]
+    numbered = [
+        (host_name(host, hosts), port)
+        for host in range(1, hosts + 1)
+        for port in range(1, ports + 1)
+    ]
     yield "# The cables: one duplex fibre per line, between a port of a host and its 1x2 switch."
     yield "# trunks: one fibre each way between either side of every switch and the panel."
     yield "fibres:"

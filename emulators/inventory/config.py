@@ -1,7 +1,8 @@
-"""Read the inventory directory: the parts of hosts.yml, devices.yml and fibres.yml that the emulators need, and emulator.yml.
+"""Read the inventory directory: the parts of hosts.yml, devices.yml and fibres.yml that the
+emulators need, and emulator.yml.
 
-The emulated lab is a separate program and trusts nothing else; the full check of an inventory, with positions and suggestions,
-is the job of the program under test.
+The emulated lab is a separate program and trusts nothing else; the full check of an inventory, with
+positions and suggestions, is the job of the program under test.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from emulators.optics.light import edges_mhz, fibre_loss_db
 MOST_SEGMENTS = 250
 """Of those with functions: their number is an octet of an address."""
 LEAST_QUEUE_KB, MOST_QUEUE_KB = 68, 1 << 20
-"""The kernel hands over up to 64 kB of TCP at once, counted with a header for each packet: a shorter queue would drop all of it."""
+"""The kernel hands over up to 64 kB of TCP at once, counted with a header for each packet: a
+shorter queue would drop all of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """An emulated host. `interfaces` maps port number to interface name. job_user: whom its jobs run as."""
+    """An emulated host. `interfaces` maps port number to interface name. job_user: whom its jobs
+    run as.
+    """
 
     name: str
     number: int
@@ -40,7 +45,8 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """An emulated switch and where it answers. `overrides` go to its plant unchanged; key_file: the key its driver logs in with.
+    """An emulated switch and where it answers. `overrides` go to its plant unchanged; key_file: the
+    key its driver logs in with.
 
     time_scale: how much faster than a real one it runs.
     """
@@ -62,9 +68,11 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Fibre:
-    """A duplex cable: the host's light enters the device at `enters`; light leaving at `leaves` reaches the host.
+    """A duplex cable: the host's light enters the device at `enters`; light leaving at `leaves`
+    reaches the host.
 
-    slot: edges (MHz) of what the host's transmitter sends; None: light of no known frequency. loss_db: in one direction.
+    slot: edges (MHz) of what the host's transmitter sends; None: light of no known frequency.
+    loss_db: in one direction.
     """
 
     name: str
@@ -79,7 +87,9 @@ class Fibre:
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """One fibre from an egress of a device to an ingress of another device, or of the same. loss_db: less its amplifier's gain."""
+    """One fibre from an egress of a device to an ingress of another device, or of the same.
+    loss_db: less its amplifier's gain.
+    """
 
     name: str
     source: tuple[str, str]
@@ -89,7 +99,9 @@ class Trunk:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What waits before each port and uplink of a segment: its limit (bytes). share: `fifo` or `job`, of uplinks."""
+    """What waits before each port and uplink of a segment: its limit (bytes). share: `fifo` or
+    `job`, of uplinks.
+    """
 
     limit_bytes: int
     share: str
@@ -97,10 +109,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Packet switches that join host ports. `ports` maps a host to its port; rates are per direction.
+    """Packet switches that join host ports. `ports` maps a host to its port; rates are per
+    direction.
 
-    racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one switch. functions: what the switch
-    does with packets, and how much of it; control_port: the loopback port where that is asked for.
+    racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one
+    switch. functions: what the switch does with packets, and how much of it; control_port: the
+    loopback port where that is asked for.
     """
 
     name: str
@@ -139,13 +153,24 @@ class LabConfig:
 def read_config(inventory: Path) -> LabConfig:
     """Read an inventory directory.
 
-    Raises: BadInventory - a file is missing, is not YAML, or describes something that cannot be emulated.
+    Raises: BadInventory - a file is missing, is not YAML, or describes something that cannot be
+    emulated.
     """
     inventory = inventory.resolve()
-    hosts_file, devices_file, fibres_file = (mapping(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres"))
+    hosts_file, devices_file, fibres_file = (
+        mapping(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres")
+    )
     extra = mapping(inventory / "emulator.yml") if (inventory / "emulator.yml").exists() else {}
     problems: list[str] = []
-    unknown = set(extra) - {"hosts", "seed", "link_rate_mbps", "mtu", "devices", "reserve_core", "lines"}
+    unknown = set(extra) - {
+        "hosts",
+        "seed",
+        "link_rate_mbps",
+        "mtu",
+        "devices",
+        "reserve_core",
+        "lines",
+    }
     problems += [f"emulator.yml: {key}: unknown setting" for key in sorted(unknown)]
 
     hosts: dict[str, HostConfig] = {}
@@ -160,19 +185,26 @@ def read_config(inventory: Path) -> LabConfig:
                 number=int(facts["testbed_host_id"]),
                 ssh_port=int(facts["ansible_port"]),
                 mgmt_address=str(facts["testbed_mgmt_address"]),
-                interfaces={int(number): str(port["interface"]) for number, port in facts["testbed_ports"].items()},
+                interfaces={
+                    int(number): str(port["interface"])
+                    for number, port in facts["testbed_ports"].items()
+                },
                 job_user=str(facts.get("testbed_job_user", "testbed-job")),
             )
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"hosts.yml: {name}: {_text(problem)}")
         if facts.get("ansible_host", "127.0.0.1") not in ("127.0.0.1", "localhost"):
-            problems.append(f"hosts.yml: {name}: ansible_host is {facts['ansible_host']}; an emulated host answers on 127.0.0.1")
+            problems.append(
+                f"hosts.yml: {name}: ansible_host is {facts['ansible_host']}; an emulated host answers on 127.0.0.1"
+            )
     if len(keys) > 1 or (hosts and not any(keys)):
         problems.append(
             "hosts.yml: all emulated hosts need the same ansible_ssh_private_key_file: its folder keeps the lab's state"
         )
     if users - {"root"}:
-        problems.append(f"hosts.yml: ansible_user: emulated hosts know only root, not {', '.join(sorted(users - {'root'}))}")
+        problems.append(
+            f"hosts.yml: ansible_user: emulated hosts know only root, not {', '.join(sorted(users - {'root'}))}"
+        )
 
     overrides = extra.get("devices") or {}
     devices: dict[str, DeviceConfig] = {}
@@ -181,7 +213,10 @@ def read_config(inventory: Path) -> LabConfig:
             devices[name] = _device(name, entry, overrides.get(name) or {})
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"devices.yml: {name}: {_text(problem)}")
-    problems += [f"emulator.yml: devices: {name} is not in devices.yml" for name in sorted(set(overrides) - set(devices))]
+    problems += [
+        f"emulator.yml: devices: {name} is not in devices.yml"
+        for name in sorted(set(overrides) - set(devices))
+    ]
 
     fibres: list[Fibre] = []
     for entry in fibres_file.get("fibres") or []:
@@ -191,9 +226,13 @@ def read_config(inventory: Path) -> LabConfig:
             problems.append(f"fibres.yml: {entry}: {_text(problem)}")
             continue
         if fibre.host not in hosts or fibre.port not in hosts[fibre.host].interfaces:
-            problems.append(f"fibres.yml: {fibre.name}: no port {fibre.port} on a host {fibre.host} in hosts.yml")
+            problems.append(
+                f"fibres.yml: {fibre.name}: no port {fibre.port} on a host {fibre.host} in hosts.yml"
+            )
         if fibre.device not in devices:
-            problems.append(f"fibres.yml: {fibre.name}: device {fibre.device} is not in devices.yml")
+            problems.append(
+                f"fibres.yml: {fibre.name}: device {fibre.device} is not in devices.yml"
+            )
         fibres.append(fibre)
     trunks: list[Trunk] = []
     for entry in fibres_file.get("trunks") or []:
@@ -215,8 +254,13 @@ def read_config(inventory: Path) -> LabConfig:
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"fibres.yml: segments: {entry}: {_text(problem)}")
     problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
-    rate_bps, mtu = round(float(extra.get("link_rate_mbps", 250)) * 1_000_000), int(extra.get("mtu", 9000))
-    problems += [f"fibres.yml: {s.name}: {why}" for s in segments if (why := too_large(s.functions, mtu))]
+    rate_bps, mtu = (
+        round(float(extra.get("link_rate_mbps", 250)) * 1_000_000),
+        int(extra.get("mtu", 9000)),
+    )
+    problems += [
+        f"fibres.yml: {s.name}: {why}" for s in segments if (why := too_large(s.functions, mtu))
+    ]
     if any(segment.functions for segment in segments[MOST_SEGMENTS:]):
         problems.append(f"fibres.yml: segments: only the first {MOST_SEGMENTS} may have functions")
     rates = dict.fromkeys(((f.host, f.port) for f in fibres), rate_bps) | {
@@ -232,7 +276,9 @@ def read_config(inventory: Path) -> LabConfig:
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
 
-    key = Path(next(iter(keys)) if keys else "~/.local/state/testbed/emulated/id_ed25519").expanduser()
+    key = Path(
+        next(iter(keys)) if keys else "~/.local/state/testbed/emulated/id_ed25519"
+    ).expanduser()
     return LabConfig(
         inventory=inventory,
         state=(inventory / key).parent,
@@ -250,7 +296,9 @@ def read_config(inventory: Path) -> LabConfig:
     )
 
 
-def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _hosts(
+    group: Mapping[str, Any], inherited: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the hosts of an Ansible group and its children, each with the variables it inherits."""
     facts = {**inherited, **(group.get("vars") or {})}
     for name, own in (group.get("hosts") or {}).items():
@@ -262,43 +310,85 @@ def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[t
 def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> DeviceConfig:
     driver = str(entry["driver"])
     baud = family(driver).baud if driver in WHERE else DEFAULT_BAUD
-    address, key_file = parse(str(entry["address"]), baud), str((entry.get("options") or {}).get("key_file", ""))
+    address, key_file = (
+        parse(str(entry["address"]), baud),
+        str((entry.get("options") or {}).get("key_file", "")),
+    )
     username, password = (overrides.get(key, entry.get(key)) for key in ("username", "password"))
     time_scale = float(entry.get("time_scale", 1.0))
     if not 0 < time_scale < float("inf"):
         raise ValueError(f"time_scale {time_scale:g}: wanted more than 0")
     if address.scheme in ("ssh", "netconf"):  # the transport asks for them, not the device
-        overrides = {key: value for key, value in overrides.items() if key not in ("username", "password")}
+        overrides = {
+            key: value for key, value in overrides.items() if key not in ("username", "password")
+        }
     return DeviceConfig(name, driver, address, username, password, overrides, key_file, time_scale)
 
 
 def _fibre(entry: Mapping[str, Any]) -> Fibre:
-    name, host, device, enters, leaves = (str(entry[k]) for k in ("name", "host", "device", "enters", "leaves"))
-    return Fibre(name, host, int(entry["port"]), device, enters, leaves, _slot(entry.get("slot")), _loss_db(entry))
+    name, host, device, enters, leaves = (
+        str(entry[k]) for k in ("name", "host", "device", "enters", "leaves")
+    )
+    return Fibre(
+        name,
+        host,
+        int(entry["port"]),
+        device,
+        enters,
+        leaves,
+        _slot(entry.get("slot")),
+        _loss_db(entry),
+    )
 
 
 def _trunk(entry: Mapping[str, Any]) -> Trunk:
-    (one, egress), (other, ingress) = ((str(entry[end]["device"]), str(entry[end]["port"])) for end in ("from", "to"))
-    return Trunk(str(entry["name"]), (one, egress), (other, ingress), _loss_db(entry) - float(entry.get("gain_db", 0.0)))
+    (one, egress), (other, ingress) = (
+        (str(entry[end]["device"]), str(entry[end]["port"])) for end in ("from", "to")
+    )
+    return Trunk(
+        str(entry["name"]),
+        (one, egress),
+        (other, ingress),
+        _loss_db(entry) - float(entry.get("gain_db", 0.0)),
+    )
 
 
 def _segment(entry: Mapping[str, Any]) -> Segment:
-    ports = [(host, int(number)) for host, _, number in (str(port).rpartition(":p") for port in entry["ports"])]
+    ports = [
+        (host, int(number))
+        for host, _, number in (str(port).rpartition(":p") for port in entry["ports"])
+    ]
     if len(dict(ports)) < len(ports):
         raise ValueError("a host has two ports there")
-    racks = tuple((tuple(map(str, rack["hosts"])), _bps(rack["uplink_mbps"])) for rack in entry.get("racks") or ())
+    racks = tuple(
+        (tuple(map(str, rack["hosts"])), _bps(rack["uplink_mbps"]))
+        for rack in entry.get("racks") or ()
+    )
     if racks and sorted(host for hosts, _ in racks for host in hosts) != sorted(dict(ports)):
         raise ValueError("every host is in one rack, or there are no racks")
-    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks, *read_offer(entry), _queue(entry.get("queue")))
+    return Segment(
+        str(entry["name"]),
+        dict(ports),
+        _bps(entry["link_mbps"]),
+        racks,
+        *read_offer(entry),
+        _queue(entry.get("queue")),
+    )
 
 
 def _queue(given: object) -> Queue | None:
     if given is None:
         return None
-    if not isinstance(given, Mapping) or not set(given) <= {"kb", "share"} or given.get("share", "fifo") not in ("fifo", "job"):
+    if (
+        not isinstance(given, Mapping)
+        or not set(given) <= {"kb", "share"}
+        or given.get("share", "fifo") not in ("fifo", "job")
+    ):
         raise ValueError(f"queue {given}: wanted {{kb: 128, share: fifo}} or share: job")
     if type(given.get("kb")) is not int or not LEAST_QUEUE_KB <= given["kb"] <= MOST_QUEUE_KB:
-        raise ValueError(f"queue of {given.get('kb')} kB: wanted {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}, a whole number")
+        raise ValueError(
+            f"queue of {given.get('kb')} kB: wanted {LEAST_QUEUE_KB} to {MOST_QUEUE_KB}, a whole number"
+        )
     return Queue(given["kb"] * 1024, str(given.get("share", "fifo")))
 
 
@@ -308,7 +398,9 @@ def _bps(mbps: Any) -> int:
     return round(float(mbps) * 1_000_000)
 
 
-def _unplugged(segments: list[Segment], others: list[Fibre | Trunk], hosts: Mapping[str, HostConfig]) -> Iterator[str]:
+def _unplugged(
+    segments: list[Segment], others: list[Fibre | Trunk], hosts: Mapping[str, HostConfig]
+) -> Iterator[str]:
     """Report cables of segments that have no port, or whose name is taken."""
     taken = {(cable.host, cable.port): cable.name for cable in others if isinstance(cable, Fibre)}
     names = {cable.name for cable in others}
@@ -333,7 +425,11 @@ def _loss_db(entry: Mapping[str, Any]) -> float:
 def _slot(given: object) -> tuple[int, int] | None:
     if given is None:
         return None
-    if not isinstance(given, Mapping) or set(given) != {"n", "m"} or not all(type(v) is int for v in given.values()):
+    if (
+        not isinstance(given, Mapping)
+        or set(given) != {"n", "m"}
+        or not all(type(v) is int for v in given.values())
+    ):
         raise ValueError(f"slot {given}: wanted {{n: -280, m: 4}}, whole numbers")
     if given["m"] < 1:
         raise ValueError(f"slot {given}: m is 1 or more")
@@ -341,7 +437,9 @@ def _slot(given: object) -> tuple[int, int] | None:
 
 
 def _twice(fibres: list[Fibre], trunks: list[Trunk]) -> Iterator[str]:
-    """Report plugs that would have to be in two sockets. A passive coupler joins fibres whose light has different frequencies."""
+    """Report plugs that would have to be in two sockets. A passive coupler joins fibres whose light
+    has different frequencies.
+    """
     seen: dict[tuple[str, str, str], list[Fibre | Trunk]] = {}
     cables: list[Fibre | Trunk] = [*fibres, *trunks]
     for cable in cables:

@@ -18,20 +18,26 @@ class BadInventory(ValueError):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Tags that only Ansible can read (`!vault`, `!unsafe`) are dropped here; emulator.yml may give the value."""
+    """Tags that only Ansible can read (`!vault`, `!unsafe`) are dropped here; emulator.yml may give
+    the value.
+    """
 
 
 _Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
 def mapping(path: Path) -> dict[str, Any]:
-    """Return what a file says. Raises: BadInventory - it is missing, cannot be read, or is no mapping in YAML."""
+    """Return what a file says. Raises: BadInventory - it is missing, cannot be read, or is no
+    mapping in YAML.
+    """
     try:
         text = _text(path)
         _check_depth(text)
         content = yaml.load(text, Loader=_Loader)
     except FileNotFoundError:
-        raise BadInventory(f"{path}: no such file; an inventory directory has hosts.yml, devices.yml and fibres.yml") from None
+        raise BadInventory(
+            f"{path}: no such file; an inventory directory has hosts.yml, devices.yml and fibres.yml"
+        ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
         raise BadInventory(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
     if not isinstance(content, dict):
@@ -52,9 +58,13 @@ def _text(path: Path) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """libyaml's composer calls itself and has no limit of its own. Raises: yaml.YAMLError - not YAML, or nested too deep."""
+    """libyaml's composer calls itself and has no limit of its own. Raises: yaml.YAMLError - not
+    YAML, or nested too deep.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > MAX_DEPTH:
             raise yaml.YAMLError(f"nested deeper than {MAX_DEPTH} levels, from{event.start_mark}")

@@ -1,4 +1,6 @@
-"""Lines with delay, as `lines` of emulator.yml describes them. fabric/line.py is one; fabric/relay.py carries the packets."""
+"""Lines with delay, as `lines` of emulator.yml describes them. fabric/line.py is one;
+fabric/relay.py carries the packets.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from typing import Any
 LINE_KEYS = frozenset({"ports", "delay_ms", "queue_packets", "rate_mbps", "loss"})
 MOST_PACKETS, MOST_DELAY_MS = 10_000, 10_000
 LINE_PACKETS_S, RELAY_PACKETS_S = 2_000, 8_000
-"""Largest packets a second that one port's line, and all of them, may carry: a program moves them, beside a lab on two cores."""
+"""Largest packets a second that one port's line, and all of them, may carry: a program moves them,
+beside a lab on two cores.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LineConfig:
-    """What the traffic of `ports` (host, number) passes on its way out: a queue of packets, a rate, a time in one direction (s).
+    """What the traffic of `ports` (host, number) passes on its way out: a queue of packets, a rate,
+    a time in one direction (s).
 
     loss: the share (0 to 1) that is lost at random.
     """
@@ -36,14 +41,21 @@ def read_line(entry: Any, rates: Mapping[tuple[str, int], int]) -> LineConfig:
         raise TypeError("wanted {ports, delay_ms, queue_packets}")
     if unknown := sorted(set(entry) - LINE_KEYS):
         raise ValueError(f"{unknown[0]}: unknown; known are {', '.join(sorted(LINE_KEYS))}")
-    ports = tuple((host, int(number)) for host, _, number in (str(port).rpartition(":p") for port in entry["ports"]))
+    ports = tuple(
+        (host, int(number))
+        for host, _, number in (str(port).rpartition(":p") for port in entry["ports"])
+    )
     for host, number in ports:
         if (host, number) not in rates:
             raise ValueError(f"no cable at port {number} of a host {host}")
     if not ports:
         raise ValueError("ports: at least one is needed")
     given = entry.get("rate_mbps")
-    rate_bps = min(rates[port] for port in ports) if given is None else _number(entry, "rate_mbps", 0.001, 100_000) * 1e6
+    rate_bps = (
+        min(rates[port] for port in ports)
+        if given is None
+        else _number(entry, "rate_mbps", 0.001, 100_000) * 1e6
+    )
     if not rate_bps:
         raise ValueError("rate_mbps is missing, and the ports have no limit of their own")
     return LineConfig(
@@ -56,7 +68,9 @@ def read_line(entry: Any, rates: Mapping[tuple[str, int], int]) -> LineConfig:
 
 
 def overloaded(lines: Sequence[LineConfig], mtu: int) -> Iterator[str]:
-    """Say which ports have two lines, and which lines are too fast for the program that moves their packets."""
+    """Say which ports have two lines, and which lines are too fast for the program that moves their
+    packets.
+    """
     for (host, number), count in Counter(port for line in lines for port in line.ports).items():
         if count > 1:
             yield f"{host}:p{number} has {count} lines"

@@ -17,7 +17,9 @@ HEADERS_BYTES = 60  # of IP, UDP and the function
 
 
 def read_offer(entry: Mapping[str, Any]) -> tuple[dict[str, dict[str, int]], int]:
-    """The functions of a segment's entry, and the loopback port of their control; 0 without functions. Raises: ValueError."""
+    """The functions of a segment's entry, and the loopback port of their control; 0 without
+    functions. Raises: ValueError.
+    """
     given = entry.get("functions") or {}
     if not given:
         return {}, 0
@@ -28,13 +30,21 @@ def read_offer(entry: Mapping[str, Any]) -> tuple[dict[str, dict[str, int]], int
         if not isinstance(most, Mapping) or set(most) != set(RANGES[name]):
             raise ValueError(f"function {name}: wanted {', '.join(RANGES[name])}")
         for key, (least, highest) in RANGES[name].items():
-            if type(most[key]) is not int or not least <= most[key] <= highest or (key == "slot_bytes" and most[key] % 4):
+            if (
+                type(most[key]) is not int
+                or not least <= most[key] <= highest
+                or (key == "slot_bytes" and most[key] % 4)
+            ):
                 fours = ", a multiple of 4" if key == "slot_bytes" else ""
-                raise ValueError(f"function {name}: {key} {most[key]}: wanted {least} to {highest}{fours}")
+                raise ValueError(
+                    f"function {name}: {key} {most[key]}: wanted {least} to {highest}{fours}"
+                )
         found[name] = dict(most)
     at = re.fullmatch(r"([^:]+):(\d{1,5})", str(entry.get("address", "")))
     if at is None or at[1] not in LOOPBACK or not 0 < int(at[2]) < 65_536:
-        raise ValueError(f"address {entry.get('address')}: emulated functions are controlled at 127.0.0.1:PORT")
+        raise ValueError(
+            f"address {entry.get('address')}: emulated functions are controlled at 127.0.0.1:PORT"
+        )
     return found, int(at[2])
 
 

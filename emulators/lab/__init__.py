@@ -1,1 +1,3 @@
-"""The running lab: devices and fabric together, its control socket, the faults of hosts and links."""
+"""The running lab: devices and fabric together, its control socket, the faults of hosts and
+links.
+"""

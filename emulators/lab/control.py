@@ -1,15 +1,16 @@
-"""The lab's control socket: inspect the lab, inject faults, stop it. One JSON object per line, answered by one.
+"""The lab's control socket: inspect the lab, inject faults, stop it. One JSON object per line,
+answered by one.
 
-{"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is no bad request if the machine
-failed us. Ops: status, glass, writes, history {device},
-settle {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind, ...},
-faults.remove {device, number} (host instead of device for faults of hosts and links), faults.list, truth {device},
-fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up}, queue.share {share},
-queue.job {hosts}, priority {for_s}, host.sshd {host, up, slow_s}, host.down {host}, stop.
-What changed the lab is kept in a log, which faults.list returns.
+{"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is
+no bad request if the machine failed us. Ops: status, glass, writes, history {device}, settle
+{device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind,
+...}, faults.remove {device, number} (host instead of device for faults of hosts and links),
+faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
+queue.share {share}, queue.job {hosts}, priority {for_s}, host.sshd {host, up, slow_s}, host.down
+{host}, stop. What changed the lab is kept in a log, which faults.list returns.
 
-The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and the boot clock only
-(time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
+The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and
+the boot clock only (time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
 """
 
 from __future__ import annotations
@@ -38,26 +39,47 @@ from emulators.optics.rotorplant import RotorPlant
 
 Fields = dict[str, object]
 Request = Mapping[str, object]
-CHANGES = frozenset({"faults.add", "faults.remove", "fibre", "fibre.swap", "link", "host.sshd", "host.down", "power"})
+CHANGES = frozenset(
+    {
+        "faults.add",
+        "faults.remove",
+        "fibre",
+        "fibre.swap",
+        "link",
+        "host.sshd",
+        "host.down",
+        "power",
+    }
+)
 """Requests that are kept in the log: the lab is not as it was built."""
 
 
 def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
     """Faults as `faults.add` and `faults.remove` speak of them, by number."""
-    return [{"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults]
+    return [
+        {"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults
+    ]
 
 
 def _schedule(plant: Optic) -> Fields | None:
-    """The schedule by which a device turns: times in ns of CLOCK_MONOTONIC, slots from the first; None at rest."""
+    """The schedule by which a device turns: times in ns of CLOCK_MONOTONIC, slots from the first;
+    None at rest.
+    """
     schedule = plant.schedule if isinstance(plant, RotorPlant) else None
     if schedule is None:
         return None
-    times = {"start_ns": schedule.start_ns, "dwell_ns": schedule.dwell_ns, "dark_window_ns": schedule.dark_window_ns}
+    times = {
+        "start_ns": schedule.start_ns,
+        "dwell_ns": schedule.dwell_ns,
+        "dark_window_ns": schedule.dark_window_ns,
+    }
     return {**times, "slots": [sorted(schedule.map(step)) for step in range(len(schedule.slots))]}
 
 
 def _functions(process: Functions) -> Fields:
-    """What a packet switch's functions are doing; `running` false, and why, if they answer nothing."""
+    """What a packet switch's functions are doing; `running` false, and why, if they answer
+    nothing.
+    """
     try:
         return {"running": True, "pid": process.pid, **process.order(do="state")}
     except OSError as problem:
@@ -65,7 +87,9 @@ def _functions(process: Functions) -> Fields:
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:
-    """Whether the client is the lab's own user or root, by the kernel's word (SO_PEERCRED, unix(7))."""
+    """Whether the client is the lab's own user or root, by the kernel's word (SO_PEERCRED,
+    unix(7)).
+    """
     sock = writer.get_extra_info("socket")
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return uid in (0, os.geteuid())
@@ -114,7 +138,10 @@ class Control:
         self._talks.add(task)
         task.add_done_callback(self._talks.discard)
         if not _ours(writer):
-            writer.write(json.dumps({"ok": False, "error": "this lab belongs to another user"}).encode() + b"\n")
+            writer.write(
+                json.dumps({"ok": False, "error": "this lab belongs to another user"}).encode()
+                + b"\n"
+            )
             writer.close()
             return
         try:
@@ -149,7 +176,11 @@ class Control:
                 self._injector.note(op, {k: v for k, v in request.items() if k != "op"} | numbered)
             return {"ok": True, **done}
         except KeyError as problem:
-            return {"ok": False, "bad_request": True, "error": f"{op}: {problem.args[0]} is missing"}
+            return {
+                "ok": False,
+                "bad_request": True,
+                "error": f"{op}: {problem.args[0]} is missing",
+            }
         except (ValueError, TypeError) as problem:
             return {"ok": False, "bad_request": True, "error": str(problem)}
         except OSError as problem:
@@ -200,7 +231,9 @@ class Control:
             "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
             "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
             "segments": [{**asdict(s), "cables": sorted(s.cables)} for s in lab.config.segments],
-            "queues": {"share": dict(fabric.queues.shares), "jobs": fabric.queues.jobs} if fabric else {},
+            "queues": {"share": dict(fabric.queues.shares), "jobs": fabric.queues.jobs}
+            if fabric
+            else {},
             "functions": {name: _functions(process) for name, process in lab.functions.items()},
             "unplugged": sorted(lab.unplugged),
         }
@@ -212,7 +245,10 @@ class Control:
         """
         server = self._server(request)
         return {
-            "history": [[server.shown_s(e.at_s) if e.what == "broken" else e.at_s, e.what, *e.pair] for e in server.plant.history]
+            "history": [
+                [server.shown_s(e.at_s) if e.what == "broken" else e.at_s, e.what, *e.pair]
+                for e in server.plant.history
+            ]
         }
 
     def _truth(self, request: Request) -> Fields:
@@ -220,7 +256,12 @@ class Control:
         server = self._server(request)
         plant, now = server.plant, time.monotonic()
         sessions = [
-            {"number": s.number, "user": s.user, "idle_s": round(max(0.0, now - s.last_s), 3), "queued": len(s.queue)}
+            {
+                "number": s.number,
+                "user": s.user,
+                "idle_s": round(max(0.0, now - s.last_s), 3),
+                "queued": len(s.queue),
+            }
             for s in server.dialect.sessions
         ]
         return {
@@ -233,7 +274,9 @@ class Control:
         }
 
     def _list_faults(self, _: Request) -> Fields:
-        faults = {name: _numbered(server.list_faults()) for name, server in self._lab.servers.items()}
+        faults = {
+            name: _numbered(server.list_faults()) for name, server in self._lab.servers.items()
+        }
         for name, found in self._injector.listed().items():
             faults[name] = [*faults.get(name, []), *found]
         return {"faults": faults, "log": list(self._injector.log)}
@@ -241,7 +284,9 @@ class Control:
     def _add_fault(self, request: Request) -> Fields:
         values = {k: v for k, v in request.items() if k not in ("op", "device", "host", "kind")}
         if "host" in request:
-            return {"number": self._injector.add(str(request["host"]), str(request["kind"]), values)}
+            return {
+                "number": self._injector.add(str(request["host"]), str(request["kind"]), values)
+            }
         return {"number": self._server(request).add_fault(str(request["kind"]), **values)}
 
     def _remove_fault(self, request: Request) -> Fields:
@@ -252,7 +297,9 @@ class Control:
         return {}
 
     def _power(self, request: Request) -> Fields:
-        """Set the power that a fibre brings to an ingress port; a null `dbm` is no light. `weaker_db`: that much less than now."""
+        """Set the power that a fibre brings to an ingress port; a null `dbm` is no light.
+        `weaker_db`: that much less than now.
+        """
         server, port = self._server(request), str(request["port"])
         if "weaker_db" in request:
             server.weaken_input(port, float(str(request["weaker_db"])))
@@ -262,13 +309,20 @@ class Control:
         return {}
 
     def _writes(self, _: Request) -> Fields:
-        """How many commands that change it each device received, and how often a port in use was driven."""
+        """How many commands that change it each device received, and how often a port in use was
+        driven.
+        """
         plants = {name: server.plant for name, server in self._lab.servers.items()}
         violations = {name: len(plant.violations) for name, plant in plants.items()}
-        return {"writes": {name: plant.writes for name, plant in plants.items()}, "violations": violations}
+        return {
+            "writes": {name: plant.writes for name, plant in plants.items()},
+            "violations": violations,
+        }
 
     def _pieces(self, request: Request) -> Fields:
-        """Set how a device sends its replies from now on: "whole", "split" at random places, or one "byte" at a time."""
+        """Set how a device sends its replies from now on: "whole", "split" at random places, or one
+        "byte" at a time.
+        """
         if (pieces := request["as"]) not in ("whole", "split", "byte"):
             raise BadRequest(f"pieces: as {pieces!r}: wanted whole, split or byte")
         self._server(request).chunking = pieces
@@ -278,7 +332,10 @@ class Control:
         """Give a device another switching time, and another time to boot."""
         seconds = float(str(request["s"]))
         server = self._server(request)
-        plant, server.dialect.boot_s = server.plant, float(str(request.get("boot_s", server.dialect.boot_s)))
+        plant, server.dialect.boot_s = (
+            server.plant,
+            float(str(request.get("boot_s", server.dialect.boot_s))),
+        )
         plant.settle_s = seconds
         if plant.bulk_settle_s is not None:
             plant.bulk_settle_s = float(str(request.get("bulk_s", seconds)))
@@ -299,30 +356,46 @@ class Control:
         return {"cut": sorted(lab.light.cut | lab.unplugged)}
 
     def _swap(self, request: Request) -> Fields:
-        lab, one, other, ends = self._lab, str(request["a"]), str(request["b"]), str(request.get("ends", "both"))
+        lab, one, other, ends = (
+            self._lab,
+            str(request["a"]),
+            str(request["b"]),
+            str(request.get("ends", "both")),
+        )
         for name in (one, other):
             if name not in lab.light.strands:
                 raise BadRequest(f"no fibre {name} between a host and a device")
         if ends not in ("both", "enters", "leaves") or one == other:
-            raise BadRequest(f"cannot swap {ends} of {one} and {other}: wanted both, enters or leaves of two fibres")
+            raise BadRequest(
+                f"cannot swap {ends} of {one} and {other}: wanted both, enters or leaves of two fibres"
+            )
         lab.swap(one, other, ends)
         return {"plugged": {name: lab.light.strands[name]._asdict() for name in (one, other)}}
 
     def _link(self, request: Request) -> Fields:
         """The port's link does not come up, whatever light arrives."""
         lab, port = self._lab, HostPort(str(request["host"]), int(str(request["port"])))
-        if port.host not in lab.config.hosts or port.port not in lab.config.hosts[port.host].interfaces:
+        if (
+            port.host not in lab.config.hosts
+            or port.port not in lab.config.hosts[port.host].interfaces
+        ):
             raise BadRequest(f"no port {port.port} on a host {port.host}")
         lab.kill(port, not request["up"])
         unplugged = [lab.fabric.cables[name] for name in lab.unplugged] if lab.fabric else []
-        return {"dead": sorted(f"{host}:p{number}" for host, number in (*lab.light.dead, *unplugged))}
+        return {
+            "dead": sorted(f"{host}:p{number}" for host, number in (*lab.light.dead, *unplugged))
+        }
 
     def _share(self, request: Request) -> Fields:
-        """Let all segments with `queue` in fibres.yml share uplinks by `fifo` or by `job`, in place of what is written there."""
+        """Let all segments with `queue` in fibres.yml share uplinks by `fifo` or by `job`, in place
+        of what is written there.
+        """
         fabric, how = self._lab.fabric, request["share"]
         if how not in ("fifo", "job"):
             raise BadRequest(f"queue.share: share {how!r}: wanted fifo or job")
-        if fabric is None or not any(segment.queue and segment.racks for segment in self._lab.config.segments):
+        if fabric is None or not any(
+            segment.queue and segment.racks for segment in self._lab.config.segments
+        ):
             raise BadRequest("queue.share: no segment here has racks and a queue in fibres.yml")
         return {"share": dict(fabric.share(str(how)))}
 

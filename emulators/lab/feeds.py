@@ -1,6 +1,8 @@
-"""The light that arrives at each ingress of each device: from the hosts' fibres and, over trunks, from other devices.
+"""The light that arrives at each ingress of each device: from the hosts' fibres and, over trunks,
+from other devices.
 
-So power meters behind a device show the light that it passes, and light too weak to pass it is missing further on.
+So power meters behind a device show the light that it passes, and light too weak to pass it is
+missing further on.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ LASER_DBM = 0.0  # power that a host's transmitter puts into its fibre
 
 
 class Feeds:
-    """Keeps the inputs of `servers` true while fibres are cut and transmitters fall silent, both as `fibre_plant` knows them."""
+    """Keeps the inputs of `servers` true while fibres are cut and transmitters fall silent, both as
+    `fibre_plant` knows them.
+    """
 
-    def __init__(self, config: LabConfig, servers: Mapping[str, DeviceServer], fibre_plant: FibrePlant) -> None:
+    def __init__(
+        self, config: LabConfig, servers: Mapping[str, DeviceServer], fibre_plant: FibrePlant
+    ) -> None:
         self._servers, self._fibre_plant = servers, fibre_plant
         self._fibres = config.fibres
         self._entering = self._plugged()
@@ -28,7 +34,9 @@ class Feeds:
             self._leaving.setdefault(trunk.source[0], []).append(trunk)
 
     def start(self) -> None:
-        """Set the inputs before the devices start; the trunks are dark until their devices report light."""
+        """Set the inputs before the devices start; the trunks are dark until their devices report
+        light.
+        """
         for plug in self._entering:
             self._servers[plug[0]].plant.set_beams(plug[1], self._arriving(plug))
         for device, trunks in self._leaving.items():
@@ -74,7 +82,8 @@ class Feeds:
         return tuple(
             Beam(LASER_DBM - fibre.loss_db - coupler_db, *(fibre.slot or ()))
             for fibre in fibres
-            if fibre.name not in self._fibre_plant.cut and HostPort(fibre.host, fibre.port) not in self._fibre_plant.silent
+            if fibre.name not in self._fibre_plant.cut
+            and HostPort(fibre.host, fibre.port) not in self._fibre_plant.silent
         )
 
     def _onward(self, device: str, now: float) -> None:
@@ -85,7 +94,10 @@ class Feeds:
         (device, egress), (other, ingress) = trunk.source, trunk.target
         beams: tuple[Beam, ...] = ()
         if trunk.name not in self._fibre_plant.cut:
-            beams = tuple(beam.weaker(trunk.loss_db) for beam in self._servers[device].plant.leaving(egress, now))
+            beams = tuple(
+                beam.weaker(trunk.loss_db)
+                for beam in self._servers[device].plant.leaving(egress, now)
+            )
         server = self._servers[other]
         version = server.plant.version
         server.plant.set_beams(ingress, beams)

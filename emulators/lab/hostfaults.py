@@ -1,7 +1,9 @@
-"""The faults of hosts and links, each with a name. A fault is a name, a place, times and numbers; injector.py carries them out.
+"""The faults of hosts and links, each with a name. A fault is a name, a place, times and numbers;
+injector.py carries them out.
 
-Times: `at_s` (seconds from now until it begins), `for_s` (how long it lasts; None: until removed), `per_s` (it comes again this
-often), `count` (this many times in all), `probability` (of each time, seeded). A storm draws other faults, their hosts and times.
+Times: `at_s` (seconds from now until it begins), `for_s` (how long it lasts; None: until removed),
+`per_s` (it comes again this often), `count` (this many times in all), `probability` (of each time,
+seeded). A storm draws other faults, their hosts and times.
 """
 
 from __future__ import annotations
@@ -79,7 +81,11 @@ class HostFault:
     def reported(self) -> dict[str, object]:
         """The fields that matter to its kind and are set."""
         fields = {"kind", *(name for names in _TAKES[self.kind] for name in names)}
-        return {name: value for name, value in dataclasses.asdict(self).items() if name in fields and value is not None}
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name in fields and value is not None
+        }
 
 
 def _finite(value: Any) -> float:
@@ -121,20 +127,28 @@ _RANGES: Mapping[str, tuple[float, float, str]] = {
 
 
 def host_fault(kind: str, host: str, config: LabConfig, **values: object) -> HostFault:
-    """Return the fault of `host` so described; host: EVERYWHERE for a storm, or for a tor a segment's name.
+    """Return the fault of `host` so described; host: EVERYWHERE for a storm, or for a tor a
+    segment's name.
 
-    Raises ValueError: an unknown name, field, host or port; a number out of range; times that do not go together.
+    Raises ValueError: an unknown name, field, host or port; a number out of range; times that do
+    not go together.
     """
     if kind not in HOST_FAULTS:
         near = difflib.get_close_matches(kind, sorted(HOST_FAULTS), 1)
         raise ValueError(
             f"no fault of a host is named {kind!r}"
-            + (f"; did you mean {near[0]}?" if near else f"; one of {', '.join(sorted(HOST_FAULTS))}")
+            + (
+                f"; did you mean {near[0]}?"
+                if near
+                else f"; one of {', '.join(sorted(HOST_FAULTS))}"
+            )
         )
     needs, may = _TAKES[kind]
     values = {name: value for name, value in values.items() if value is not None}
     if unknown := sorted(set(values) - needs - may):
-        raise ValueError(f"fault {kind}: takes no {unknown[0]}; it takes {', '.join(sorted(needs | may))}")
+        raise ValueError(
+            f"fault {kind}: takes no {unknown[0]}; it takes {', '.join(sorted(needs | may))}"
+        )
     rank = values.get("rank")
     if isinstance(rank, str) and "/" in rank:
         if rank.partition("/")[0] != host:
@@ -166,7 +180,11 @@ def _check_times(made: HostFault) -> None:
         return
     if made.per_s is None and made.count not in (None, 1):
         raise ValueError(f"fault {made.kind}: count {made.count}: how often? give per_s (--per)")
-    if made.per_s is not None and made.kind not in ONCE and not (made.for_s is not None and made.for_s < made.per_s):
+    if (
+        made.per_s is not None
+        and made.kind not in ONCE
+        and not (made.for_s is not None and made.for_s < made.per_s)
+    ):
         raise ValueError(
             f"fault {made.kind}: comes every {made.per_s:g} s: give for_s (--for), less than that, so that it ends before"
         )
@@ -179,7 +197,9 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
     if made.kind.startswith("function-"):
         able = [segment.name for segment in config.segments if segment.functions]
         if host not in able:
-            raise ValueError(f"fault {made.kind}: no segment {host} with functions; there are {', '.join(able) or 'none'}")
+            raise ValueError(
+                f"fault {made.kind}: no segment {host} with functions; there are {', '.join(able) or 'none'}"
+            )
         return
     if made.kind == "storm" and host == EVERYWHERE:
         return
@@ -190,15 +210,20 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
         raise ValueError(f"fault {made.kind}: no port {made.port} on {host}; it has {place}")
 
 
-def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[str, frozenset[HostPort]]:
-    """The packet switch next to host `at` (the one at `port`), or segment `at`: its name, and the host ports plugged into it.
+def switch_ports(
+    config: LabConfig, at: str, port: int | None = None
+) -> tuple[str, frozenset[HostPort]]:
+    """The packet switch next to host `at` (the one at `port`), or segment `at`: its name, and the
+    host ports plugged into it.
 
     Raises ValueError: there is none, or several.
     """
     for segment in config.segments:
         if segment.name == at:
             if segment.racks:
-                raise ValueError(f"fault tor: segment {at} has a switch for each rack: name a host of the rack instead")
+                raise ValueError(
+                    f"fault tor: segment {at} has a switch for each rack: name a host of the rack instead"
+                )
             return f"segment {at}", frozenset(HostPort(*each) for each in segment.ports.items())
     near = [s for s in config.segments if at in s.ports and port in (None, s.ports[at])]
     if not near:
@@ -207,11 +232,15 @@ def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[s
         raise ValueError(f"fault tor: no packet switch at {where}; segments: {known}")
     if len(near) > 1:
         place = ", ".join(f"{s.name} at port {s.ports[at]}" for s in near)
-        raise ValueError(f"fault tor: {at} is plugged into several packet switches ({place}): which port?")
+        raise ValueError(
+            f"fault tor: {at} is plugged into several packet switches ({place}): which port?"
+        )
     segment = near[0]
     for number, (hosts, _) in enumerate(segment.racks, 1):
         if at in hosts:
-            return f"segment {segment.name} rack {number}", frozenset(HostPort(h, segment.ports[h]) for h in hosts)
+            return f"segment {segment.name} rack {number}", frozenset(
+                HostPort(h, segment.ports[h]) for h in hosts
+            )
     return f"segment {segment.name}", frozenset(HostPort(*each) for each in segment.ports.items())
 
 
@@ -219,8 +248,8 @@ def switch_ports(config: LabConfig, at: str, port: int | None = None) -> tuple[s
 class Effects:
     """What the active faults do together.
 
-    rates: bits per second; losses: 0 to 1; threads: of hogs, by host; clocks: seconds ahead, and how much more per second;
-    functions: the share that a segment's functions lose.
+    rates: bits per second; losses: 0 to 1; threads: of hogs, by host; clocks: seconds ahead, and
+    how much more per second; functions: the share that a segment's functions lose.
     """
 
     rates: Mapping[HostPort, int]
@@ -232,7 +261,9 @@ class Effects:
 
 
 def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effects:
-    """What these faults (host, fault) do together: the slowest rate, independent losses, all threads."""
+    """What these faults (host, fault) do together: the slowest rate, independent losses, all
+    threads.
+    """
     rates: dict[HostPort, int] = {}
     losses: dict[HostPort, float] = {}
     down: set[HostPort] = set()
@@ -259,12 +290,22 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
     return Effects(rates, losses, frozenset(down), threads, clocks, functions)
 
 
-def drawn(chance: random.Random, storm: HostFault, where: str, config: LabConfig) -> tuple[str, HostFault]:
+def drawn(
+    chance: random.Random, storm: HostFault, where: str, config: LabConfig
+) -> tuple[str, HostFault]:
     """A host and a fault on it, at random: one that ends by itself, or a rank that is killed."""
     host = chance.choice(sorted(config.hosts)) if where == EVERYWHERE else where
     ports = sorted(config.hosts[host].interfaces)
     electrical = {s.ports[host]: s.rate_bps for s in config.segments if host in s.ports}
-    kinds = ["slow-link", "loss", "link-down", "cpu-hog", "hang-rank", "kill-rank", *(["tor"] if electrical else [])]
+    kinds = [
+        "slow-link",
+        "loss",
+        "link-down",
+        "cpu-hog",
+        "hang-rank",
+        "kill-rank",
+        *(["tor"] if electrical else []),
+    ]
     kind, port = chance.choice(kinds if ports else kinds[3:]), chance.choice(ports or [0])
     mean_s = storm.seconds if storm.seconds is not None else (storm.per_s or 0.0) / 10
     for_s, percent = chance.expovariate(1 / mean_s), chance.uniform(0.1, 1)
@@ -277,7 +318,9 @@ def drawn(chance: random.Random, storm: HostFault, where: str, config: LabConfig
         "cpu-hog": {"threads": threads},
         "tor": {"port": chance.choice(sorted(electrical or [0]))},
     }
-    return host, HostFault(kind, for_s=None if kind in ONCE else max(1e-3, for_s), **numbers.get(kind, {}))
+    return host, HostFault(
+        kind, for_s=None if kind in ONCE else max(1e-3, for_s), **numbers.get(kind, {})
+    )
 
 
 class Event(NamedTuple):
@@ -304,7 +347,9 @@ class _Armed:
 
     @property
     def next_s(self) -> float:
-        return {"waiting": self.begins_s, "active": min(self.ends_s, self.draws_s)}.get(self.state, math.inf)
+        return {"waiting": self.begins_s, "active": min(self.ends_s, self.draws_s)}.get(
+            self.state, math.inf
+        )
 
     @property
     def spent(self) -> bool:
@@ -335,21 +380,40 @@ class HostFaults:
         return advanced
 
     def remove(self, number: int) -> list[Event]:
-        """Disarm fault `number`, with what it drew if it is a storm; return what ends by that. Raises KeyError: there is none."""
+        """Disarm fault `number`, with what it drew if it is a storm; return what ends by that.
+        Raises KeyError: there is none.
+        """
         removed = {number: self._armed.pop(number)}
-        removed |= {n: self._armed.pop(n) for n in [n for n, armed in self._armed.items() if armed.storm == number]}
-        return [Event(0.0, n, armed.host, armed.fault, False) for n, armed in removed.items() if armed.state == "active"]
+        removed |= {
+            n: self._armed.pop(n)
+            for n in [n for n, armed in self._armed.items() if armed.storm == number]
+        }
+        return [
+            Event(0.0, n, armed.host, armed.fault, False)
+            for n, armed in removed.items()
+            if armed.state == "active"
+        ]
 
     def active(self) -> list[tuple[str, HostFault]]:
         """Return host and fault of those in force now."""
-        return [(armed.host, armed.fault) for armed in self._armed.values() if armed.state == "active"]
+        return [
+            (armed.host, armed.fault) for armed in self._armed.values() if armed.state == "active"
+        ]
 
     def listed(self) -> dict[str, list[dict[str, object]]]:
-        """Return every fault by host: its number, what was said of it, its state and how often it occurred."""
+        """Return every fault by host: its number, what was said of it, its state and how often it
+        occurred.
+        """
         found: dict[str, list[dict[str, object]]] = {}
         for number, armed in self._armed.items():
             storm = {"storm": armed.storm} if armed.storm else {}
-            texts = {"number": number, **armed.fault.reported(), **storm, "state": armed.state, "fired": armed.fired}
+            texts = {
+                "number": number,
+                **armed.fault.reported(),
+                **storm,
+                "state": armed.state,
+                "fired": armed.fired,
+            }
             found.setdefault(armed.host, []).append(texts)
         return found
 
@@ -368,7 +432,10 @@ class HostFaults:
                 armed.draws_s = at_s + armed.chance.expovariate(1 / (fault.per_s or 1.0))
             else:
                 armed.fired += 1
-            armed.state, armed.ends_s = "active", math.inf if fault.for_s is None else at_s + fault.for_s
+            armed.state, armed.ends_s = (
+                "active",
+                math.inf if fault.for_s is None else at_s + fault.for_s,
+            )
             if fault.kind in ONCE:
                 self._again(armed)
             return [Event(at_s, number, armed.host, fault, True)]
@@ -378,7 +445,11 @@ class HostFaults:
                 child = dataclasses.replace(child, for_s=min(child.for_s, armed.ends_s - at_s))
             self.add(host, child, at_s, number)
             armed.fired += 1
-            armed.draws_s = math.inf if armed.spent else at_s + armed.chance.expovariate(1 / (fault.per_s or 1.0))
+            armed.draws_s = (
+                math.inf
+                if armed.spent
+                else at_s + armed.chance.expovariate(1 / (fault.per_s or 1.0))
+            )
             return []
         self._again(armed)
         return [Event(at_s, number, armed.host, fault, False)]

@@ -1,4 +1,6 @@
-"""Carries out the faults of hosts and links when they are due, and undoes them; keeps the log of what was done to the lab."""
+"""Carries out the faults of hosts and links when they are due, and undoes them; keeps the log of
+what was done to the lab.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from collections.abc import Mapping
 from typing import cast
 
 from emulators.fabric.fibre_plant import HostPort
-from emulators.lab.hostfaults import AT_SWITCHES, Effects, Event, HostFaults, effects, host_fault, switch_ports
+from emulators.lab.hostfaults import (
+    AT_SWITCHES,
+    Effects,
+    Event,
+    HostFaults,
+    effects,
+    host_fault,
+    switch_ports,
+)
 from emulators.lab.running import Lab, log
 
 LOG_ENTRIES = 10_000
@@ -26,13 +36,16 @@ class Injector:
         self._faults = HostFaults(lab.config)
         self._done = NOTHING
         self._downed: set[HostPort] = set()  # links that were up before faults took them down
-        self._held: dict[int, tuple[str, list[int]]] = {}  # fault hang-rank -> host, numbers of the stopped programs there
+        # fault hang-rank -> host, numbers of the stopped programs there
+        self._held: dict[int, tuple[str, list[int]]] = {}
         self._begun: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.log: deque[dict[str, object]] = deque(maxlen=LOG_ENTRIES)
 
     def add(self, host: str, kind: str, values: Mapping[str, object]) -> int:
-        """Arm a fault; return its number. Raises: ValueError - it cannot be. OSError - it was due, and the machine failed us."""
+        """Arm a fault; return its number. Raises: ValueError - it cannot be. OSError - it was due,
+        and the machine failed us.
+        """
         made = host_fault(kind, host, self._lab.config, **values)
         if not self._lab.hosts:
             raise ValueError(f"no running host {host}")
@@ -45,13 +58,22 @@ class Injector:
         return number
 
     def remove(self, number: int, host: str | None = None) -> None:
-        """Disarm a fault and undo it. Raises: ValueError - there is no such fault of `host`. OSError - it is not undone."""
+        """Disarm a fault and undo it. Raises: ValueError - there is no such fault of `host`.
+        OSError - it is not undone.
+        """
         if not self._lab.hosts:
             raise ValueError(f"no running host {host}")
         known = self._faults.listed()
-        if not any(fault["number"] == number for at, found in known.items() if host in (None, at) for fault in found):
+        if not any(
+            fault["number"] == number
+            for at, found in known.items()
+            if host in (None, at)
+            for fault in found
+        ):
             place = ", ".join(str(fault["number"]) for fault in known.get(host or "", ()))
-            raise ValueError(f"no fault {number} of {host}; there {'are ' + place if place else 'is none'}")
+            raise ValueError(
+                f"no fault {number} of {host}; there {'are ' + place if place else 'is none'}"
+            )
         for event in self._faults.remove(number):
             self._carry_out(event)
         self._settle()
@@ -69,7 +91,9 @@ class Injector:
         return asyncio.get_running_loop().time()
 
     def _advance(self, ordered: int = 0) -> None:
-        """Carry out what is due. Only what was `ordered` just now raises what goes wrong; else it is noted."""
+        """Carry out what is due. Only what was `ordered` just now raises what goes wrong; else it
+        is noted.
+        """
         failed: Exception | None = None
         for event in self._faults.advance(self._now()):
             try:
@@ -100,19 +124,28 @@ class Injector:
         if self._timer is not None:
             self._timer.cancel()
         next_s = self._faults.next_s
-        self._timer = asyncio.get_running_loop().call_at(next_s, self._due) if next_s < float("inf") else None
+        self._timer = (
+            asyncio.get_running_loop().call_at(next_s, self._due) if next_s < float("inf") else None
+        )
 
     def _carry_out(self, event: Event) -> None:
         """Do what happens once as a fault begins or ends; what lasts is settled afterwards."""
         fault, host = event.fault, self._lab.hosts.get(event.host)
         texts = fault.reported()
-        if event.begins and fault.kind not in AT_SWITCHES | {"storm"} and (host is None or not host.pid):
+        if (
+            event.begins
+            and fault.kind not in AT_SWITCHES | {"storm"}
+            and (host is None or not host.pid)
+        ):
             raise ValueError(f"no running host {event.host}")
         if fault.kind == "tor":
             texts["switch"] = switch_ports(self._lab.config, event.host, fault.port)[0]
         match fault.kind:
             case "hang-rank" if event.begins:
-                self._held[event.number] = event.host, self._strike(event.host, "SIGSTOP", fault.rank)
+                self._held[event.number] = (
+                    event.host,
+                    self._strike(event.host, "SIGSTOP", fault.rank),
+                )
                 self._burden(event.host)
             case "kill-rank":
                 self._strike(event.host, "SIGKILL", fault.rank)
@@ -123,36 +156,51 @@ class Injector:
             case "hang-rank":
                 self._release(event.number)
         if event.begins or event.number in self._begun:
-            self.note("begin" if event.begins else "end", {"host": event.host, "number": event.number, **texts})
+            self.note(
+                "begin" if event.begins else "end",
+                {"host": event.host, "number": event.number, **texts},
+            )
         (self._begun.add if event.begins else self._begun.discard)(event.number)
 
     def _strike(self, host: str, name: str, rank: int) -> list[int]:
         """Send a signal to a rank; return the numbers of its programs."""
-        struck = cast("list[int]", self._lab.hosts[host].order(do="signal", name=name, rank=rank)["pids"])
+        struck = cast(
+            "list[int]", self._lab.hosts[host].order(do="signal", name=name, rank=rank)["pids"]
+        )
         if not struck:
-            raise ValueError(f"no rank {rank} of a job runs on {host}: start one (testbed job status shows its ranks)")
+            raise ValueError(
+                f"no rank {rank} of a job runs on {host}: start one (testbed job status shows its ranks)"
+            )
         return struck
 
     def _release(self, number: int) -> None:
-        """Continue the programs that fault `number` stopped, but for those that another one holds."""
+        """Continue the programs that fault `number` stopped, but for those that another one
+        holds.
+        """
         if number not in self._held:
             return
         host, pids = self._held.pop(number)
         held = self._sparing(host)
         if self._lab.hosts[host].pid:
-            self._lab.hosts[host].order(do="signal", name="SIGCONT", pids=[pid for pid in pids if pid not in held])
+            self._lab.hosts[host].order(
+                do="signal", name="SIGCONT", pids=[pid for pid in pids if pid not in held]
+            )
             self._burden(host)
 
     def _sparing(self, host: str) -> list[int]:
         return sorted({pid for at, pids in self._held.values() if at == host for pid in pids})
 
     def _burden(self, host: str) -> None:
-        """Start the host's hog anew: it leaves alone what is held, which it would set free when it continues the others."""
+        """Start the host's hog anew: it leaves alone what is held, which it would set free when it
+        continues the others.
+        """
         if threads := self._done.threads.get(host, 0):
             self._lab.hosts[host].order(do="hog", threads=threads, sparing=self._sparing(host))
 
     def _settle(self) -> None:
-        """Make the lab agree with the faults in force. Raises: OSError - the kernel refuses; what can be done is done."""
+        """Make the lab agree with the faults in force. Raises: OSError - the kernel refuses; what
+        can be done is done.
+        """
         before, self._done = self._done, effects(self._faults.active(), self._lab.config)
         for port in sorted(before.down - self._done.down):
             if port in self._downed:
@@ -162,16 +210,23 @@ class Injector:
             if not self._lab.down(port):
                 self._downed.add(port)
                 self._lab.kill(port, True)
-        for name in sorted({*before.threads, *self._done.threads, *before.clocks, *self._done.clocks}):
+        for name in sorted(
+            {*before.threads, *self._done.threads, *before.clocks, *self._done.clocks}
+        ):
             if not self._lab.hosts[name].pid:
                 continue
             if before.threads.get(name) != (threads := self._done.threads.get(name)):
-                self._lab.hosts[name].order(do="hog", threads=threads or 0, sparing=self._sparing(name))
+                self._lab.hosts[name].order(
+                    do="hog", threads=threads or 0, sparing=self._sparing(name)
+                )
             if before.clocks.get(name) != (clock := self._done.clocks.get(name)):
                 ahead_s, rate = clock or (0.0, 0.0)
                 self._lab.hosts[name].order(do="clock", ahead_s=ahead_s, rate=rate)
         for name in sorted({*before.functions, *self._done.functions}):
-            if before.functions.get(name) != (share := self._done.functions.get(name)) and self._lab.functions[name].pid:
+            if (
+                before.functions.get(name) != (share := self._done.functions.get(name))
+                and self._lab.functions[name].pid
+            ):
                 self._lab.functions[name].order(do="loss", share=share or 0.0)
         if self._lab.fabric is not None:
             self._lab.fabric.impair(self._done.rates, self._done.losses)

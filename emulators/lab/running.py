@@ -30,7 +30,8 @@ from emulators.optics.rotorplant import RotorPlant
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The listening sockets and serial lines, opened before the lab left the machine's network, and the namespace to return to.
+    """The listening sockets and serial lines, opened before the lab left the machine's network, and
+    the namespace to return to.
 
     access: logins of the devices that are reached over SSH.
     """
@@ -56,7 +57,13 @@ class Control(Protocol):
 class Lab:
     """Serves the devices of `config`; moves the light of `fabric` when their glass changes."""
 
-    def __init__(self, config: LabConfig, dialects: Mapping[str, AnyDialect], listeners: Listeners, fabric: Fabric | None) -> None:
+    def __init__(
+        self,
+        config: LabConfig,
+        dialects: Mapping[str, AnyDialect],
+        listeners: Listeners,
+        fabric: Fabric | None,
+    ) -> None:
         self.config, self.listeners, self.fabric = config, listeners, fabric
         self.lit: dict[str, frozenset[Lit]] = {name: frozenset() for name in config.devices}
         self.servers = {
@@ -72,14 +79,19 @@ class Lab:
             for name, dialect in dialects.items()
         }
         self.stopped = asyncio.Event()
-        if fabric and (rotors := [d.plant for d in dialects.values() if isinstance(d.plant, RotorPlant)]):
+        if fabric and (
+            rotors := [d.plant for d in dialects.values() if isinstance(d.plant, RotorPlant)]
+        ):
             without = lack()
             for rotor in rotors:
                 rotor.cannot_gate = without
-        self.light = fabric.fibre_plant if fabric else laid(config)  # which receiver gets which transmitter's light
+        # which receiver gets which transmitter's light
+        self.light = fabric.fibre_plant if fabric else laid(config)
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
         self.unplugged: set[str] = set()  # cables of packet switches
-        self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {t.name: t for t in config.trunks}
+        self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {
+            t.name: t for t in config.trunks
+        }
         self._feeds = Feeds(config, self.servers, self.light)
         self._feeds.start()
 
@@ -94,13 +106,16 @@ class Lab:
         return self.fabric.functions if self.fabric else {}
 
     async def run(self, control: Control, ready: Callable[[], None]) -> None:
-        """Serve until stopped; calls `ready` when every device listens and every host's sshd has shown its banner."""
+        """Serve until stopped; calls `ready` when every device listens and every host's sshd has
+        shown its banner.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
         for server in self.servers.values():
             await server.start()
-        # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of the process that bound it.
+        # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of
+        # the process that bound it.
         listener = await asyncio.start_server(control.talk, sock=self.listeners.control)
         if self.fabric:
             await self._wait_for_banners()
@@ -110,7 +125,9 @@ class Lab:
                 loop.add_reader(host.control.fileno(), self._host_died, host)
                 loop.add_reader(host.ports.fileno(), self._ports_switched, host)
         ready()
-        log(f"lab {self.config.inventory}: {len(self.servers)} devices, {len(self.hosts)} hosts, ready")
+        log(
+            f"lab {self.config.inventory}: {len(self.servers)} devices, {len(self.hosts)} hosts, ready"
+        )
         await self.stopped.wait()
         listener.close()
         control.hang_up()
@@ -128,21 +145,31 @@ class Lab:
         self._feeds.refresh(cable)
 
     def swap(self, one: str, other: str, ends: str) -> None:
-        """Exchange the plugs of two cables. Raises: KeyError - no such cable. ValueError - of different devices, and only half."""
-        for change in self.fabric.swap(one, other, ends) if self.fabric else self.light.swap(one, other, ends):
+        """Exchange the plugs of two cables. Raises: KeyError - no such cable. ValueError - of
+        different devices, and only half.
+        """
+        for change in (
+            self.fabric.swap(one, other, ends) if self.fabric else self.light.swap(one, other, ends)
+        ):
             self._relit(change)
         self._feeds.moved()
 
     def kill(self, port: HostPort, dead: bool) -> None:
         """Keep the link of a host's port down, or let it work again."""
-        if self.fabric and (cable := next((c for c, at in self.fabric.cables.items() if at == port), None)):
+        if self.fabric and (
+            cable := next((c for c, at in self.fabric.cables.items() if at == port), None)
+        ):
             self.sever(cable, dead)
             return
         self._relit(self.fabric.kill(port, dead) if self.fabric else self.light.kill(port, dead))
 
     def down(self, port: HostPort) -> bool:
         """Whether the link of a host's port is kept down."""
-        cable = next((c for c, at in self.fabric.cables.items() if at == port), None) if self.fabric else None
+        cable = (
+            next((c for c, at in self.fabric.cables.items() if at == port), None)
+            if self.fabric
+            else None
+        )
         return port in self.light.dead or cable in self.unplugged
 
     def _light_changed(self, device: str, lit: frozenset[Lit], now: float) -> None:
@@ -164,8 +191,12 @@ class Lab:
             self._transmit(HostPort(host.name, number), up)
 
     def _transmit(self, port: HostPort, on: bool) -> None:
-        """A port that is switched off sends no light: the far end goes dark, as with a real transceiver."""
-        self._relit(self.fabric.silence(port, not on) if self.fabric else self.light.silence(port, not on))
+        """A port that is switched off sends no light: the far end goes dark, as with a real
+        transceiver.
+        """
+        self._relit(
+            self.fabric.silence(port, not on) if self.fabric else self.light.silence(port, not on)
+        )
         if port in self._fibres:
             self._feeds.refresh(self._fibres[port])
 
@@ -176,7 +207,9 @@ class Lab:
         host.ports.close()
         host.port_open = False
         host.pid = host.machine_pid = 0
-        log(f"host {host.name}: its first process ended; the host is gone until the lab starts anew")
+        log(
+            f"host {host.name}: its first process ended; the host is gone until the lab starts anew"
+        )
         for number in self.config.hosts[host.name].interfaces:
             self._transmit(HostPort(host.name, number), False)
 
@@ -185,11 +218,14 @@ class Lab:
             return
         asyncio.get_running_loop().remove_reader(process.control.fileno())
         process.pid = 0
-        log(f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts anew")
+        log(
+            f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts anew"
+        )
 
     async def _wait_for_banners(self) -> None:
         assert self.listeners.machine_net is not None
-        log(f"waiting for the SSH servers of {len(self.hosts)} hosts")  # one that dies closes its connection
+        # one that dies closes its connection
+        log(f"waiting for the SSH servers of {len(self.hosts)} hosts")
         async with asyncio.TaskGroup() as group:
             with linux.inside(self.listeners.machine_net):
                 callers = {name: socket.socket() for name in self.hosts}
@@ -203,11 +239,15 @@ class Lab:
             await loop.sock_connect(caller, ("127.0.0.1", port))
             banner = await loop.sock_recv(caller, 256)
             if not banner.startswith(b"SSH-2.0-"):
-                raise RuntimeError(f"sshd at 127.0.0.1:{port} says {banner!r} instead of its banner")
+                raise RuntimeError(
+                    f"sshd at 127.0.0.1:{port} says {banner!r} instead of its banner"
+                )
 
 
 def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
-    """Make the devices of a lab. Raises: BadInventory - a driver without an emulator, or a setting no device has."""
+    """Make the devices of a lab. Raises: BadInventory - a driver without an emulator, or a setting
+    no device has.
+    """
     problems, dialects = [], {}
     for name, device in config.devices.items():
         try:
@@ -216,10 +256,16 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
             )
         except ValueError as problem:
             problems.append(f"{config.inventory}/emulator.yml: devices: {problem}")
-    problems += [f"{config.inventory}/fibres.yml: {problem}" for problem in _loose_ends(config, dialects)]
+    problems += [
+        f"{config.inventory}/fibres.yml: {problem}" for problem in _loose_ends(config, dialects)
+    ]
     for name, device in config.devices.items():
-        if name in dialects and device.address.scheme not in (schemes := family(device.driver).schemes):
-            problems.append(f"{config.inventory}/devices.yml: {name}: an emulated {device.driver} answers on {', '.join(schemes)}")
+        if name in dialects and device.address.scheme not in (
+            schemes := family(device.driver).schemes
+        ):
+            problems.append(
+                f"{config.inventory}/devices.yml: {name}: an emulated {device.driver} answers on {', '.join(schemes)}"
+            )
     if problems:
         raise BadInventory("\n".join(problems))
     return dialects
@@ -227,8 +273,12 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
 
 def _loose_ends(config: LabConfig, dialects: Mapping[str, AnyDialect]) -> Iterator[str]:
     """Report cables that are plugged into ports their devices do not have."""
-    plugs = [(f.name, "in", (f.device, f.enters)) for f in config.fibres] + [(t.name, "in", t.target) for t in config.trunks]
-    plugs += [(f.name, "out", (f.device, f.leaves)) for f in config.fibres] + [(t.name, "out", t.source) for t in config.trunks]
+    plugs = [(f.name, "in", (f.device, f.enters)) for f in config.fibres] + [
+        (t.name, "in", t.target) for t in config.trunks
+    ]
+    plugs += [(f.name, "out", (f.device, f.leaves)) for f in config.fibres] + [
+        (t.name, "out", t.source) for t in config.trunks
+    ]
     for name, which, (device, label) in plugs:
         plant = dialects[device].plant if device in dialects else None
         if plant and label not in (plant.ingress if which == "in" else plant.egress):
@@ -243,14 +293,21 @@ def _settings(device: DeviceConfig) -> dict[str, object]:
 
 
 def logins(config: LabConfig, keys: Keys) -> dict[str, Access]:
-    """Return who may log in to each device reached over SSH: as devices.yml or else the family defines, and the lab's own key."""
+    """Return who may log in to each device reached over SSH: as devices.yml or else the family
+    defines, and the lab's own key.
+    """
     found = {}
     for name, (secret, _) in keys.hosts.items():
         device = config.devices[name]
         username, password = family(device.driver).login or (None, None)
         given = Path(f"{device.key_file}.pub").expanduser()
         more = (given.read_text(),) if device.key_file and given.is_file() else ()
-        found[name] = Access(device.username or username, device.password or password, (keys.client_public, *more), secret)
+        found[name] = Access(
+            device.username or username,
+            device.password or password,
+            (keys.client_public, *more),
+            secret,
+        )
     return found
 
 

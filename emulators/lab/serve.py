@@ -16,11 +16,15 @@ from emulators.lab.running import Lab, Listeners, log
 
 
 def take_priority() -> None:
-    """Run this process before all others, its children not: a busy machine must not stretch the switching time it emulates."""
+    """Run this process before all others, its children not: a busy machine must not stretch the
+    switching time it emulates.
+    """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(LAB))
     except OSError as problem:
-        log(f"no real-time priority ({problem.strerror}): light may move late when the cores are busy")
+        log(
+            f"no real-time priority ({problem.strerror}): light may move late when the cores are busy"
+        )
 
 
 def serve(
@@ -36,7 +40,12 @@ def serve(
         lab = Lab(config, dialects, listeners, fabric)
         await lab.run(Control(lab), ready)
 
-    # epoll counts in milliseconds and rounds up; light that is due should not wait for that. select() takes few descriptors.
-    loop = asyncio.SelectorEventLoop(selectors.SelectSelector()) if len(config.hosts) <= 64 else asyncio.new_event_loop()
+    # epoll counts in milliseconds and rounds up; light that is due should not wait for that.
+    # select() takes few descriptors.
+    loop = (
+        asyncio.SelectorEventLoop(selectors.SelectSelector())
+        if len(config.hosts) <= 64
+        else asyncio.new_event_loop()
+    )
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main())

@@ -1,4 +1,6 @@
-"""The circuits of a cross-connect switch: which port each uses, and when the mirrors that still turn will rest."""
+"""The circuits of a cross-connect switch: which port each uses, and when the mirrors that still
+turn will rest.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Circuit:
 
 
 class Circuits:
-    """The circuits that are made, at most one at a side. at: each under both its sides; of: by pair, in the order of their making.
+    """The circuits that are made, at most one at a side. at: each under both its sides; of: by
+    pair, in the order of their making.
 
     due_s: nothing settles before (s).
     """
@@ -60,7 +63,9 @@ class Circuits:
 
     def settle_all(self, now: float) -> None:
         """Follow every circuit that has yet to settle, each at its time."""
-        self._settling = {pair: circuit for pair, circuit in self.of.items() if not circuit.settled(now)}
+        self._settling = {
+            pair: circuit for pair, circuit in self.of.items() if not circuit.settled(now)
+        }
         self._look()
 
     def due(self, now: float) -> list[Circuit]:
@@ -74,4 +79,6 @@ class Circuits:
         return sorted(found, key=lambda circuit: circuit.lit_at_s)
 
     def _look(self) -> None:
-        self.due_s = min((circuit.lit_at_s for circuit in self._settling.values()), default=math.inf)
+        self.due_s = min(
+            (circuit.lit_at_s for circuit in self._settling.values()), default=math.inf
+        )

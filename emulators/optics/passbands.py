@@ -1,4 +1,6 @@
-"""Passbands of a wavelength-selective switch: those made and those being removed, how they change with time, light in them."""
+"""Passbands of a wavelength-selective switch: those made and those being removed, how they change
+with time, light in them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from emulators.optics.light import FOREVER_S, Band, Beam, Event, Pair
 
 @dataclass(eq=False, slots=True)
 class Passband:
-    """One passband; light passes from `lit_at_s` on, `until_s` if it is being removed. `shaken_db`: of an intermediate state."""
+    """One passband; light passes from `lit_at_s` on, `until_s` if it is being removed. `shaken_db`:
+    of an intermediate state.
+    """
 
     ingress: str
     egress: str
@@ -44,8 +48,8 @@ class Passband:
 class Passbands:
     """The passbands of a switch, and what is yet to happen to them.
 
-    of: as commanded, in the order of their making. fading: removed by an upload that is not yet carried out. history: gets what
-    happens.
+    of: as commanded, in the order of their making. fading: removed by an upload that is not yet
+    carried out. history: gets what happens.
     """
 
     def __init__(self, history: Callable[[Event], object]) -> None:
@@ -90,9 +94,16 @@ class Passbands:
         self._at(at_s, partial(self._faded, old))
 
     def change(
-        self, kept: Passband, attenuation_db: float, shaken: Iterable[tuple[float, float]], ends_s: float, now: float
+        self,
+        kept: Passband,
+        attenuation_db: float,
+        shaken: Iterable[tuple[float, float]],
+        ends_s: float,
+        now: float,
     ) -> None:
-        """Let `kept` have this attenuation from `ends_s` (s) on. shaken: its intermediate states before, from when (s) and dB."""
+        """Let `kept` have this attenuation from `ends_s` (s) on. shaken: its intermediate states
+        before, from when (s) and dB.
+        """
         for at_s, shaken_db in shaken:
             self._at(at_s, partial(self._shake, kept, shaken_db))
         self._at(ends_s, partial(self._rest, kept, attenuation_db))
@@ -101,7 +112,9 @@ class Passbands:
             self._await(kept)
 
     def hurry(self, now: float) -> None:
-        """Cut an upload short that another one overtakes: what was leaving is gone, what was shaken rests."""
+        """Cut an upload short that another one overtakes: what was leaving is gone, what was shaken
+        rests.
+        """
         waiting, self._agenda = sorted(self._agenda, key=lambda entry: entry[:2]), []
         for _, _, action in waiting:
             action(now)
@@ -110,13 +123,29 @@ class Passbands:
                 self._await(found)
 
     def trim(self, span_mhz: tuple[int, int], now: float) -> None:
-        """Cut the passbands that stick out of `span_mhz` at its edges: the parts are separate from here on."""
+        """Cut the passbands that stick out of `span_mhz` at its edges: the parts are separate from
+        here on.
+        """
         for old in tuple(self.of.values()):
-            edges = sorted({old.low_mhz, old.high_mhz, *(e for e in span_mhz if old.low_mhz < e < old.high_mhz)})
+            edges = sorted(
+                {
+                    old.low_mhz,
+                    old.high_mhz,
+                    *(e for e in span_mhz if old.low_mhz < e < old.high_mhz),
+                }
+            )
             if len(edges) > 2:
                 del self.of[old.band]
                 for low_mhz, high_mhz in pairwise(edges):
-                    part = Passband(*old.pair, low_mhz, high_mhz, old.attenuation_db, old.since_s, old.lit_at_s, old.loss_db)
+                    part = Passband(
+                        *old.pair,
+                        low_mhz,
+                        high_mhz,
+                        old.attenuation_db,
+                        old.since_s,
+                        old.lit_at_s,
+                        old.loss_db,
+                    )
                     self.of[part.band] = part
                     if not part.settled(now):
                         self._await(part)
@@ -160,7 +189,11 @@ def clash(band: Band, others: Iterable[Passband]) -> str | None:
     """Return on which port another passband has spectrum of `band`, None: on none."""
     ingress, egress, low_mhz, high_mhz = band
     for other in others:
-        if low_mhz < other.high_mhz and other.low_mhz < high_mhz and (other.ingress == ingress or other.egress == egress):
+        if (
+            low_mhz < other.high_mhz
+            and other.low_mhz < high_mhz
+            and (other.ingress == ingress or other.egress == egress)
+        ):
             return f"spectrum in use on port {ingress if other.ingress == ingress else egress}"
     return None
 
@@ -175,7 +208,9 @@ def twice(wanted: Mapping[Band, float]) -> str | None:
 
 
 def share(beam: Beam, found: Passband) -> float | None:
-    """Return how much of a beam (dBm) lies in a passband, its power being even across it; None: none of it."""
+    """Return how much of a beam (dBm) lies in a passband, its power being even across it; None:
+    none of it.
+    """
     if not beam.high_mhz:
         return beam.dbm
     inside = found.overlap_mhz(beam.low_mhz, beam.high_mhz)
@@ -188,12 +223,17 @@ def shares(beams: Iterable[Beam], found: Passband) -> list[float]:
 
 
 def strongest(beams: Iterable[Beam], found: Passband) -> float:
-    """Return the power (dBm) of the strongest beam that touches a passband, all of it; minus infinity: none does."""
+    """Return the power (dBm) of the strongest beam that touches a passband, all of it; minus
+    infinity: none does.
+    """
     return max((beam.dbm for beam in beams if share(beam, found) is not None), default=-math.inf)
 
 
-def stretches(bright: Sequence[Passband], arriving: Callable[[str], tuple[Beam, ...]]) -> Iterator[Band]:
-    """Yield the stretches of spectrum that passbands with light in them make together, where a whole beam passes.
+def stretches(
+    bright: Sequence[Passband], arriving: Callable[[str], tuple[Beam, ...]]
+) -> Iterator[Band]:
+    """Yield the stretches of spectrum that passbands with light in them make together, where a
+    whole beam passes.
 
     Passbands that touch are one stretch: a transmitter's slot may lie across them.
     """

@@ -2,8 +2,9 @@
 
 No clock and no socket here: `now` (s, monotonic) is an argument.
 
-A faceplate is *split* when the ingress and egress labels differ (Polatis: 1..N in, N+1..N+M out) and *duplex* when every
-label has an IN and an OUT side (Calient). The plant knows sides only, so both kinds are the same code.
+A faceplate is *split* when the ingress and egress labels differ (Polatis: 1..N in, N+1..N+M out)
+and *duplex* when every label has an IN and an OUT side (Calient). The plant knows sides only, so
+both kinds are the same code.
 """
 
 from __future__ import annotations
@@ -28,15 +29,26 @@ from emulators.optics.light import (
     total_dbm,
 )
 
-__all__ = ["DARK_DBM", "FLOOR_DBM", "LOS_DBM", "Event", "Impairments", "Pair", "Plant", "Side", "Violation"]
+__all__ = [
+    "DARK_DBM",
+    "FLOOR_DBM",
+    "LOS_DBM",
+    "Event",
+    "Impairments",
+    "Pair",
+    "Plant",
+    "Side",
+    "Violation",
+]
 
 
 class Plant(Optic):
     """One switch's optics.
 
-    settle_s: time from a command to light. Piezo: 50 ms for one circuit or any set (Polatis data sheet, TCD notes).
-    bulk_settle_s: the same for a set larger than one duplex circuit, where it differs. 3D MEMS: at most 200 ms per set
-    (Calient S320 hardware guide p. 44). None: as settle_s. Breaking is dark at once on both.
+    settle_s: time from a command to light. Piezo: 50 ms for one circuit or any set (Polatis data
+    sheet, TCD notes). bulk_settle_s: the same for a set larger than one duplex circuit, where it
+    differs. 3D MEMS: at most 200 ms per set (Calient S320 hardware guide p. 44). None: as settle_s.
+    Breaking is dark at once on both.
     """
 
     def __init__(
@@ -75,13 +87,19 @@ class Plant(Optic):
                 return f"no {side[0]} port {side[1]}"
             if side in self._circuits.at:
                 return f"port {side[1]} in use"
-            for reason, sides in (("failed", self.wrong.failed), ("stuck", self.wrong.stuck), ("disabled", self._blocked)):
+            for reason, sides in (
+                ("failed", self.wrong.failed),
+                ("stuck", self.wrong.stuck),
+                ("disabled", self._blocked),
+            ):
                 if side in sides:
                     return f"port {side[1]} {reason}"
         return None
 
     def connect(self, pairs: Iterable[Pair], now: float) -> dict[Pair, str]:
-        """Make `pairs` together; return the ones not made, with the reason. A pair already made stays as it is."""
+        """Make `pairs` together; return the ones not made, with the reason. A pair already made
+        stays as it is.
+        """
         self.advance(now)
         refused: dict[Pair, str] = {}
         made: list[Pair] = []
@@ -101,7 +119,9 @@ class Plant(Optic):
         return refused
 
     def disconnect(self, pairs: Iterable[Pair], now: float) -> dict[Pair, str]:
-        """Break `pairs` at once; return the ones not broken, with the reason. A pair that is not made is skipped."""
+        """Break `pairs` at once; return the ones not broken, with the reason. A pair that is not
+        made is skipped.
+        """
         self.advance(now)
         refused: dict[Pair, str] = {}
         for pair in pairs:
@@ -122,15 +142,23 @@ class Plant(Optic):
             self._break(pair, now)
 
     def restore(self, pairs: Iterable[Pair], now: float, after_s: float = 0.0) -> None:
-        """Make `pairs` as one set `after_s` from now, whatever is wrong with their ports (firmware turns mirrors blindly)."""
+        """Make `pairs` as one set `after_s` from now, whatever is wrong with their ports (firmware
+        turns mirrors blindly).
+        """
         self.advance(now)
-        made = [p for p in pairs if ("in", p[0]) not in self._circuits.at and ("out", p[1]) not in self._circuits.at]
+        made = [
+            p
+            for p in pairs
+            if ("in", p[0]) not in self._circuits.at and ("out", p[1]) not in self._circuits.at
+        ]
         for pair in made:
             self._circuits.hold(Circuit(*pair, now, now, self._draw_loss(pair)))
         self._settle(made, now, after_s + self._set_settle_s(len(made)))
 
     def preset(self, pairs: Iterable[Pair]) -> None:
-        """Make `pairs` as if they had been lit for ever. Raises ValueError when they collide or do not exist."""
+        """Make `pairs` as if they had been lit for ever. Raises ValueError when they collide or do
+        not exist.
+        """
         for pair in pairs:
             if why := self.why_not(pair):
                 raise ValueError(f"{self.name}: preset {pair[0]}->{pair[1]}: {why}")
@@ -173,26 +201,38 @@ class Plant(Optic):
         return frozenset(pair for pair, c in self._circuits.of.items() if c.settled(now))
 
     def lit(self, now: float) -> frozenset[Pair]:
-        """Return the pairs that bring light from the fibre at the ingress into the fibre at the egress."""
+        """Return the pairs that bring light from the fibre at the ingress into the fibre at the
+        egress.
+        """
         self.advance(now)
         version, lit = self._lit
         if version != self.version:
             lit = frozenset(pair for pair, c in self._circuits.of.items() if self.passes(c, now))
         elif self._moved:
             lit -= self._moved
-            lit |= {pair for pair in self._moved if (c := self._circuits.of.get(pair)) and self.passes(c, now)}
+            lit |= {
+                pair
+                for pair in self._moved
+                if (c := self._circuits.of.get(pair)) and self.passes(c, now)
+            }
         self._moved.clear()
         self._lit = (self.version, lit)
         return lit
 
     def bright(self, circuit: Circuit, now: float) -> bool:
-        """Return whether light comes out of the switch by `circuit`; a fibre broken behind its egress is not seen here."""
+        """Return whether light comes out of the switch by `circuit`; a fibre broken behind its
+        egress is not seen here.
+        """
         return self.passes(circuit, now, seen_inside=True)
 
     def passes(self, circuit: Circuit, now: float, *, seen_inside: bool = False) -> bool:
-        """Return whether `circuit` is settled and light above the loss-of-signal threshold leaves by its egress fibre."""
+        """Return whether `circuit` is settled and light above the loss-of-signal threshold leaves
+        by its egress fibre.
+        """
         sides = (("in", circuit.ingress), ("out", circuit.egress))
-        if not circuit.settled(now) or any(s in self._blocked or s in self.wrong.failed for s in sides):
+        if not circuit.settled(now) or any(
+            s in self._blocked or s in self.wrong.failed for s in sides
+        ):
             return False
         if sides[1] in self.wrong.cut and not seen_inside:
             return False
@@ -226,19 +266,25 @@ class Plant(Optic):
         if circuit is None or not circuit.settled(now):
             return None
         power = total_dbm(self.arriving(circuit.ingress))
-        if power is None or any(s in self._blocked or s in self.wrong.failed for s in (side, ("in", circuit.ingress))):
+        if power is None or any(
+            s in self._blocked or s in self.wrong.failed for s in (side, ("in", circuit.ingress))
+        ):
             return None
         return power - self._path_loss(circuit, now)
 
     def loss_db(self, pair: Pair) -> float | None:
-        """Return the insertion loss `pair` was made with (dB, faults not counted), None when it is not made."""
+        """Return the insertion loss `pair` was made with (dB, faults not counted), None when it is
+        not made.
+        """
         circuit = self._circuits.at.get(("in", pair[0]))
         return circuit.loss_db if circuit and circuit.egress == pair[1] else None
 
     # ---- inside
 
     def _move(self, pairs: Iterable[Pair]) -> None:
-        """Note that these circuits changed and nothing else did: `lit` need not re-evaluate the others."""
+        """Note that these circuits changed and nothing else did: `lit` need not re-evaluate the
+        others.
+        """
         if self._lit[0] == self.version:
             self._lit = (self.version + 1, self._lit[1])
             self._moved.update(pairs)

@@ -1,7 +1,9 @@
-"""A switch that turns through stored matchings by the clock: which circuits are lit when. Pure arithmetic in integer nanoseconds.
+"""A switch that turns through stored matchings by the clock: which circuits are lit when. Pure
+arithmetic in integer nanoseconds.
 
-Slot j (counted from the start, for ever) is lit from start + j * period for `dwell`; then it is night until slot j + 1. Circuits
-that are in two consecutive slots stay lit through the night between them.
+Slot j (counted from the start, for ever) is lit from start + j * period for `dwell`; then it is
+night until slot j + 1. Circuits that are in two consecutive slots stay lit through the night
+between them.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ Map = frozenset[Pair]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time seen from a schedule. step: slots begun or about to begin, -1 before the first night; day: whether it is lit.
+    """A time seen from a schedule. step: slots begun or about to begin, -1 before the first night;
+    day: whether it is lit.
 
-    since_ns, until_ns: when this day or night began and will end; before the first night: 0, and when that night begins.
+    since_ns, until_ns: when this day or night began and will end; before the first night: 0, and
+    when that night begins.
     """
 
     step: int
@@ -28,7 +32,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class RotorSchedule:
-    """One run through `slots`, for ever: the light of slots[first] begins at `start_ns` (CLOCK_MONOTONIC).
+    """One run through `slots`, for ever: the light of slots[first] begins at `start_ns`
+    (CLOCK_MONOTONIC).
 
     before: what is lit until the first night, which begins `dark_window_ns` before the start.
     """
@@ -50,7 +55,9 @@ class RotorSchedule:
         return (self.first + step) % len(self.slots)
 
     def map(self, step: int) -> Map:
-        """Return the circuits of the day after `step` others; before the first, those lit before."""
+        """Return the circuits of the day after `step` others; before the first, those lit
+        before.
+        """
         return self.slots[self.slot(step)] if step >= 0 else self.before
 
     def through(self, step: int) -> Map:

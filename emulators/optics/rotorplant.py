@@ -1,7 +1,9 @@
-"""The optics of a switch that stores matchings and turns through them: a cross-connect switch with a clock.
+"""The optics of a switch that stores matchings and turns through them: a cross-connect switch with
+a clock.
 
-Slots at least `carriers_from_s` long are moves of light like any other, one event each. Shorter ones would be too many for events:
-the circuits are computed when somebody asks, and the fabric gets the whole schedule at once (`gate`).
+Slots at least `carriers_from_s` long are moves of light like any other, one event each. Shorter
+ones would be too many for events: the circuits are computed when somebody asks, and the fabric gets
+the whole schedule at once (`gate`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ LATE_S = 0.001  # a night that begins so much late is counted
 
 
 class RotorPlant(Plant):
-    """One such switch. carriers_from_s: the shortest dwell (s) at which hosts' ports lose and get carrier."""
+    """One such switch. carriers_from_s: the shortest dwell (s) at which hosts' ports lose and get
+    carrier.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,8 @@ class RotorPlant(Plant):
     ) -> None:
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
         self.carriers_from_s = 0.1
-        self.cannot_gate = ""  # why this machine has no gate, and so no shorter slots; the lab sets it
+        # why this machine has no gate, and so no shorter slots; the lab sets it
+        self.cannot_gate = ""
         self.schedule: RotorSchedule | None = None
         self.missing: list[
             tuple[Pair, str]
@@ -50,7 +55,9 @@ class RotorPlant(Plant):
         return self.schedule is not None and self.schedule.dwell_ns < self.carriers_from_s * NS
 
     def rotate_to(self, wanted: Map, now: float, lit_s: float) -> None:
-        """Let what is not in `wanted` go dark at `now`, its light come at `lit_s`. What cannot be moved stays as it is."""
+        """Let what is not in `wanted` go dark at `now`, its light come at `lit_s`. What cannot be
+        moved stays as it is.
+        """
         if self.deaf:
             return
         self.advance(now)
@@ -99,7 +106,9 @@ class RotorPlant(Plant):
         super().advance(now)
 
     def next_event(self, now: float) -> float | None:
-        """Return when light changes next by itself (s), None when nothing moves that events follow."""
+        """Return when light changes next by itself (s), None when nothing moves that events
+        follow.
+        """
         due = super().next_event(now)
         if self.schedule is None or self.fast:
             return due
@@ -114,7 +123,9 @@ class RotorPlant(Plant):
         return gate.before.intersection(*gate.slots)
 
     def gate(self, now: float) -> RotorSchedule | None:
-        """The schedule with the circuits that pass light in it; None when the fabric shall follow `lit` alone."""
+        """The schedule with the circuits that pass light in it; None when the fabric shall follow
+        `lit` alone.
+        """
         if not self.fast or self.schedule is None:
             return None
         stuck, whole = self.wrong.stuck, self.schedule
@@ -127,13 +138,19 @@ class RotorPlant(Plant):
                 and self.passes(Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_known(pair)), now)
             )
 
-        return dataclasses.replace(whole, slots=tuple(map(passing, whole.slots)), before=passing(whole.before))
+        return dataclasses.replace(
+            whole, slots=tuple(map(passing, whole.slots)), before=passing(whole.before)
+        )
 
     # ---- inside
 
     def _next_dark_window_s(self) -> float:
         assert self.schedule is not None
-        return (self.schedule.start_ns + (self._advanced + 1) * self.schedule.period_ns - self.schedule.dark_window_ns) / NS
+        return (
+            self.schedule.start_ns
+            + (self._advanced + 1) * self.schedule.period_ns
+            - self.schedule.dark_window_ns
+        ) / NS
 
     def _advance(self, wanted: Map, now: float, lit_s: float) -> None:
         for pair in self.pairs():
@@ -155,7 +172,9 @@ class RotorPlant(Plant):
         return bool(sides & self.wrong.stuck or self.wrong.lock(pair))
 
     def _look(self, now: float) -> None:
-        """Put the circuits of this moment in place; nothing is told of it, for the next moment they are others."""
+        """Put the circuits of this moment in place; nothing is told of it, for the next moment they
+        are others.
+        """
         assert self.schedule is not None
         moment = self.schedule.moment(round(now * NS))
         self.steps = moment.step + 1
@@ -164,7 +183,10 @@ class RotorPlant(Plant):
         self._synced = (moment.step, moment.day)
         wanted, through = self.schedule.map(moment.step), self.schedule.through(moment.step)
         self._circuits = Circuits()
-        since_s, lit_s = moment.since_ns / NS, (moment.since_ns if moment.day else moment.until_ns) / NS
+        since_s, lit_s = (
+            moment.since_ns / NS,
+            (moment.since_ns if moment.day else moment.until_ns) / NS,
+        )
         for pair in sorted(wanted):
             at_s = FOREVER_S if moment.step < 0 or pair in through else lit_s
             self._circuits.hold(Circuit(*pair, since_s, at_s, self._draw_known(pair)))

@@ -1,7 +1,8 @@
 """The optics of a wavelength-selective switch: passbands, their exclusion, settling, loss, power.
 
-No clock and no socket here: `now` (s, monotonic) is an argument. A passband takes the light between two frequencies (integer MHz)
-from an ingress to an egress. The light itself is that of every emulated device (light.py).
+No clock and no socket here: `now` (s, monotonic) is an argument. A passband takes the light between
+two frequencies (integer MHz) from an ingress to an egress. The light itself is that of every
+emulated device (light.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from emulators.optics.light import (
     holds,
     total_dbm,
 )
-from emulators.optics.passbands import Passband, Passbands, clash, shares, stretches, strongest, twice
+from emulators.optics.passbands import (
+    Passband,
+    Passbands,
+    clash,
+    shares,
+    stretches,
+    strongest,
+    twice,
+)
 
 C_BAND_MHZ = (191_250_000, 196_275_000)  # DOC: WSUTIL User Guide rev B, C-band models
 MEAN_LOSS_DB, MAX_LOSS_DB = 4.5, 6.0  # 4 to 6 dB: LCoS row of the parameter table, U
@@ -31,8 +40,9 @@ SHAKEN_DB = 40.0  # the most that one takes; "high or low attenuation" (DOC: Wav
 class SpectralPlant(Optic):
     """One wavelength-selective switch's optics.
 
-    settle_s: from a command to light. transient_s: how long an upload disturbs what it covers, before it has settled (0: not at
-    all). light_paths: pairs of ports between which light can pass at all (None: any). range_mhz: the spectrum the device can shape.
+    settle_s: from a command to light. transient_s: how long an upload disturbs what it covers,
+    before it has settled (0: not at all). light_paths: pairs of ports between which light can pass
+    at all (None: any). range_mhz: the spectrum the device can shape.
     """
 
     def __init__(
@@ -75,7 +85,9 @@ class SpectralPlant(Optic):
         return clash(band, self._passbands.of.values()) or self.wrong.closed(band[:2])
 
     def connect(self, wanted: Mapping[Band, float], now: float) -> dict[Band, str]:
-        """Make passbands with their attenuation (dB); return those not made, with the reason. One that is made keeps its light."""
+        """Make passbands with their attenuation (dB); return those not made, with the reason. One
+        that is made keeps its light.
+        """
         self.advance(now)
         refused: dict[Band, str] = {}
         for band, attenuation_db in wanted.items():
@@ -90,7 +102,9 @@ class SpectralPlant(Optic):
         return refused
 
     def disconnect(self, bands: Iterable[Band], now: float) -> dict[Band, str]:
-        """Take passbands away at once; return those not taken, with the reason. One that is not made is skipped."""
+        """Take passbands away at once; return those not taken, with the reason. One that is not
+        made is skipped.
+        """
         self.advance(now)
         refused: dict[Band, str] = {}
         for band in bands:
@@ -105,7 +119,9 @@ class SpectralPlant(Optic):
         return refused
 
     def set_attenuation(self, band: Band, attenuation_db: float, now: float) -> dict[Band, str]:
-        """Change the attenuation of a passband in place; its light does not go out. Returns why not, if not."""
+        """Change the attenuation of a passband in place; its light does not go out. Returns why
+        not, if not.
+        """
         self.advance(now)
         found = self._passbands.of[band]
         if why := self.wrong.fixed([found.pair]):
@@ -118,9 +134,11 @@ class SpectralPlant(Optic):
     def load(self, wanted: Mapping[Band, float], span_mhz: tuple[int, int], now: float) -> None:
         """Upload the new spectrum within `span_mhz`; the rest stays as it is.
 
-        Until shortly before `settle_s` is over the old light passes; then, for a draw from `transient_s`, what stays is shaken
-        through intermediate states, then the new light passes. A band that is stuck stays; none is made on a failed port.
-        Raises: ValueError - ports or spectrum that the device does not have, or the same spectrum twice on a port; nothing is done.
+        Until shortly before `settle_s` is over the old light passes; then, for a draw from
+        `transient_s`, what stays is shaken through intermediate states, then the new light passes.
+        A band that is stuck stays; none is made on a failed port. Raises: ValueError - ports or
+        spectrum that the device does not have, or the same spectrum twice on a port; nothing is
+        done.
         """
         if why := twice(wanted):
             raise ValueError(f"{self.name}: {why}")
@@ -163,7 +181,9 @@ class SpectralPlant(Optic):
         self.version += 1
 
     def preset(self, wanted: Mapping[Band, float]) -> None:
-        """Make passbands as if they had been lit for ever. Raises ValueError when they collide or cannot be."""
+        """Make passbands as if they had been lit for ever. Raises ValueError when they collide or
+        cannot be.
+        """
         for band, attenuation_db in wanted.items():
             if why := self.why_not(band):
                 raise ValueError(f"{self.name}: preset {band}: {why}")
@@ -201,40 +221,65 @@ class SpectralPlant(Optic):
         return frozenset(p.band for p in self._passbands.of.values() if p.settled(now))
 
     def shown(self, now: float) -> dict[Band, float]:
-        """Return what the glass holds now, with attenuations (dB): what has settled, and what an upload has yet to take away."""
+        """Return what the glass holds now, with attenuations (dB): what has settled, and what an
+        upload has yet to take away.
+        """
         self.advance(now)
-        held = [*self._passbands.fading, *(p for p in self._passbands.of.values() if p.settled(now))]
+        held = [
+            *self._passbands.fading,
+            *(p for p in self._passbands.of.values() if p.settled(now)),
+        ]
         return {p.band: p.attenuation_db for p in held}
 
     def lit(self, now: float) -> frozenset[Lit]:
-        """Return the stretches of spectrum that bring light from an ingress fibre into an egress fibre.
+        """Return the stretches of spectrum that bring light from an ingress fibre into an egress
+        fibre.
 
         Passbands that touch are one stretch: a transmitter's slot may lie across them.
         """
         self.advance(now)
         if self._lit[0] != self.version:
-            bright = [p for p in self._open(now) if strongest(self.arriving(p.ingress), p) - self._lost_db(p, now) >= self.los_dbm]
+            bright = [
+                p
+                for p in self._open(now)
+                if strongest(self.arriving(p.ingress), p) - self._lost_db(p, now) >= self.los_dbm
+            ]
             self._lit = (self.version, frozenset(stretches(bright, self.arriving)))
         return self._lit[1]
 
     def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
-        """Return the light that goes into the fibre at `egress`; light that a passband cuts into is lost."""
+        """Return the light that goes into the fibre at `egress`; light that a passband cuts into is
+        lost.
+        """
         out: list[Beam] = []
         for stretch in self.lit(now):
             if stretch[1] != egress or len(stretch) == 2:
                 continue
             ingress, _, low_mhz, high_mhz = stretch
-            inside = [p for p in self._open(now) if p.pair == (ingress, egress) and p.overlap_mhz(low_mhz, high_mhz)]
+            inside = [
+                p
+                for p in self._open(now)
+                if p.pair == (ingress, egress) and p.overlap_mhz(low_mhz, high_mhz)
+            ]
             for beam in self.arriving(ingress):
                 if not beam.high_mhz:
-                    out += [Beam(beam.dbm - self._lost_db(p, now), p.low_mhz, p.high_mhz) for p in inside]
+                    out += [
+                        Beam(beam.dbm - self._lost_db(p, now), p.low_mhz, p.high_mhz)
+                        for p in inside
+                    ]
                 elif holds(stretch, (beam.low_mhz, beam.high_mhz)):
-                    across = [self._lost_db(p, now) for p in inside if p.overlap_mhz(beam.low_mhz, beam.high_mhz)]
+                    across = [
+                        self._lost_db(p, now)
+                        for p in inside
+                        if p.overlap_mhz(beam.low_mhz, beam.high_mhz)
+                    ]
                     out.append(beam.weaker(max(across)))
         return tuple(sorted(out, key=lambda beam: beam.low_mhz))
 
     def power_dbm(self, side: Side, now: float) -> float:
-        """Return what the power monitor of `side` reads (dBm) of all frequencies; an egress without a passband reads the floor."""
+        """Return what the power monitor of `side` reads (dBm) of all frequencies; an egress without
+        a passband reads the floor.
+        """
         self.advance(now)
         which, label = side
         if which == "in":
@@ -242,17 +287,27 @@ class SpectralPlant(Optic):
         if not any(p.egress == label for p in self._passbands.of.values()):
             return self.floor_dbm
         passing = [p for p in self._open(now, seen_inside=True) if p.egress == label]
-        parts = [dbm - self._lost_db(p, now) for p in passing for dbm in shares(self.arriving(p.ingress), p)]
+        parts = [
+            dbm - self._lost_db(p, now)
+            for p in passing
+            for dbm in shares(self.arriving(p.ingress), p)
+        ]
         return self._reading(side, total_dbm(Beam(dbm) for dbm in parts))
 
     def channel_dbm(self, found: Passband, which: str, now: float) -> float:
-        """Return what a channel monitor reads of `found` at its ingress ("in") or its egress ("out"), dBm."""
+        """Return what a channel monitor reads of `found` at its ingress ("in") or its egress
+        ("out"), dBm.
+        """
         self.advance(now)
         arriving = shares(self.arriving(found.ingress), found)
         if which == "in":
             return self._reading(("in", found.ingress), total_dbm(Beam(dbm) for dbm in arriving))
         lost_db = self._lost_db(found, now)
-        passing = [dbm - lost_db for dbm in arriving] if found in self._open(now, seen_inside=True) else []
+        passing = (
+            [dbm - lost_db for dbm in arriving]
+            if found in self._open(now, seen_inside=True)
+            else []
+        )
         return self._reading(("out", found.egress), total_dbm(Beam(dbm) for dbm in passing))
 
     # ---- inside
@@ -269,19 +324,27 @@ class SpectralPlant(Optic):
         return None
 
     def _open(self, now: float, *, seen_inside: bool = False) -> Iterator[Passband]:
-        """Yield the passbands light gets through now; a fibre broken behind the egress is not seen inside."""
+        """Yield the passbands light gets through now; a fibre broken behind the egress is not seen
+        inside.
+        """
         wrong = self.wrong
         for found in (*self._passbands.of.values(), *self._passbands.fading):
             sides = (("in", found.ingress), ("out", found.egress))
-            if not found.settled(now) or any(s in self._blocked or s in wrong.failed for s in sides):
+            if not found.settled(now) or any(
+                s in self._blocked or s in wrong.failed for s in sides
+            ):
                 continue
             if seen_inside or sides[1] not in wrong.cut:
                 yield found
 
     def _lost_db(self, found: Passband, now: float) -> float:
-        return found.loss_db + found.attenuation_db + found.shaken_db + self._extra_db(found.pair, now)
+        return (
+            found.loss_db + found.attenuation_db + found.shaken_db + self._extra_db(found.pair, now)
+        )
 
     def _make(self, band: Band, attenuation_db: float, now: float, lit_at_s: float) -> None:
-        self._passbands.make(Passband(*band, attenuation_db, now, lit_at_s, self._draw_loss(band[:2])))
+        self._passbands.make(
+            Passband(*band, attenuation_db, now, lit_at_s, self._draw_loss(band[:2]))
+        )
         self.version += 1
         self.advance(now)

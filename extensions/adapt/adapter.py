@@ -1,7 +1,9 @@
-"""`testbed service run adapt`: circuits of a job's regions follow its traffic, one turn while it computes, as often as it pays.
+"""`testbed service run adapt`: circuits of a job's regions follow its traffic, one turn while it
+computes, as often as it pays.
 
-One run of the store from the first look to the last: it holds the lock, and every turn is one row of steps in it. `--stop` ends it
-after the turn under way. Whatever ends it, hosts run confirmed routes, and the store says which links they use.
+One run of the store from the first look to the last: it holds the lock, and every turn is one row
+of steps in it. `--stop` ends it after the turn under way. Whatever ends it, hosts run confirmed
+routes, and the store says which links they use.
 """
 
 from __future__ import annotations
@@ -51,13 +53,19 @@ WAIT_S = 1.0
 MOMENT_S = 60.0
 """A turn that found no moment to begin for this long (s) is given up."""
 OVERHEAD_S = 0.03
-"""What a turn takes beyond the devices' switching time (s), before one was measured: two commits, carriers."""
+"""What a turn takes beyond the devices' switching time (s), before one was measured: two commits,
+carriers.
+"""
 LADDER_EVERY = 10
-"""After every so many turns the whole ladder is climbed; after the others only the new circuits are probed."""
+"""After every so many turns the whole ladder is climbed; after the others only the new circuits are
+probed.
+"""
 FAILURES = 3
 """So many turns or looks in a row may fail; then the adapter ends."""
 ALIKE = 0.15
-"""Traffic that differs by less than this (`distance`) is the same: two samples of 1600 tokens over eight experts differ by 0.08."""
+"""Traffic that differs by less than this (`distance`) is the same: two samples of 1600 tokens over
+eight experts differ by 0.08.
+"""
 AGAIN_S = 1.0
 """Pause (s) after a failure: an agent that was killed is back within it."""
 
@@ -71,7 +79,10 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
     lab, settings = load_lab(command.inventory), command.settings
     key = tenancy_of(lab, settings)
     if (current := command.store.current(key)) is None:
-        raise Missing(f"no plan is up on {lab.name}, so there is nothing to adapt", hint="testbed up --topology PLAN")
+        raise Missing(
+            f"no plan is up on {lab.name}, so there is nothing to adapt",
+            hint="testbed up --topology PLAN",
+        )
     plan = read_plan(current.plan_text, current.plan_name, lab)
     wanted = regions_of(plan.job)
     if wanted.how is None:
@@ -81,8 +92,12 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
         )
     with serving(KIND.file(settings, key, KIND.own(settings, options))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
-        async with ChangeRun("adapt", lab, endless).lasting(plan, current.plan_text, RunOptions(plan_run=current.run)) as context:
-            adapter = Adapter(context, plan, wanted.how, current, wanted.regions, file, notify, options)
+        async with ChangeRun("adapt", lab, endless).lasting(
+            plan, current.plan_text, RunOptions(plan_run=current.run)
+        ) as context:
+            adapter = Adapter(
+                context, plan, wanted.how, current, wanted.regions, file, notify, options
+            )
             try:
                 await adapter.work()
             except asyncio.CancelledError:
@@ -112,7 +127,11 @@ class Adapter:
     last: str = ""
 
     def __post_init__(self) -> None:
-        self.session, self.hosts, self.lab = self.context.session, self.context.session.hosts, self.context.session.lab
+        self.session, self.hosts, self.lab = (
+            self.context.session,
+            self.context.session.hosts,
+            self.context.session.lab,
+        )
         self.journal = self.context.recorder.journal
         self.retries = Retries(AGAIN_S, AGAIN_S, FAILURES)
         self.forecast = Forecast(self.how.predict)
@@ -147,19 +166,32 @@ class Adapter:
         """Medians over the turns (ms); empty without one."""
         if not self.changes:
             return {}
-        each = {"change_ms": [t.change_ms for t, _ in self.changes], "dark_ms": [t.dark_ms for t, _ in self.changes]}
-        return {name: median(values) for name, values in (each | {"exposed_ms": [e for _, e in self.changes]}).items()}
+        each = {
+            "change_ms": [t.change_ms for t, _ in self.changes],
+            "dark_ms": [t.dark_ms for t, _ in self.changes],
+        }
+        return {
+            name: median(values)
+            for name, values in (each | {"exposed_ms": [e for _, e in self.changes]}).items()
+        }
 
     def summary(self) -> dict[str, object]:
         """Small numbers for the history."""
-        return {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures, **self.figures()}
+        return {
+            "changes": len(self.changes),
+            "skipped": self.skipped,
+            "failures": self.failures,
+            **self.figures(),
+        }
 
     def emit(self, event: str, text: str, **fields: Json) -> None:
         """Emit one event."""
         self.last = text
         emit(self.notify, event, text, **fields)
         did = {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures}
-        self.file.now(state="adapting", plan=self.plan.name, run=self.context.run.id, last=text, **did)
+        self.file.now(
+            state="adapting", plan=self.plan.name, run=self.context.run.id, last=text, **did
+        )
 
     # --- the loop
 
@@ -168,11 +200,15 @@ class Adapter:
         await self._begin()
         ready()
         at = 0
-        while not self.stopping and (not self.options.changes or len(self.changes) < self.options.changes):
+        while not self.stopping and (
+            not self.options.changes or len(self.changes) < self.options.changes
+        ):
             try:
                 found = await self._demand(at)
                 if found is None:
-                    self.emit("ended", f"job {self.plan.job.name if self.plan.job else ''} has ended")
+                    self.emit(
+                        "ended", f"job {self.plan.job.name if self.plan.job else ''} has ended"
+                    )
                     return
                 at = found[self.ranks[0]].step // 2
                 self.looks += 1
@@ -194,21 +230,40 @@ class Adapter:
         await self.hosts.channels.fence(context.run.token, context.hosts())
         record = await context.jobs.running()
         if record is None:
-            raise Missing(f"no job of {self.plan.name} runs, so there is no traffic to follow", hint="testbed job launch")
+            raise Missing(
+                f"no job of {self.plan.name} runs, so there is no traffic to follow",
+                hint="testbed job launch",
+            )
         self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
         self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
         self.macs = self.hosts.channels.macs()
         owned = per_device(store.owned(context.tenancy))
-        before = snapshot(seen.settings, owned, self.current, seen.hellos, record, self.lab, context.foreign_settings())
-        target = {"settings": held_data(before.owned), "generation": self.current.generation, "hosts": sorted(wanted)}
+        before = snapshot(
+            seen.settings,
+            owned,
+            self.current,
+            seen.hellos,
+            record,
+            self.lab,
+            context.foreign_settings(),
+        )
+        target = {
+            "settings": held_data(before.owned),
+            "generation": self.current.generation,
+            "hosts": sorted(wanted),
+        }
         context.run.found(before.to_json(), target)
         self.state_now = RegionState(seen.settings, self.current.up.links, self.current.generation)
         own, _ = split(self.state_now.links, self.regions)
         regions = ", ".join(region.name for region in self.regions)
-        self.emit("adapting", f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations")
+        self.emit(
+            "adapting",
+            f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations",
+        )
 
     async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
-        """What all ranks send in iteration `at` or a later one, once its gates have decided; None if the job has ended.
+        """What all ranks send in iteration `at` or a later one, once its gates have decided; None
+        if the job has ended.
 
         Raises: as `demand`; NotVerified - its program does not say.
         """
@@ -218,10 +273,15 @@ class Adapter:
                     raise answer
         first = self.ranks[0]
         while True:
-            found = (await demand(self.hosts.channels, self.job, [first], reach=2 * at + 1, within_s=WAIT_S))[first]
+            found = (
+                await demand(
+                    self.hosts.channels, self.job, [first], reach=2 * at + 1, within_s=WAIT_S
+                )
+            )[first]
             if found.state != "running":
                 return None
-            if found.error and time.monotonic() > self.began + START_S:  # its ranks may still be loading
+            # its ranks may still be loading
+            if found.error and time.monotonic() > self.began + START_S:
                 hint = "testbed job status; the program moe says it: extensions/adapt/README.md"
                 raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:
@@ -230,10 +290,19 @@ class Adapter:
                 await self._mend()
             at = max(at, found.step // 2)
         at = found.step // 2
-        return await demand(self.hosts.channels, self.job, self.ranks, after=max(0, at - 8), reach=2 * at + 1, within_s=WAIT_S)
+        return await demand(
+            self.hosts.channels,
+            self.job,
+            self.ranks,
+            after=max(0, at - 8),
+            reach=2 * at + 1,
+            within_s=WAIT_S,
+        )
 
     async def _mend(self) -> None:
-        """Take circuits that have lost their light out of use: a job that waits for one would never reach its next gate."""
+        """Take circuits that have lost their light out of use: a job that waits for one would never
+        reach its next gate.
+        """
         carriers = {
             HostPort(host, number): port.carrier
             for host, hello in (await self.hosts.channels.greet(self.members)).items()
@@ -245,24 +314,38 @@ class Adapter:
         self.known = None
         self.out |= {port for link in dark for port in (link.a, link.b)}
         left = [link for link in self.state_now.links if link not in dark]
-        change = RegionChange(self.context, self.plan, self.current, self.state_now, left, self.regions, self.macs)
+        change = RegionChange(
+            self.context, self.plan, self.current, self.state_now, left, self.regions, self.macs
+        )
         try:
             await finish(self._carry_out(change, at_once))
         finally:
             self.state_now = change.state_now
-        self.emit("mended", f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch")
+        self.emit(
+            "mended",
+            f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch",
+        )
 
     async def _look(self, found: Mapping[RankName, Demand], at: int) -> None:
-        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as `RegionChange`."""
+        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as
+        `RegionChange`.
+        """
         traffic, times = bytes_of(found, self.ranks, at), pace(found.values())
         if traffic is None or times is None:
             self._skip("unknown", "not every rank has said what it sends")
             return
         forecast = self.forecast.see(traffic)
         if self.known is not None and distance(self.known[0], forecast) < ALIKE:
-            self._skip("gain", "the traffic is as it was", replace(self.known[1], iteration=at, traffic=traffic))
+            self._skip(
+                "gain",
+                "the traffic is as it was",
+                replace(self.known[1], iteration=at, traffic=traffic),
+            )
             return
-        proposals = [proposal(without(region, self.out), self.lab, forecast, self.state_now.links) for region in self.regions]
+        proposals = [
+            proposal(without(region, self.out), self.lab, forecast, self.state_now.links)
+            for region in self.regions
+        ]
         worth = [p for p in proposals if p.gain >= self.how.gain]
         look = Look(at, traffic, max(proposals, key=lambda p: p.gain))
         if not worth:
@@ -283,7 +366,9 @@ class Adapter:
         return [*rest, *(link for p in worth for link in p.links)]
 
     def _change_s(self) -> float:
-        """How long a turn is going to take (s): as the median of the latest, else as the slowest device promises."""
+        """How long a turn is going to take (s): as the median of the latest, else as the slowest
+        device promises.
+        """
         if self.changes:
             return median(t.change_ms for t, _ in self.changes[-5:]) / 1e3
         return max(t.settle_s for t in self.session.traits.values()) + OVERHEAD_S
@@ -291,7 +376,9 @@ class Adapter:
     async def _change(self, links: list[Link], times: Pace, look: Look) -> bool:
         """Turn to these links; return whether it was done. Raises: as `RegionChange`."""
         self.known, begun_ns = None, time.monotonic_ns()
-        change = RegionChange(self.context, self.plan, self.current, self.state_now, links, self.regions, self.macs)
+        change = RegionChange(
+            self.context, self.plan, self.current, self.state_now, links, self.regions, self.macs
+        )
         planned_ms = (time.monotonic_ns() - begun_ns) / 1e6
         iteration = 0
 
@@ -300,11 +387,13 @@ class Adapter:
             iteration = await self._moment(look.iteration + 1, times)
 
         work = asyncio.ensure_future(self._carry_out(change, moment))
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # where nobody is left to ask for it
+        # where nobody is left to ask for it
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             changed = await asyncio.shield(work)
         except asyncio.CancelledError:
-            self.stopping = True  # the turn under way is ended, one that waits for its moment is given up
+            # the turn under way is ended, one that waits for its moment is given up
+            self.stopping = True
             await asyncio.wait([work])
             raise
         except Abandoned as error:
@@ -315,17 +404,31 @@ class Adapter:
         exposed_ms = await self._exposed_ms(changed, iteration)
         self.changes.append((changed, exposed_ms))
         figures = {"planned_ms": planned_ms, "exposed_ms": exposed_ms}
-        record_look(self.journal, self.plan.name, "changed", "", replace(look, iteration=iteration), changed, figures)
+        record_look(
+            self.journal,
+            self.plan.name,
+            "changed",
+            "",
+            replace(look, iteration=iteration),
+            changed,
+            figures,
+        )
         text = f"iteration {iteration}: {changed.moved} settings, gain {look.best.gain:.2f}, {changed.change_ms:.0f} ms"
         figures |= {"change_ms": changed.change_ms, "dark_ms": changed.dark_ms}
         self.emit(
-            "changed", text, iteration=iteration, gain=round(look.best.gain, 3), **{k: round(v, 1) for k, v in figures.items()}
+            "changed",
+            text,
+            iteration=iteration,
+            gain=round(look.best.gain, 3),
+            **{k: round(v, 1) for k, v in figures.items()},
         )
         if len(self.changes) % LADDER_EVERY == 0:
             await self._run_levels()
         return True
 
-    async def _carry_out(self, change: RegionChange, moment: Callable[[], Awaitable[None]]) -> RegionChanged:
+    async def _carry_out(
+        self, change: RegionChange, moment: Callable[[], Awaitable[None]]
+    ) -> RegionChanged:
         try:
             await change.prepare()
             return await change.carry_out(moment)
@@ -336,32 +439,50 @@ class Adapter:
             raise type(error)(f"{error}\nhosts are {text}", hint=error.hint) from error
 
     async def _moment(self, iteration: int, times: Pace) -> int:
-        """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a turn fits; return its number.
+        """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a
+        turn fits; return its number.
 
         Raises: Abandoned - it did not come; as `demand`.
         """
         first, reach, until = self.ranks[0], 2 * iteration, time.monotonic() + MOMENT_S
         while time.monotonic() < until:
-            found = (await demand(self.hosts.channels, self.job, [first], reach=reach, within_s=WAIT_S))[first]
+            found = (
+                await demand(self.hosts.channels, self.job, [first], reach=reach, within_s=WAIT_S)
+            )[first]
             if found.state != "running" or self.stopping:
                 raise Abandoned("stopped on request" if self.stopping else "the job has ended")
             late_s = (time.monotonic_ns() - found.since_ns) / 1e9
             if found.step >= reach:
-                fits = times.exposed_s(self._change_s(), late_s) <= self.how.dark_share * times.iteration_s
+                fits = (
+                    times.exposed_s(self._change_s(), late_s)
+                    <= self.how.dark_share * times.iteration_s
+                )
                 if found.step % 2 == 0 and fits:
                     return found.step // 2
                 reach = 2 * (found.step // 2 + 1)
         raise Abandoned(f"no iteration left room for a turn within {MOMENT_S:g} s")
 
     async def _exposed_ms(self, changed: RegionChanged, iteration: int) -> float:
-        """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do not tell any more."""
+        """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do
+        not tell any more.
+        """
         try:
             found = await demand(
-                self.hosts.channels, self.job, self.ranks, after=iteration - 1, reach=2 * iteration + 1, within_s=WAIT_S
+                self.hosts.channels,
+                self.job,
+                self.ranks,
+                after=iteration - 1,
+                reach=2 * iteration + 1,
+                within_s=WAIT_S,
             )
         except TestbedError:
             return 0.0
-        gates = [sent.gate_ns for each in found.values() for sent in each.sent if sent.iteration == iteration]
+        gates = [
+            sent.gate_ns
+            for each in found.values()
+            for sent in each.sent
+            if sent.iteration == iteration
+        ]
         return max(0.0, (changed.done_ns - min(gates)) / 1e6) if gates else 0.0
 
     async def _run_levels(self) -> None:
@@ -372,10 +493,24 @@ class Adapter:
             links = self.state_now.links
             busy = "the job runs"
             lit = circuits(links, self.lab, seen.settings)
-            levels = await ladder(self.session, self.plan, links, lit, seen.settings, seen.hellos, power=False, busy=busy)
+            levels = await ladder(
+                self.session,
+                self.plan,
+                links,
+                lit,
+                seen.settings,
+                seen.hellos,
+                power=False,
+                busy=busy,
+            )
             record_levels(self.context.recorder, levels)
             if failed := [level for level in levels if not level.ok]:
-                raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4]) for r in failed))
+                raise NotVerified(
+                    "\n".join(
+                        f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4])
+                        for r in failed
+                    )
+                )
             phase.detail = ", ".join(level.detail for level in levels)
 
     async def _failed(self, error: TestbedError) -> None:
@@ -383,9 +518,15 @@ class Adapter:
         self.failures += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
         self.emit("failed", error.line)
-        await asyncio.sleep(self.retries.failed("change", error, "testbed status; again: testbed service start adapt"))
+        await asyncio.sleep(
+            self.retries.failed(
+                "change", error, "testbed status; again: testbed service start adapt"
+            )
+        )
 
     def _skip(self, why: str, text: str, look: Look | None = None) -> None:
         self.skipped += 1
         record_look(self.journal, self.plan.name, "skipped", why, look)
-        self.emit("skipped", text, why=why, **({"iteration": look.iteration} if look is not None else {}))
+        self.emit(
+            "skipped", text, why=why, **({"iteration": look.iteration} if look is not None else {})
+        )

@@ -12,7 +12,9 @@ class FollowingArm(ArmService):
     """The plans say it, and how; the arm says nothing."""
 
     def begun(self, how: Any, setups: Mapping[str, Setup]) -> Mapping[str, Any]:
-        return {tenant: None for tenant, setup in setups.items() if setup.plan.document.get("adapt")}
+        return {
+            tenant: None for tenant, setup in setups.items() if setup.plan.document.get("adapt")
+        }
 
 
 ARM = FollowingArm()

@@ -48,7 +48,12 @@ def build() -> board.Dashboard:
             "short",
             pick('count("iteration")', "adapt", CHANGED),
         ),
-        ("Gain, median", "Of these changes, as predicted, from adapt.", "none", pick('percentile("gain", 50)', "adapt", CHANGED)),
+        (
+            "Gain, median",
+            "Of these changes, as predicted, from adapt.",
+            "none",
+            pick('percentile("gain", 50)', "adapt", CHANGED),
+        ),
         (
             "Exposed, largest",
             "Of a change, what fell into the job's exchanges, from adapt. It is to be hidden in computing.",

@@ -1,4 +1,6 @@
-"""The fastest circuits of a small region, by branch and bound: every choice that may still be faster is looked at. Pure."""
+"""The fastest circuits of a small region, by branch and bound: every choice that may still be
+faster is looked at. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,21 @@ from extensions.adapt.trial import FINE, Bytes, Choice, Fabric, Trial, split_s
 
 
 class Branches:
-    """Pairs one after the other, the heaviest first: how many circuits, and at which planes; bounded from below."""
+    """Pairs one after the other, the heaviest first: how many circuits, and at which planes;
+    bounded from below.
+    """
 
     def __init__(self, demand: Bytes, fabric: Fabric, start: Choice, nodes: int) -> None:
         self.trial = Trial(demand, fabric)
         self.found, self.left = start, nodes
         self.pairs = sorted(self.trial.pairs, key=lambda pair: -float(self.trial.circuit_s[pair]))
-        self.load = [[0.0] * fabric.n, [0.0] * fabric.n]  # what pairs without a circuit send and receive, s
+        # what pairs without a circuit send and receive, s
+        self.load = [[0.0] * fabric.n, [0.0] * fabric.n]
 
     def run(self) -> tuple[Choice, bool]:
-        """The fastest choice found, `start` if none is faster, and whether no other can be faster still."""
+        """The fastest choice found, `start` if none is faster, and whether no other can be faster
+        still.
+        """
         self.pair(0, 0.0)
         return self.found, self.left >= 0
 
@@ -60,7 +67,9 @@ class Branches:
             yield from sorted(set(combinations(existing, count)))
 
     def least(self, index: int) -> float:
-        """No choice for the pairs from `index` on is faster: each rank's ports take its heaviest pairs off its packets."""
+        """No choice for the pairs from `index` on is faster: each rank's ports take its heaviest
+        pairs off its packets.
+        """
         if self.trial.split:
             return self.least_split(index)
         rest: list[tuple[list[float], list[float]]] = [([], []) for _ in self.load[0]]
@@ -78,7 +87,9 @@ class Branches:
         return longest
 
     def least_split(self, index: int) -> float:
-        """As `least`: what is decided takes as long as it takes, and all ports that are left help all pairs."""
+        """As `least`: what is decided takes as long as it takes, and all ports that are left help
+        all pairs.
+        """
         trial = self.trial
         decided, helped = trial.packet_s.copy(), trial.links * trial.faster
         for a, b in self.pairs[index:]:
@@ -87,5 +98,9 @@ class Branches:
         longest = 0.0
         for whole, part in ((trial.packet_s, decided), (trial.packet_s.T, decided.T)):
             together = whole.sum(axis=1) / (1 + helped.sum(axis=1) + room)
-            longest = max(longest, float(split_s(part, helped).max(initial=0.0)), float(together.max(initial=0.0)))
+            longest = max(
+                longest,
+                float(split_s(part, helped).max(initial=0.0)),
+                float(together.max(initial=0.0)),
+            )
         return longest

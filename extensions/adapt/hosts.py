@@ -13,15 +13,24 @@ from orchestrator.hosts.launch import on_host
 
 
 async def demand(
-    channels: Channels, job: str, ranks: Collection[RankName], *, after: int = 0, reach: int = 0, within_s: float = 0.0
+    channels: Channels,
+    job: str,
+    ranks: Collection[RankName],
+    *,
+    after: int = 0,
+    reach: int = 0,
+    within_s: float = 0.0,
 ) -> Mapping[RankName, Demand]:
-    """What each rank of a job is about to send, its iterations after `after`; answered once its step is at least `reach`.
+    """What each rank of a job is about to send, its iterations after `after`; answered once its
+    step is at least `reach`.
 
-    within_s: it is answered after this long (at most 30, s) all the same. Raises: Unreachable, TimedOut; Refused - an agent is
-    too old to know; Garbled.
+    within_s: it is answered after this long (at most 30, s) all the same. Raises: Unreachable,
+    TimedOut; Refused - an agent is too old to know; Garbled.
     """
     common = {"after": after, "reach": reach, "within_s": within_s}
-    answers = await channels.ask({r: {"name": on_host(job, r), **common} for r in ranks}, "demand", within_s + 5.0)
+    answers = await channels.ask(
+        {r: {"name": on_host(job, r), **common} for r in ranks}, "demand", within_s + 5.0
+    )
     offsets = {rank: channels.offset_ns(rank) for rank in answers}
     try:
         return {rank: _demand(rank, values, offsets[rank]) for rank, values in answers.items()}
@@ -32,7 +41,13 @@ async def demand(
 def _demand(rank: RankName, v: Mapping[str, Any], offset_ns: int) -> Demand:
     """Read an answer to `demand`. Raises: KeyError, TypeError, ValueError - it is none."""
     rows = tuple(
-        Sent(int(n), begin - offset_ns, gate - offset_ns, end - offset_ns if end else None, tuple(map(int, to)))
+        Sent(
+            int(n),
+            begin - offset_ns,
+            gate - offset_ns,
+            end - offset_ns if end else None,
+            tuple(map(int, to)),
+        )
         for n, begin, gate, end, to in v["rows"]
     )
     since_ns = int(v.get("since_ns", offset_ns)) - offset_ns

@@ -1,4 +1,6 @@
-"""What came of the latest looks at a job's traffic, as viewers and reports show it: circuits changed, left, or taken back. Pure."""
+"""What came of the latest looks at a job's traffic, as viewers and reports show it: circuits
+changed, left, or taken back. Pure.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TALL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look. what: changed, skipped or failed. gain: as predicted. title: its text, and more figures."""
+    """One look. what: changed, skipped or failed. gain: as predicted. title: its text, and more
+    figures.
+    """
 
     what: str
     gain: float
@@ -43,7 +47,9 @@ class Following(Live):
         self._alive = self._fresh = False
 
     def point(self, point: Point) -> tuple[str, dict[str, Json]] | None:
-        """Take a look, which is news unless nothing was changed; one of an older run is left out."""
+        """Take a look, which is news unless nothing was changed; one of an older run is left
+        out.
+        """
         run = point.tags.get("run", "")
         if run < self._run:
             return None
@@ -52,7 +58,9 @@ class Following(Live):
             self._looks.clear()
         what = point.tags["what"]
         text = look_text(what, point.fields)
-        self._looks.append(Look(what, float(point.fields.get("gain", 1.0)), text, text + _more(point.fields)))
+        self._looks.append(
+            Look(what, float(point.fields.get("gain", 1.0)), text, text + _more(point.fields))
+        )
         self._counts[what] += 1
         self._fresh = True
         return None if what == "skipped" else (text, {"what": what})
@@ -69,8 +77,14 @@ class Following(Live):
     def text(self) -> str:
         if not self._looks:
             return ""
-        did = ", ".join(f"{self._counts[what]} {what}" for what in ("changed", "skipped", "failed") if self._counts[what])
-        return f"{did}; last: {self._looks[-1].message}" + ("" if self._alive else "; the adapt service does not run")
+        did = ", ".join(
+            f"{self._counts[what]} {what}"
+            for what in ("changed", "skipped", "failed")
+            if self._counts[what]
+        )
+        return f"{did}; last: {self._looks[-1].message}" + (
+            "" if self._alive else "; the adapt service does not run"
+        )
 
     def json(self) -> Json:
         """A bar a look: how much its gain is above 1."""
@@ -78,7 +92,12 @@ class Following(Live):
             return None
         most = max(TALL, *(look.gain - 1 for look in self._looks))
         bars: list[Json] = [
-            {"what": look.what, "share": round(max(0.0, look.gain - 1) / most, 4), "title": look.title} for look in self._looks
+            {
+                "what": look.what,
+                "share": round(max(0.0, look.gain - 1) / most, 4),
+                "title": look.title,
+            }
+            for look in self._looks
         ]
         return {"message": self.text(), "bad": self._looks[-1].what == "failed", "bars": bars}
 
@@ -104,7 +123,10 @@ def look_text(what: str, fields: Mapping[str, Any]) -> str:
     gain = f"gain {float(fields['gain']):.2f}" if "gain" in fields else ""
     if what == "changed":
         times = (("dark_ms", "dark"), ("exposed_ms", "exposed"))
-        parts = [gain, *(f"{text} {float(fields[name]):.0f} ms" for name, text in times if name in fields)]
+        parts = [
+            gain,
+            *(f"{text} {float(fields[name]):.0f} ms" for name, text in times if name in fields),
+        ]
         return f"{at}: circuits changed, {', '.join(filter(None, parts))}"
     why = str(fields.get("why", ""))
     return f"{at}: {what}, {WHY.get(why, why or 'no reason said')}" + (f" ({gain})" if gain else "")
@@ -112,11 +134,21 @@ def look_text(what: str, fields: Mapping[str, Any]) -> str:
 
 def _more(fields: Mapping[str, Any]) -> str:
     skew = f", skew {float(fields['skew']):.1f}" if fields.get("skew") else ""
-    return skew + (f", exchange {_ms(fields['now_ms'])} to {_ms(fields['then_ms'])}" if fields.get("now_ms") else "")
+    return skew + (
+        f", exchange {_ms(fields['now_ms'])} to {_ms(fields['then_ms'])}"
+        if fields.get("now_ms")
+        else ""
+    )
 
 
 def _ms(value: float) -> str:
-    return f"{value / 1e3:.2f} s" if value >= 1e3 else f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+    return (
+        f"{value / 1e3:.2f} s"
+        if value >= 1e3
+        else f"{value:.0f} ms"
+        if value >= 10
+        else f"{value:.1f} ms"
+    )
 
 
 SERVICE_VIEW = AdaptView()

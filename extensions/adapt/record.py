@@ -30,14 +30,29 @@ def record_look(
     changed: RegionChanged | None = None,
     figures: Mapping[str, float] | None = None,
 ) -> None:
-    """Write what came of a look. why: as the field. changed, figures: of a turn (planned_ms, exposed_ms)."""
+    """Write what came of a look. why: as the field. changed, figures: of a turn (planned_ms,
+    exposed_ms).
+    """
     if journal is None:
         return
-    fields: dict[str, float | int | str | None] = {"why": why, "iteration": look.iteration if look else 0, **(figures or {})}
+    fields: dict[str, float | int | str | None] = {
+        "why": why,
+        "iteration": look.iteration if look else 0,
+        **(figures or {}),
+    }
     if look is not None:
         best = look.best
-        fields |= {"skew": skew(look.traffic), "gain": best.gain, "now_ms": best.now_s * 1e3, "then_ms": best.then_s * 1e3}
+        fields |= {
+            "skew": skew(look.traffic),
+            "gain": best.gain,
+            "now_ms": best.now_s * 1e3,
+            "then_ms": best.then_s * 1e3,
+        }
     if changed is not None:
-        fields |= {"change_ms": changed.change_ms, "dark_ms": changed.dark_ms, "moved": changed.moved}
+        fields |= {
+            "change_ms": changed.change_ms,
+            "dark_ms": changed.dark_ms,
+            "moved": changed.moved,
+        }
     at = changed.begun_ns if changed is not None else None
     journal.point("adapt", {"plan": plan, "what": what}, fields, at)

@@ -1,4 +1,6 @@
-"""What `circuits.py` proposes for the regions of a plan, as links between host ports, and which links traffic then uses. Pure."""
+"""What `circuits.py` proposes for the regions of a plan, as links between host ports, and which
+links traffic then uses. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from planner.model.demand import Infeasible as NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Circuits for a region. now_s, then_s: of the forecast's all-to-all over those of now and over these; `links`: these."""
+    """Circuits for a region. now_s, then_s: of the forecast's all-to-all over those of now and over
+    these; `links`: these.
+    """
 
     region: Region
     now_s: float
@@ -32,7 +36,8 @@ class Proposal:
 
 
 def proposal(region: Region, lab: Lab, traffic: Bytes, links: Collection[Link]) -> Proposal:
-    """Circuits for the traffic, those among `links` being there. A pair gets one at most, as a connection uses no second one.
+    """Circuits for the traffic, those among `links` being there. A pair gets one at most, as a
+    connection uses no second one.
 
     Raises: Infeasible - as the planner.
     """
@@ -50,17 +55,24 @@ def proposal(region: Region, lab: Lab, traffic: Bytes, links: Collection[Link]) 
     except NoAnswer as error:
         raise Infeasible(f"region {region.name}: {error}") from error
     found = links_of(region, lab, chosen, links)
-    ends = [(w.a, w.b) for w in found if isinstance(w.a, HostPort) and isinstance(w.b, HostPort)]  # all have both
+    # all have both
+    ends = [(w.a, w.b) for w in found if isinstance(w.a, HostPort) and isinstance(w.b, HostPort)]
     return Proposal(region, before, after, tuple(Link(a, b) for a, b in ends))
 
 
-def fabric(region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | None = None) -> Fabric:
-    """The region for the planner: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`; a pair uses one path.
+def fabric(
+    region: Region, lab: Lab, circuit_mbps: float, packet_mbps: float | None = None
+) -> Fabric:
+    """The region for the planner: rank i is `region.hosts[i]`, plane p is `planes(region, lab)[p]`;
+    a pair uses one path.
 
-    circuit_mbps, packet_mbps: what a port carries of the bytes of programs, per direction (Mb/s); else the segment's rate.
+    circuit_mbps, packet_mbps: what a port carries of the bytes of programs, per direction (Mb/s);
+    else the segment's rate.
     """
     names = planes(region, lab)
-    room = tuple(tuple(len(_ports(region, lab, host, plane)) for plane in names) for host in region.hosts)
+    room = tuple(
+        tuple(len(_ports(region, lab, host, plane)) for plane in names) for host in region.hosts
+    )
     packets = packet_mbps if packet_mbps is not None else lab.segments[region.fallback].link_mbps
     return Fabric(room, circuit_mbps * 1e6 / 8, packets * 1e6 / 8, split=False)
 
@@ -80,13 +92,19 @@ def circuits_of(region: Region, lab: Lab, links: Iterable[WantedLink | Link]) ->
     plane = {name: number for number, name in enumerate(planes(region, lab))}
     found = []
     for link in links:
-        if isinstance(link.a, HostPort) and isinstance(link.b, HostPort) and {link.a, link.b} <= {*region.ports}:
+        if (
+            isinstance(link.a, HostPort)
+            and isinstance(link.b, HostPort)
+            and {link.a, link.b} <= {*region.ports}
+        ):
             a, b = sorted((rank[link.a.host], rank[link.b.host]))
             found.append((a, b, plane[lab.fibres[link.a].device]))
     return tuple(sorted(found))
 
 
-def links_of(region: Region, lab: Lab, circuits: Circuits, now: Iterable[WantedLink | Link] = ()) -> tuple[WantedLink, ...]:
+def links_of(
+    region: Region, lab: Lab, circuits: Circuits, now: Iterable[WantedLink | Link] = ()
+) -> tuple[WantedLink, ...]:
     """Links for these circuits. A circuit that one of `now` is already stays at its ports."""
     names = planes(region, lab)
     held: dict[Circuit, list[WantedLink]] = {}
@@ -99,7 +117,10 @@ def links_of(region: Region, lab: Lab, circuits: Circuits, now: Iterable[WantedL
     for at, (a, b, plane) in enumerate(circuits):
         if at not in kept:
             hosts = region.hosts[a], region.hosts[b]
-            ends = [next(port for port in _ports(region, lab, host, names[plane]) if port not in used) for host in hosts]
+            ends = [
+                next(port for port in _ports(region, lab, host, names[plane]) if port not in used)
+                for host in hosts
+            ]
             used |= {*ends}
             kept[at] = WantedLink(ends[0], ends[1])
         found.append(kept[at])
@@ -108,7 +129,11 @@ def links_of(region: Region, lab: Lab, circuits: Circuits, now: Iterable[WantedL
 
 def without(region: Region, ports: Collection[HostPort]) -> Region:
     """The region without these ports."""
-    return replace(region, ports=tuple(port for port in region.ports if port not in ports)) if ports else region
+    return (
+        replace(region, ports=tuple(port for port in region.ports if port not in ports))
+        if ports
+        else region
+    )
 
 
 def single(circuits: Circuits) -> Circuits:
@@ -116,7 +141,9 @@ def single(circuits: Circuits) -> Circuits:
     return tuple({circuit[:2]: circuit for circuit in circuits}.values())
 
 
-def split(links: Collection[Link], regions: Collection[Region]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+def split(
+    links: Collection[Link], regions: Collection[Region]
+) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
     """The regions' circuits among these links, and the others."""
     ports = {port for region in regions for port in region.ports}
     own = tuple(link for link in links if link.a in ports and link.b in ports)
@@ -124,14 +151,18 @@ def split(links: Collection[Link], regions: Collection[Region]) -> tuple[tuple[L
 
 
 def used(links: Collection[Link], lab: Lab, regions: Collection[Region]) -> tuple[Link, ...]:
-    """These links without those of a region's packet switch between hosts that a circuit of the region joins: it takes all of their
-    traffic, whatever lane it is on."""
+    """These links without those of a region's packet switch between hosts that a circuit of the
+    region joins: it takes all of their traffic, whatever lane it is on."""
     own, rest = split(links, regions)
     joined = {frozenset((link.a.host, link.b.host)) for link in own}
     fallbacks = {region.fallback for region in regions}
 
     def covered(link: Link) -> bool:
         at = lab.segment_at.get(link.a) if lab.electrical(link) else None
-        return at is not None and at.name in fallbacks and frozenset((link.a.host, link.b.host)) in joined
+        return (
+            at is not None
+            and at.name in fallbacks
+            and frozenset((link.a.host, link.b.host)) in joined
+        )
 
     return (*own, *(link for link in rest if not covered(link)))

@@ -26,8 +26,13 @@ def section(c: ReportContext, source: Source) -> None:
     run = source.record.id
     if run not in c.campaign.journals:
         return
-    begin, end = source.record.started, source.record.ended or source.record.started + 10 * 365 * 86400
-    c.book.read_more(c.campaign.journals[run], "adapt", [(round((begin - 1) * 1e9), round((end + 1) * 1e9))])
+    begin, end = (
+        source.record.started,
+        source.record.ended or source.record.started + 10 * 365 * 86400,
+    )
+    c.book.read_more(
+        c.campaign.journals[run], "adapt", [(round((begin - 1) * 1e9), round((end + 1) * 1e9))]
+    )
     answer = c.book.query(
         "adapt",
         "what came of every look at the job's traffic: turned, skipped and why, or failed; medians",
@@ -82,7 +87,13 @@ def section(c: ReportContext, source: Source) -> None:
 
 
 def _outcomes(answer: Answer) -> Table:
-    heads = {"what": "looks that", "n": "number", "gain": "gain, median", "gain_most": "largest", "skew": "skew"}
+    heads = {
+        "what": "looks that",
+        "n": "number",
+        "gain": "gain, median",
+        "gain_most": "largest",
+        "skew": "skew",
+    }
     heads |= {"change_ms": "change", "dark_ms": "dark", "exposed_ms": "exposed"}
     shown = result_table(answer, heads)
     rows = []
@@ -100,11 +111,25 @@ def _gains(looks: list[tuple[str, int, float]]) -> Figure | None:
         for what, colour in _GAIN.items():
             points = [(iteration, gain) for reported, iteration, gain in looks if reported == what]
             if points:
-                axes.vlines([x for x, _ in points], 1.0, [y for _, y in points], color=colour, linewidth=0.8, alpha=0.6)
-                axes.plot(*zip(*points, strict=True), "o", markersize=3, color=colour, label=f"{what} (n = {len(points)})")
+                axes.vlines(
+                    [x for x, _ in points],
+                    1.0,
+                    [y for _, y in points],
+                    color=colour,
+                    linewidth=0.8,
+                    alpha=0.6,
+                )
+                axes.plot(
+                    *zip(*points, strict=True),
+                    "o",
+                    markersize=3,
+                    color=colour,
+                    label=f"{what} (n = {len(points)})",
+                )
         axes.axhline(1.0, color=INK, linewidth=0.6)
         axes.set_xlabel("iteration of the job")
         axes.set_ylabel("predicted gain")
         axes.grid(True)
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)  # seen without scrolling
+        # seen without scrolling
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
     return figure

@@ -1,4 +1,6 @@
-"""The one adapter of an owner's plan on a lab, as a service: its options, what its file says of it, and what it reports."""
+"""The one adapter of an owner's plan on a lab, as a service: its options, what its file says of it,
+and what it reports.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from orchestrator.background.work import ServiceReport
 class AdaptOptions(ServiceOptions):
     """How long to adapt."""
 
-    changes: int = option(0, "--turns", "End after N turns; 0: when the job ends.", metavar="N", least=0)
+    changes: int = option(
+        0, "--turns", "End after N turns; 0: when the job ends.", metavar="N", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptState(ServiceState):
-    """What an adapter reports of itself. state: starting, adapting. iteration: of the job, when it last looked at its traffic.
+    """What an adapter reports of itself. state: starting, adapting. iteration: of the job, when it
+    last looked at its traffic.
 
     changes, skipped, failures: as in AdaptReport. last: the latest event in words.
     """
@@ -63,11 +68,13 @@ ends, the hosts' routes are confirmed; `testbed up` with the plan makes the plan
 
 @dataclass(frozen=True, slots=True)
 class AdaptReport(ServiceReport):
-    """What an adapter did. looks: at the job's traffic. changes: changes of circuits, of them `failures` more that were taken back
-    onto the packet switch. skipped: looks after which nothing was changed.
+    """What an adapter did. looks: at the job's traffic. changes: changes of circuits, of them
+    `failures` more that were taken back onto the packet switch. skipped: looks after which nothing
+    was changed.
 
-    change_ms, dark_ms, exposed_ms: medians over the turns, None without one: from the first host's drain to the last commit; from
-    the first command to the last carrier; of the turn, what did not fit into the time in which the job computes.
+    change_ms, dark_ms, exposed_ms: medians over the turns, None without one: from the first host's
+    drain to the last commit; from the first command to the last carrier; of the turn, what did not
+    fit into the time in which the job computes.
     """
 
     lab: str

@@ -1,7 +1,9 @@
-"""Circuits of a region on trial: changed one by one, and how long an all-to-all over them takes. Pure.
+"""Circuits of a region on trial: changed one by one, and how long an all-to-all over them takes.
+Pure.
 
-A pair's bytes are split freely between its circuits and the packet switch, where a rank's traffic shares its port. Where a pair
-uses one path (`Fabric.split` false), one with circuits sends over them alone, and the slowest part decides.
+A pair's bytes are split freely between its circuits and the packet switch, where a rank's traffic
+shares its port. Where a pair uses one path (`Fabric.split` false), one with circuits sends over
+them alone, and the slowest part decides.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ FINE = 1e-9
 class Fabric:
     """What joins the ranks of a trial.
 
-    room: for each rank, its ports at each plane. circuit_bytes_per_s, packet_bytes_per_s: of a port, per direction. split: a pair
-    with circuits may send a part over the packet switch.
+    room: for each rank, its ports at each plane. circuit_bytes_per_s, packet_bytes_per_s: of a
+    port, per direction. split: a pair with circuits may send a part over the packet switch.
     """
 
     room: tuple[tuple[int, ...], ...]
@@ -63,10 +65,16 @@ class Trial:
     def __init__(self, demand: Bytes, fabric: Fabric, circuits: Sequence[Circuit] = ()) -> None:
         n = fabric.n
         if demand.shape != (n, n) or not np.isfinite(demand).all() or (demand < 0).any():
-            raise Infeasible(f"a demand that is no {n} x {n} square of bytes, 0 or more", "give bytes from each rank to each other")
+            raise Infeasible(
+                f"a demand that is no {n} x {n} square of bytes, 0 or more",
+                "give bytes from each rank to each other",
+            )
         self.circuit_s = np.maximum(demand, demand.T) / fabric.circuit_bytes_per_s
         self.packet_s = demand / fabric.packet_bytes_per_s
-        self.split, self.faster = fabric.split, np.float64(fabric.circuit_bytes_per_s / fabric.packet_bytes_per_s)
+        self.split, self.faster = (
+            fabric.split,
+            np.float64(fabric.circuit_bytes_per_s / fabric.packet_bytes_per_s),
+        )
         np.fill_diagonal(self.circuit_s, 0.0)
         np.fill_diagonal(self.packet_s, 0.0)
         self.pairs = [(a, b) for a in range(n) for b in range(a + 1, n) if self.circuit_s[a, b] > 0]
@@ -75,8 +83,15 @@ class Trial:
         self.circuits: list[Circuit] = []
         for circuit in circuits:
             a, b, plane = circuit
-            if not 0 <= a < b < n or not 0 <= plane < len(self.room[a]) or min(self.room[a][plane], self.room[b][plane]) < 1:
-                raise Infeasible(f"a circuit of ranks {a} and {b} at plane {plane} without a free port", "take circuits that fit")
+            if (
+                not 0 <= a < b < n
+                or not 0 <= plane < len(self.room[a])
+                or min(self.room[a][plane], self.room[b][plane]) < 1
+            ):
+                raise Infeasible(
+                    f"a circuit of ranks {a} and {b} at plane {plane} without a free port",
+                    "take circuits that fit",
+                )
             self.add(circuit)
 
     def add(self, circuit: Circuit, count: int = 1) -> None:
@@ -98,15 +113,23 @@ class Trial:
 
     def back_to(self, state: State) -> None:
         links, room, circuits = state
-        self.links, self.room, self.circuits = links.copy(), [list(row) for row in room], list(circuits)
+        self.links, self.room, self.circuits = (
+            links.copy(),
+            [list(row) for row in room],
+            list(circuits),
+        )
 
     def join(self, a: int, b: int) -> bool:
-        """Add a circuit between two ranks with free ports; others change planes for it where that is enough. False: it does not."""
+        """Add a circuit between two ranks with free ports; others change planes for it where that
+        is enough. False: it does not.
+        """
         a, b = min(a, b), max(a, b)
         if existing := self.open_planes(a, b):
             self.add((a, b, existing[0]))
             return True
-        free_a, free_b = ([plane for plane, free in enumerate(self.room[rank]) if free] for rank in (a, b))
+        free_a, free_b = (
+            [plane for plane, free in enumerate(self.room[rank]) if free] for rank in (a, b)
+        )
         for first in free_a:
             for second in free_b:
                 chain = self.chain(b, first, second)
@@ -121,13 +144,20 @@ class Trial:
         return False
 
     def chain(self, rank: int, first: int, second: int) -> Circuits | None:
-        """The circuits that change places between two planes so that `rank` gets its port at `first` free (a Kempe chain), if the
-        last rank has a port for it."""
+        """The circuits that change places between two planes so that `rank` gets its port at
+        `first` free (a Kempe chain), if the last rank has a port for it."""
         found: list[Circuit] = []
         seen = {rank}
         plane, other = first, second
         while (
-            at := next((c for c in self.circuits if c[2] == plane and rank in c[:2] and not {*c[:2]} <= seen), None)
+            at := next(
+                (
+                    c
+                    for c in self.circuits
+                    if c[2] == plane and rank in c[:2] and not {*c[:2]} <= seen
+                ),
+                None,
+            )
         ) is not None:
             found.append(at)
             rank = at[1] if at[0] == rank else at[0]
@@ -138,19 +168,30 @@ class Trial:
         return None
 
     def parts(self) -> tuple[Bytes, Bytes, Bytes]:
-        """Seconds of each pair's circuits, and of what each rank sends and receives over the packet switch.
+        """Seconds of each pair's circuits, and of what each rank sends and receives over the packet
+        switch.
 
         Where traffic is split, circuits last as long as their ranks' ports: theirs are 0.
         """
         if self.split:
             helped = self.links * self.faster
-            return np.zeros_like(self.packet_s), split_s(self.packet_s, helped), split_s(self.packet_s.T, helped)
+            return (
+                np.zeros_like(self.packet_s),
+                split_s(self.packet_s, helped),
+                split_s(self.packet_s.T, helped),
+            )
         dark = self.links == 0
         rest = np.where(dark, self.packet_s, 0.0)
-        return np.where(dark, 0.0, self.circuit_s / np.maximum(self.links, 1)), rest.sum(axis=1), rest.sum(axis=0)
+        return (
+            np.where(dark, 0.0, self.circuit_s / np.maximum(self.links, 1)),
+            rest.sum(axis=1),
+            rest.sum(axis=0),
+        )
 
     def cost(self) -> Cost:
-        """The time (s), and the sum of squares of the times of all parts, by which equals are told apart."""
+        """The time (s), and the sum of squares of the times of all parts, by which equals are told
+        apart.
+        """
         every = np.concatenate([part.ravel() for part in self.parts()])
         return float(every.max(initial=0.0)), float(every @ every)
 
@@ -163,7 +204,9 @@ class Trial:
         return [plane for plane, (at_a, at_b) in enumerate(rooms) for _ in range(min(at_a, at_b))]
 
     def slowest(self, done: set[Pair]) -> Pair | None:
-        """The pair whose part takes longest, of those not done: its own circuits, or the fuller of its ranks' packet ports."""
+        """The pair whose part takes longest, of those not done: its own circuits, or the fuller of
+        its ranks' packet ports.
+        """
         pairs = [pair for pair in self.pairs if pair not in done]
         return max(pairs, key=self._takes(), default=None)
 
@@ -181,7 +224,9 @@ class Trial:
         return takes
 
     def slow_pairs(self) -> list[Pair]:
-        """The pairs that a circuit more would take out of what is slowest, the ones with most bytes first."""
+        """The pairs that a circuit more would take out of what is slowest, the ones with most bytes
+        first.
+        """
         own, sent, received = self.parts()
         ports = np.maximum(sent, received)
         slowest = max(float(own.max(initial=0.0)), float(ports.max(initial=0.0))) * (1 - FINE)
@@ -196,11 +241,15 @@ class Trial:
         return sorted(filter(slow, self.pairs), key=lambda pair: -float(left[pair]))
 
     def _left(self, seconds: float) -> Bytes:
-        """What a circuit more could take of each pair, in seconds of a circuit: all, or what is not done by then."""
+        """What a circuit more could take of each pair, in seconds of a circuit: all, or what is not
+        done by then.
+        """
         return np.maximum(self.circuit_s - (self.links * seconds if self.split else 0.0), 0.0)
 
     def exchanges(self, pairs: Sequence[Pair]) -> Iterator[Cost]:
-        """The cost of each way to give one of `pairs` a circuit more, or one less; it is in place when its cost is given."""
+        """The cost of each way to give one of `pairs` a circuit more, or one less; it is in place
+        when its cost is given.
+        """
         before = self.state()
         for a, b in pairs:
             for out in self.freeing(a, b):
@@ -215,14 +264,25 @@ class Trial:
                         while self.join(a, b):
                             yield self.cost()
                 self.back_to(before)
-            if (one := next((circuit for circuit in self.circuits if circuit[:2] == (a, b)), None)) is not None:
+            if (
+                one := next((circuit for circuit in self.circuits if circuit[:2] == (a, b)), None)
+            ) is not None:
                 self.drop(one)
                 yield self.cost()
                 self.back_to(before)
 
     def freeing(self, a: int, b: int) -> list[Circuits]:
         """The circuits of other pairs, each choice of which leaves both ranks a port."""
-        at = [sorted({circuit for circuit in self.circuits if rank in circuit[:2] and circuit[:2] != (a, b)}) for rank in (a, b)]
+        at = [
+            sorted(
+                {
+                    circuit
+                    for circuit in self.circuits
+                    if rank in circuit[:2] and circuit[:2] != (a, b)
+                }
+            )
+            for rank in (a, b)
+        ]
         full = [not any(self.room[rank]) for rank in (a, b)]
         choices: list[Circuits] = [()]
         for circuits, none_left in zip(at, full, strict=True):
@@ -232,13 +292,17 @@ class Trial:
 
 
 def split_s(packet_s: Bytes, helped: Bytes) -> Bytes:
-    """How long (s) each rank takes to send, if what circuits take of a pair's bytes is chosen as well as can be.
+    """How long (s) each rank takes to send, if what circuits take of a pair's bytes is chosen as
+    well as can be.
 
-    packet_s: seconds of each pair's bytes over the packet switch alone; helped: rates of its circuits, as multiples of the packet
-    port's. In T seconds circuits take T x helped, and the rest has to fit the port: so T is the largest, of all sets of pairs, of
-    their seconds over 1 + their circuits' rates; the set is that of the pairs with the most seconds for a circuit's rate.
+    packet_s: seconds of each pair's bytes over the packet switch alone; helped: rates of its
+    circuits, as multiples of the packet port's. In T seconds circuits take T x helped, and the rest
+    has to fit the port: so T is the largest, of all sets of pairs, of their seconds over 1 + their
+    circuits' rates; the set is that of the pairs with the most seconds for a circuit's rate.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.where(helped > 0, packet_s / helped, np.inf), axis=1, kind="stable")
-    load, rate = (np.take_along_axis(every, order, axis=1).cumsum(axis=1) for every in (packet_s, helped))
+    load, rate = (
+        np.take_along_axis(every, order, axis=1).cumsum(axis=1) for every in (packet_s, helped)
+    )
     return np.asarray((load / (1 + rate)).max(axis=1, initial=0.0))

@@ -19,11 +19,12 @@ Control = Literal["cubic", "reno", "bbr", "mltcp"]
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """TCP's congestion control of a job's connections. The other fields are of `mltcp` alone, whose window grows the faster the
-    more of an iteration's bytes a connection has sent: by slope * share + intercept segments a round trip.
+    """TCP's congestion control of a job's connections. The other fields are of `mltcp` alone, whose
+    window grows the faster the more of an iteration's bytes a connection has sent: by slope * share
+    + intercept segments a round trip.
 
-    bytes: of an iteration, of each connection; gap_ms: an acknowledgement that comes later than this after the one before begins an
-    iteration. auto: each connection learns it.
+    bytes: of an iteration, of each connection; gap_ms: an acknowledgement that comes later than
+    this after the one before begins an iteration. auto: each connection learns it.
     """
 
     control: Control
@@ -34,18 +35,29 @@ class Congestion:
 
 
 class CongestionEdge(Edge):
-    """TCP's congestion control. The rest is of mltcp alone: a window that grows the faster the more of an iteration was sent."""
+    """TCP's congestion control. The rest is of mltcp alone: a window that grows the faster the more
+    of an iteration was sent.
+    """
 
     control: Control
-    slope: Annotated[float, Field(ge=0, le=64, description="of the growth, by the share of the bytes that were sent")] = 1.75
-    intercept: Annotated[float, Field(ge=0.001, le=64, description="the growth when an iteration begins; TCP's is 1")] = 0.25
+    slope: Annotated[
+        float,
+        Field(ge=0, le=64, description="of the growth, by the share of the bytes that were sent"),
+    ] = 1.75
+    intercept: Annotated[
+        float, Field(ge=0.001, le=64, description="the growth when an iteration begins; TCP's is 1")
+    ] = 0.25
     bytes: Annotated[
         Literal["auto"] | Annotated[int, Field(ge=1, le=2**53)],
-        Field(description="of an iteration, of each connection; auto: learned from its last iterations"),
+        Field(
+            description="of an iteration, of each connection; auto: learned from its last iterations"
+        ),
     ] = "auto"
     gap_ms: Annotated[
         Literal["auto"] | Annotated[float, Field(gt=0, le=3_600_000)],
-        Field(description="an acknowledgement later than this after the last begins an iteration; auto: half of the usual gap"),
+        Field(
+            description="an acknowledgement later than this after the last begins an iteration; auto: half of the usual gap"
+        ),
     ] = "auto"
 
 
@@ -65,7 +77,10 @@ class PlannedCongestion(Planned[Congestion]):
     section = Annotated[
         CongestionEdge | None,
         BeforeValidator(_control),
-        Field(description="TCP's, of the job's connections; null: what the routes pin, cubic", json_schema_extra=_or_its_name),
+        Field(
+            description="TCP's, of the job's connections; null: what the routes pin, cubic",
+            json_schema_extra=_or_its_name,
+        ),
     ]
 
     def read(self, at: Site) -> Congestion | None:
@@ -74,12 +89,19 @@ class PlannedCongestion(Planned[Congestion]):
         if edge is None or found is None:
             return None
         hosts = [links.lab.hosts[name] for name in hosts_of(edge.ranks) if name in links.lab.hosts]
-        nccl = edge.backend == "nccl" or (edge.backend == "auto" and bool(hosts) and all(host.gpus for host in hosts))
+        nccl = edge.backend == "nccl" or (
+            edge.backend == "auto" and bool(hosts) and all(host.gpus for host in hosts)
+        )
         if nccl and (rdma := [host.name for host in hosts if host.forwarding == "npar-rdma"]):
             few = ", ".join(rdma[:4]) + (", ..." if len(rdma) > 4 else "")
-            links.problems.add(self.where, f"a job over nccl sends by RDMA on {few}, where there is no TCP; leave it out")
+            links.problems.add(
+                self.where,
+                f"a job over nccl sends by RDMA on {few}, where there is no TCP; leave it out",
+            )
         for name in sorted(found.model_fields_set - {"control"}) if found.control != OWN else ():
-            links.problems.add((*self.where, name), f"only {OWN} has it; this control is {found.control}", key=True)
+            links.problems.add(
+                (*self.where, name), f"only {OWN} has it; this control is {found.control}", key=True
+            )
         return Congestion(**found.model_dump())
 
     def of(self, data: Mapping[str, Any]) -> Congestion:

@@ -30,7 +30,9 @@ class PacedArm(ArmService):
             yield "an arm that changes to another plan is not paced"
 
     def options(self, how: Any) -> Iterator[CoordinateOptions]:
-        """An iteration of all jobs begins at once; and they are shifted from then on, if that is how."""
+        """An iteration of all jobs begins at once; and they are shifted from then on, if that is
+        how.
+        """
         yield CoordinateOptions(by=TOGETHER)
         if how == SHIFT:
             yield CoordinateOptions()

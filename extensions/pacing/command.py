@@ -31,7 +31,9 @@ testbed service start pacing applies them.
 )
 def phases(
     call: Call,
-    figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Write the circles as SVG.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="Write the circles as SVG.")
+    ] = None,
     grid: Annotated[float, typer.Option("--grid", metavar="MS", min=0.1, help=GRID)] = 1.0,
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help=FOR)] = "3s",
 ) -> Result:

@@ -1,8 +1,10 @@
-"""`testbed service run pacing` and `testbed job phases`: the iterations of jobs that share links, shifted against each other.
+"""`testbed service run pacing` and `testbed job phases`: the iterations of jobs that share links,
+shifted against each other.
 
-The coordinator tells the agents when iterations begin, and tells them again before the lease ends; ranks that are early wait, so
-they do not drift. Every ten iterations of the slowest job it looks whether the jobs still run as they did. It takes no lock and
-holds no run: it moves no light, and whatever becomes of it nobody waits longer than a period.
+The coordinator tells the agents when iterations begin, and tells them again before the lease ends;
+ranks that are early wait, so they do not drift. Every ten iterations of the slowest job it looks
+whether the jobs still run as they did. It takes no lock and holds no run: it moves no light, and
+whatever becomes of it nobody waits longer than a period.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from extensions.pacing.service import KIND, CoordinateState
 from optics import Infeasible, Missing, TestbedError
 from optics.errors import Usage
 from orchestrator.background.kind import StateFile
-from orchestrator.background.work import Notify, Retries, ServiceNote, ServiceReport, emit, ready, serving
+from orchestrator.background.work import (
+    Notify,
+    Retries,
+    ServiceNote,
+    ServiceReport,
+    emit,
+    ready,
+    serving,
+)
 from orchestrator.jobs.attachments import attachment
 from orchestrator.plan.attached import planned_kind
 from orchestrator.session import Command, Session, load_lab
@@ -43,7 +53,9 @@ LEASE_S = 20.0
 """Ranks are paced for so long (s) without word."""
 RENEW_S = 5.0
 EVERY = 10
-"""Iterations of the slowest job from one look to the next: jobs drift by some 10 ms in twelve iterations."""
+"""Iterations of the slowest job from one look to the next: jobs drift by some 10 ms in twelve
+iterations.
+"""
 LEAST_LOOK_S = 2.0
 CHANGED = 0.1
 """A job whose iteration changed by this share of it is measured anew."""
@@ -51,14 +63,18 @@ FAILURES = 3
 CONTROL = "congestion"
 """The attachment whose windows move jobs apart by themselves, with one of its controls."""
 AGAIN_S = 1.0
-LONGER = "; with longer periods: testbed service stop pacing, then testbed service start pacing --force"
+LONGER = (
+    "; with longer periods: testbed service stop pacing, then testbed service start pacing --force"
+)
 AHEAD_NS = 50_000_000
 """The first iterations begin so long (ns) after the agents were told."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateReport(ServiceReport):
-    """What it did. corrections: shifts or periods worked out anew; phases: the latest that was found."""
+    """What it did. corrections: shifts or periods worked out anew; phases: the latest that was
+    found.
+    """
 
     lab: str
     by: str
@@ -72,8 +88,12 @@ class CoordinateReport(ServiceReport):
         return f"Paced the jobs of {self.lab}: {self.last}"
 
 
-async def job_phases(command: Command, *, grid_ms: float = 1.0, seconds: float = SAMPLED_S) -> PhasesReport:
-    """The phases of all running jobs of the lab, and how they fit. Changes nothing. Raises: Missing - no job runs."""
+async def job_phases(
+    command: Command, *, grid_ms: float = 1.0, seconds: float = SAMPLED_S
+) -> PhasesReport:
+    """The phases of all running jobs of the lab, and how they fit. Changes nothing. Raises: Missing
+    - no job runs.
+    """
     lab = load_lab(command.inventory)
     if not (found := tenants(command.store, lab)):
         raise none_runs(command.store, lab)
@@ -83,15 +103,21 @@ async def job_phases(command: Command, *, grid_ms: float = 1.0, seconds: float =
         return answer(lab.name, await measured(session, found, seconds, paced=paced), grid_ms)
 
 
-async def coordinate(command: Command, *, notify: Notify, options: CoordinateOptions) -> CoordinateReport:
+async def coordinate(
+    command: Command, *, notify: Notify, options: CoordinateOptions
+) -> CoordinateReport:
     """Shift the jobs of the lab until fewer than two run, or until cancelled; `together`: once.
 
-    Raises: Missing - fewer than two jobs run. Infeasible - a period is not known, links and jobs form a loop, or a program does not
-    take part. Locked - another one works. Usage - by windows nothing goes on.
+    Raises: Missing - fewer than two jobs run. Infeasible - a period is not known, links and jobs
+    form a loop, or a program does not take part. Locked - another one works. Usage - by windows
+    nothing goes on.
     """
     lab, settings = load_lab(command.inventory), command.settings
     if options.by == WINDOWS:
-        raise Usage("service run pacing: --by mltcp needs no process", hint="testbed service start pacing --by mltcp")
+        raise Usage(
+            "service run pacing: --by mltcp needs no process",
+            hint="testbed service start pacing --by mltcp",
+        )
     several(tenants(command.store, lab))
     with serving(KIND.file(settings, key_of(lab), KIND.own(settings, options))) as file:
         endless = replace(command, settings=replace(settings, timeout_s=math.inf))
@@ -107,7 +133,9 @@ async def coordinate(command: Command, *, notify: Notify, options: CoordinateOpt
 
 
 async def begin(command: Command, options: CoordinateOptions) -> ServiceNote | None:
-    """What is done once, and no process goes on with; None for shifts. Raises: as `coordinate`, `by_windows`."""
+    """What is done once, and no process goes on with; None for shifts. Raises: as `coordinate`,
+    `by_windows`.
+    """
     if options.by == TOGETHER:
         report = await coordinate(command, notify=lambda _: None, options=options)
         return ServiceNote(report.last, report.to_json(), done=True)
@@ -122,13 +150,17 @@ async def begin(command: Command, options: CoordinateOptions) -> ServiceNote | N
 async def released_after(command: Command, stopped: CoordinateState | None) -> ServiceNote:
     """As `released`, once it was stopped."""
     free = await released(command)
-    return ServiceNote(f"{', '.join(free)} begin iterations when they like" if free else "", {"released": [*free]})
+    return ServiceNote(
+        f"{', '.join(free)} begin iterations when they like" if free else "", {"released": [*free]}
+    )
 
 
 async def by_windows(command: Command) -> list[str]:
-    """Give the jobs that share links the congestion control `mltcp`, whose windows move them apart; the names of those jobs.
+    """Give the jobs that share links the congestion control `mltcp`, whose windows move them apart;
+    the names of those jobs.
 
-    It lasts until the job ends, or `released`. Raises: Missing - no two jobs share a link. Refused - a host cannot have it.
+    It lasts until the job ends, or `released`. Raises: Missing - no two jobs share a link. Refused
+    - a host cannot have it.
     """
     lab = load_lab(command.inventory)
     found = tenants(command.store, lab)
@@ -145,8 +177,8 @@ async def by_windows(command: Command) -> list[str]:
 
 
 async def released(command: Command) -> list[str]:
-    """Have all running jobs begin their iterations when they like, with the congestion control that their plans want; the names of
-    those that were told."""
+    """Have all running jobs begin their iterations when they like, with the congestion control that
+    their plans want; the names of those that were told."""
     lab = load_lab(command.inventory)
     notices = []
     found = tenants(command.store, lab)
@@ -161,15 +193,23 @@ async def released(command: Command) -> list[str]:
 
 
 async def _control(session: Session, store: Store, tenant: Tenant, control: str = "") -> None:
-    """Give a job's connections this congestion control; empty: the one that its plan wants. Raises: as `Attachment.adjust`."""
+    """Give a job's connections this congestion control; empty: the one that its plan wants. Raises:
+    as `Attachment.adjust`.
+    """
     if (record := store.job(tenant.record)) is not None:
-        wanted = planned_kind(CONTROL).of({"control": control}) if control else record.spec.wanted.attached.get(CONTROL)
+        wanted = (
+            planned_kind(CONTROL).of({"control": control})
+            if control
+            else record.spec.wanted.attached.get(CONTROL)
+        )
         await attachment(CONTROL).adjust(session, record, wanted)
 
 
 @dataclass
 class Coordinator:
-    """A running coordinator. seen: what was measured of each job last; took: its iterations (ms) at the latest look."""
+    """A running coordinator. seen: what was measured of each job last; took: its iterations (ms) at
+    the latest look.
+    """
 
     command: Command
     session: Session
@@ -192,18 +232,31 @@ class Coordinator:
     def report(self) -> CoordinateReport:
         """What it did."""
         took = round(time.monotonic() - self.began, 1)
-        return CoordinateReport(self.lab.name, self.options.by, self.state, max(0, self.corrections), took, self.phases, self.last)
+        return CoordinateReport(
+            self.lab.name,
+            self.options.by,
+            self.state,
+            max(0, self.corrections),
+            took,
+            self.phases,
+            self.last,
+        )
 
     def emit(self, event: str, text: str) -> None:
         """Emit one event."""
         self.last = text
         emit(self.notify, event, text, score=self.phases.score)
-        plan, corrections = ", ".join(one.tenant.name for one in self.seen), max(0, self.corrections)
+        plan, corrections = (
+            ", ".join(one.tenant.name for one in self.seen),
+            max(0, self.corrections),
+        )
         reply = {"score": self.phases.score, "corrections": corrections, "last": text}
         self.file.now(state=self.state, plan=plan, by=self.options.by, **reply)
 
     async def work(self) -> None:
-        """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several times in a row."""
+        """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several
+        times in a row.
+        """
         found = tenants(self.command.store, self.lab)
         await connect(self.session, found)
         if self.options.by == TOGETHER:
@@ -246,7 +299,9 @@ class Coordinator:
         return max(LEAST_LOOK_S, EVERY * slowest / 1e3)
 
     async def renew_all(self, found: Sequence[Tenant]) -> None:
-        """Measure the jobs and work out their shifts. Raises: Infeasible - that cannot be done; what to do is in the hint."""
+        """Measure the jobs and work out their shifts. Raises: Infeasible - that cannot be done;
+        what to do is in the hint.
+        """
         if self.state == "pacing":
             await self.release()  # what is between two iterations is theirs again
         self.seen = await measured(self.session, found, self.options.seconds)
@@ -256,24 +311,36 @@ class Coordinator:
         """Work out the shifts of what was seen. Raises: as `renew_all`."""
         self.took.clear()
         epoch_ns = self.beginning_ns()
-        self.phases = answer(self.lab.name, self.seen, self.options.grid_ms, force=self.options.force)
+        self.phases = answer(
+            self.lab.name, self.seen, self.options.grid_ms, force=self.options.force
+        )
         if self.phases.refused:
             raise Infeasible(self.phases.refused, hint=self.phases.hint)
-        if stubborn := [job.name for job in self.phases.jobs if job.paced_ms and not job.takes_part]:
+        if stubborn := [
+            job.name for job in self.phases.jobs if job.paced_ms and not job.takes_part
+        ]:
             text = f"{', '.join(stubborn)}: the owner's own program, which does not take part in pacing"
-            raise Infeasible(text, hint="a job of train or replay; testbed service start pacing --by mltcp")
+            raise Infeasible(
+                text, hint="a job of train or replay; testbed service start pacing --by mltcp"
+            )
         self.corrections += 1
         self.epoch_ns = epoch_ns
         self.state = "pacing" if self.phases.fits else "alone"
         if self.phases.fits:
-            shown = "; ".join(f"{job.name} +{job.shift_ms:g} of {job.paced_ms:g} ms" for job in self.phases.jobs if job.paced_ms)
+            shown = "; ".join(
+                f"{job.name} +{job.shift_ms:g} of {job.paced_ms:g} ms"
+                for job in self.phases.jobs
+                if job.paced_ms
+            )
             self.emit("shifted", f"{self.phases.message}: {shown}")
         else:
             hint = "" if self.options.force or not self.phases.links else LONGER
             self.emit("alone", f"{self.phases.message}; they are left alone{hint}")
 
     def beginning_ns(self) -> int:
-        """When the first job's next iteration is to begin: as before, where it is paced, so that no job waits for a new order."""
+        """When the first job's next iteration is to begin: as before, where it is paced, so that no
+        job waits for a new order.
+        """
         soon = time.monotonic_ns() + AHEAD_NS
         first = next((job for job in self.phases.jobs if job.paced_ms and not job.shift_ms), None)
         if self.state != "pacing" or first is None:
@@ -299,10 +366,15 @@ class Coordinator:
                 by=self.by,
             )
             if notice < len(one.tenant.ranks):
-                self.emit("deaf", f"{job.name}: {notice} of {len(one.tenant.ranks)} ranks listen to their agents")
+                self.emit(
+                    "deaf",
+                    f"{job.name}: {notice} of {len(one.tenant.ranks)} ranks listen to their agents",
+                )
 
     async def together(self) -> None:
-        """Have one iteration of all jobs begin at once, and leave them alone then: the lease ends before the next."""
+        """Have one iteration of all jobs begin at once, and leave them alone then: the lease ends
+        before the next.
+        """
         if unknown := [one for one in self.seen if not one.now_ms]:
             raise Infeasible(f"{unknown[0].tenant.name}: {unknown[0].error}", hint=unknown[0].hint)
         longest = max(one.now_ms for one in self.seen)
@@ -331,7 +403,9 @@ class Coordinator:
             return ""
         for one in self.seen:
             job = self._job(one.tenant)
-            heartbeats = await self.session.hosts.measure.heartbeats(one.tenant.on_hosts, one.tenant.ranks)
+            heartbeats = await self.session.hosts.measure.heartbeats(
+                one.tenant.on_hosts, one.tenant.ranks
+            )
             rows = iterations(list(heartbeats.values()))[-EVERY:]
             if not job.paced_ms or len(rows) < EVERY or one.source != "records":
                 continue
@@ -342,8 +416,9 @@ class Coordinator:
         return ""
 
     def longer(self) -> bool:
-        """Whether a job fell behind by more than the slack of one iteration; what is seen of it then has the longer time, all of it
-        computing, and its spread. It goes on paced: to measure it anew would let the jobs collide meanwhile."""
+        """Whether a job fell behind by more than the slack of one iteration; what is seen of it
+        then has the longer time, all of it computing, and its spread. It goes on paced: to measure
+        it anew would let the jobs collide meanwhile."""
         missed = False
         for at, one in enumerate(self.seen):
             job, times = self._job(one.tenant), self.took.get(one.tenant.name, [])
@@ -355,7 +430,10 @@ class Coordinator:
                 bursts = tuple((a + later, b + later, rate) for a, b, rate in one.phases.bursts)
                 longer = replace(one.phases, period_ms=took, bursts=bursts)
                 self.seen[at] = replace(one, phases=longer, spread_ms=max(times) - took)
-                self.emit("longer", f"{job.name} takes {took:.1f} ms, longer than its period of {job.paced_ms:g} ms")
+                self.emit(
+                    "longer",
+                    f"{job.name} takes {took:.1f} ms, longer than its period of {job.paced_ms:g} ms",
+                )
                 missed = True
         return missed
 
@@ -363,7 +441,11 @@ class Coordinator:
         return next(job for job in self.phases.jobs if job.name == tenant.name)
 
     async def release(self) -> None:
-        """Tell those that can be reached that nobody is paced; the others go on when their lease ends."""
+        """Tell those that can be reached that nobody is paced; the others go on when their lease
+        ends.
+        """
         for one in self.seen:
             with suppress(TestbedError):
-                await self.session.hosts.ring_changes.unpace(one.tenant.on_hosts, one.tenant.ranks, self.by)
+                await self.session.hosts.ring_changes.unpace(
+                    one.tenant.on_hosts, one.tenant.ranks, self.by
+                )

@@ -1,4 +1,6 @@
-"""Which links a job sends over, and how much on each: from its plan, its routes and its rings. Pure."""
+"""Which links a job sends over, and how much on each: from its plan, its routes and its rings.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,18 @@ from orchestrator.fabric.next_hops import follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 
 Flow = tuple[HostName, HostName, int, float]
-"""From, to, over which lane, how many bytes in an iteration (of a job without declared traffic: shares)."""
+"""From, to, over which lane, how many bytes in an iteration (of a job without declared traffic:
+shares).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a job sends: at each host port that sends, and of that over each limit of packet switches (ports, uplinks), by name.
+    """What a job sends: at each host port that sends, and of that over each limit of packet
+    switches (ports, uplinks), by name.
 
-    mbps: of each limit. declared: whether these are bytes of an iteration; else they are shares of what is measured.
+    mbps: of each limit. declared: whether these are bytes of an iteration; else they are shares of
+    what is measured.
     """
 
     sent: Mapping[HostPort, float]
@@ -30,11 +36,17 @@ class Use:
 
     def bytes_over(self, limit: str, measured: Mapping[HostPort, float]) -> float:
         """Bytes of an iteration over a limit. measured: what each port sent in one."""
-        return sum(measured.get(port, 0.0) * part / self.sent[port] for port, part in self.over[limit].items() if self.sent[port])
+        return sum(
+            measured.get(port, 0.0) * part / self.sent[port]
+            for port, part in self.over[limit].items()
+            if self.sent[port]
+        )
 
 
 def flows(job: Job, lanes: int) -> Iterator[Flow]:
-    """Everything that one host sends another in an iteration. Ring k goes over lane k modulo their number, as in `hosts.launch`."""
+    """Everything that one host sends another in an iteration. Ring k goes over lane k modulo their
+    number, as in `hosts.launch`.
+    """
     if job.traffic is None:
         rings = job.rings or (job.hosts,)
         for number, ring in enumerate(rings):
@@ -47,7 +59,10 @@ def flows(job: Job, lanes: int) -> Iterator[Flow]:
             yield send.src, send.dst, 0, part
             yield send.dst, send.src, 0, part
         for ring in () if group.schedule else group.rings:
-            over, each = next(lane) % lanes, 2 * (len(ring) - 1) / len(ring) * group.bytes / len(group.rings)
+            over, each = (
+                next(lane) % lanes,
+                2 * (len(ring) - 1) / len(ring) * group.bytes / len(group.rings),
+            )
             yield from ((a, b, over, each) for a, b in ring_steps(ring))
     for transfer in job.traffic.transfers:
         yield transfer.src, transfer.dst, transfer.lane, float(transfer.bytes)
@@ -66,7 +81,10 @@ def use(plan: Plan, links: Sequence[Link], lab: Lab) -> Use | None:
         for hop in follow(chosen, lab, source, target, lane):
             sent[hop.out] += size  # type: ignore[assignment]
             segment = lab.segment_at.get(hop.out)
-            for name, mbps in () if segment is None else segment.limits(hop.out.host, hop.into.host):  # a circuit is one owner's
+            # a circuit is one owner's
+            for name, mbps in (
+                () if segment is None else segment.limits(hop.out.host, hop.into.host)
+            ):
                 rates[name] = mbps
                 over.setdefault(name, Counter())[hop.out] += size  # type: ignore[assignment]
     return Use(sent, over, rates, plan.job.traffic is not None)

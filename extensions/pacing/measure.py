@@ -1,4 +1,6 @@
-"""The jobs that run on a lab, of all owners, and their phases: from their ranks' records and from samples of their hosts' ports."""
+"""The jobs that run on a lab, of all owners, and their phases: from their ranks' records and from
+samples of their hosts' ports.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ USABLE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One owner's running job. key: of the owner's tenancy; on_hosts: the job's name there; record: its number; paceable:
-    whether its ranks take part."""
+    """One owner's running job. key: of the owner's tenancy; on_hosts: the job's name there; record:
+    its number; paceable: whether its ranks take part."""
 
     owner: str
     key: str
@@ -55,7 +57,9 @@ class Tenant:
 
 
 def tenants(store: Store, lab: Lab) -> list[Tenant]:
-    """The jobs that run, according to the store, by owner; without paused ones, and those whose plan cannot be read any more."""
+    """The jobs that run, according to the store, by owner; without paused ones, and those whose
+    plan cannot be read any more.
+    """
     found = []
     for owner, current in store.currents(key_of(lab)).items():
         key = tenancy_key(key_of(lab), owner)
@@ -68,26 +72,49 @@ def tenants(store: Store, lab: Lab) -> list[Tenant]:
             spec = record.spec
             if used is not None:
                 paceable = spec.wanted.workload != "program"
-                found.append(Tenant(owner, key, record.name, spec.on_hosts, record.id, ranks_of(record, lab), used, paceable))
+                found.append(
+                    Tenant(
+                        owner,
+                        key,
+                        record.name,
+                        spec.on_hosts,
+                        record.id,
+                        ranks_of(record, lab),
+                        used,
+                        paceable,
+                    )
+                )
     return found
 
 
 def none_runs(store: Store, lab: Lab) -> Missing:
     """The error for a lab on which no job runs; it says what became of the latest ones."""
-    latest = {owner: store.latest_job(tenancy_key(key_of(lab), owner)) for owner in store.currents(key_of(lab))}
-    text = ", ".join(f"{owner}:{record.name} {record.state}" for owner, record in latest.items() if record is not None)
+    latest = {
+        owner: store.latest_job(tenancy_key(key_of(lab), owner))
+        for owner in store.currents(key_of(lab))
+    }
+    text = ", ".join(
+        f"{owner}:{record.name} {record.state}"
+        for owner, record in latest.items()
+        if record is not None
+    )
     runs = any(record is not None and record.ended is None for record in latest.values())
     none = "no job runs on this lab whose phases can be seen" if runs else "no job runs on this lab"
-    return Missing(f"{none}{f': {text}' if text else ''}", hint="testbed up with a plan that has a job, and no schedule")
+    return Missing(
+        f"{none}{f': {text}' if text else ''}",
+        hint="testbed up with a plan that has a job, and no schedule",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was found of one job. phases: as if it had its links to itself, empty with `error`; source: records or samples.
+    """What was found of one job. phases: as if it had its links to itself, empty with `error`;
+    source: records or samples.
 
-    bytes: of an iteration over each limit. now_ms: from one iteration's begin to the next as it is now. whole_ms: of it the
-    iteration itself; between_ms: what is between two. spread_ms: how much longer than usual its longest computing
-    took. ended: it does not run any more, or not yet, as `error` says.
+    bytes: of an iteration over each limit. now_ms: from one iteration's begin to the next as it is
+    now. whole_ms: of it the iteration itself; between_ms: what is between two. spread_ms: how much
+    longer than usual its longest computing took. ended: it does not run any more, or not yet, as
+    `error` says.
     """
 
     tenant: Tenant
@@ -106,7 +133,11 @@ class Seen:
         """Its phases on one limit: what it sends there, while it sends."""
         assert self.phases is not None and self.bytes is not None
         rate = self.bytes[limit] * 8 / 1e3 / self.phases.busy_ms if self.phases.busy_ms else 0.0
-        return Phases(self.phases.period_ms, tuple((a, b, rate) for a, b, _ in self.phases.bursts), self.phases.confidence)
+        return Phases(
+            self.phases.period_ms,
+            tuple((a, b, rate) for a, b, _ in self.phases.bursts),
+            self.phases.confidence,
+        )
 
 
 def shared(seen: Sequence[Seen]) -> list[SharedLink]:
@@ -129,30 +160,52 @@ async def connect(session: Session, found: Sequence[Tenant]) -> None:
 
 
 def _hosts(found: Sequence[Tenant]) -> list[HostName]:
-    return sorted({port.host for tenant in found for port in tenant.use.sent} | {h for t in found for h in _rank_hosts(t)})
+    return sorted(
+        {port.host for tenant in found for port in tenant.use.sent}
+        | {h for t in found for h in _rank_hosts(t)}
+    )
 
 
 def _rank_hosts(tenant: Tenant) -> set[HostName]:
     return set(hosts_of(tenant.ranks))
 
 
-async def measured(session: Session, found: Sequence[Tenant], seconds: float = SAMPLED_S, *, paced: bool = False) -> list[Seen]:
-    """Sample the jobs' ports for `seconds` (s; for slow jobs longer), ask their ranks, and say what was found of each.
+async def measured(
+    session: Session, found: Sequence[Tenant], seconds: float = SAMPLED_S, *, paced: bool = False
+) -> list[Seen]:
+    """Sample the jobs' ports for `seconds` (s; for slow jobs longer), ask their ranks, and say what
+    was found of each.
 
-    paced: their iterations begin when they are told, so what is between two is no time of their own.
+    paced: their iterations begin when they are told, so what is between two is no time of their
+    own.
     """
     notices = [await session.hosts.measure.heartbeats(t.on_hosts, t.ranks) for t in found]
-    slow = max((now for heartbeats in notices if (now := _between(heartbeats.values())[0])), default=0.0)
+    slow = max(
+        (now for heartbeats in notices if (now := _between(heartbeats.values())[0])), default=0.0
+    )
     seconds = min(MOST_S, max(seconds, LONGER * slow / 1e3))
     curves = await _sampled(session, _hosts(found), seconds)
     since = [
-        {rank: heartbeat.times[-1].iteration for rank, heartbeat in heartbeats.items() if heartbeat.times} for heartbeats in notices
+        {
+            rank: heartbeat.times[-1].iteration
+            for rank, heartbeat in heartbeats.items()
+            if heartbeat.times
+        }
+        for heartbeats in notices
     ]
-    notices = [await session.hosts.measure.heartbeats(t.on_hosts, t.ranks, after) for t, after in zip(found, since, strict=True)]
-    return [_seen(tenant, list(heartbeats.values()), curves, paced) for tenant, heartbeats in zip(found, notices, strict=True)]
+    notices = [
+        await session.hosts.measure.heartbeats(t.on_hosts, t.ranks, after)
+        for t, after in zip(found, since, strict=True)
+    ]
+    return [
+        _seen(tenant, list(heartbeats.values()), curves, paced)
+        for tenant, heartbeats in zip(found, notices, strict=True)
+    ]
 
 
-async def _sampled(session: Session, names: Collection[HostName], seconds: float) -> dict[HostPort, Array]:
+async def _sampled(
+    session: Session, names: Collection[HostName], seconds: float
+) -> dict[HostPort, Array]:
     """What each port sent, in steps of STEP_MS over the same time."""
     hosts = session.hosts
     queue = hosts.channels.subscribe()
@@ -174,7 +227,9 @@ async def _sampled(session: Session, names: Collection[HostName], seconds: float
 
 
 def stepped(rows: Mapping[HostPort, Sequence[tuple[int, int]]]) -> dict[HostPort, Array]:
-    """Bytes in each step of the time that all ports have in common. rows: of each port, (monotonic ns, bytes sent so far)."""
+    """Bytes in each step of the time that all ports have in common. rows: of each port, (monotonic
+    ns, bytes sent so far).
+    """
     rows = {port: lines for port, lines in rows.items() if len(lines) > 1}
     if not rows:
         return {}
@@ -189,7 +244,9 @@ def stepped(rows: Mapping[HostPort, Sequence[tuple[int, int]]]) -> dict[HostPort
 
 
 def _between(heartbeats: Collection[Heartbeat]) -> tuple[float, float]:
-    """From one iteration's begin to the next, and of that not in the iteration (ms, medians); 0, 0 where it is not known."""
+    """From one iteration's begin to the next, and of that not in the iteration (ms, medians); 0, 0
+    where it is not known.
+    """
     whole, rest = [], []
     for heartbeat in heartbeats:
         times = heartbeat.times[-LATEST - 1 :]
@@ -201,7 +258,9 @@ def _between(heartbeats: Collection[Heartbeat]) -> tuple[float, float]:
 
 
 def iterations(heartbeats: Sequence[Heartbeat]) -> list[tuple[float, float, float]]:
-    """Of the latest iterations that all ranks have told: ms whole, computing (of the slowest rank), exchange after that."""
+    """Of the latest iterations that all ranks have told: ms whole, computing (of the slowest rank),
+    exchange after that.
+    """
     notices = [{times.iteration: times for times in heartbeat.times} for heartbeat in heartbeats]
     common = sorted(set.intersection(*map(set, notices)))[-LATEST:] if notices else []
     found = []
@@ -214,11 +273,19 @@ def iterations(heartbeats: Sequence[Heartbeat]) -> list[tuple[float, float, floa
     return found
 
 
-def _seen(tenant: Tenant, heartbeats: Sequence[Heartbeat], curves: Mapping[HostPort, Array], paced: bool) -> Seen:
+def _seen(
+    tenant: Tenant, heartbeats: Sequence[Heartbeat], curves: Mapping[HostPort, Array], paced: bool
+) -> Seen:
     if heartbeats and not any(heartbeat.state == "running" for heartbeat in heartbeats):
         absent = all(heartbeat.state == "absent" for heartbeat in heartbeats)
         fine = all(heartbeat.state == "exited" and heartbeat.code == 0 for heartbeat in heartbeats)
-        text = "its ranks are not there: it is being launched, or they are lost" if absent else "finished" if fine else "failed"
+        text = (
+            "its ranks are not there: it is being launched, or they are lost"
+            if absent
+            else "finished"
+            if fine
+            else "failed"
+        )
         return Seen(tenant, None, error=text, hint="testbed job status", ended=True)
     own = {port: curves[port] for port in tenant.use.sent if port in curves}
     total = np.sum(list(own.values()), axis=0) if own else np.zeros(0)
@@ -232,7 +299,10 @@ def _seen(tenant: Tenant, heartbeats: Sequence[Heartbeat], curves: Mapping[HostP
         if not count:
             text = f"{len(total) * STEP_MS:.0f} ms of samples, less than an iteration"
             raise Infeasible(text, hint="sample for longer: --for 30s")
-        each = {port: float(curve[-round(count * period / STEP_MS) :].sum()) / count for port, curve in own.items()}
+        each = {
+            port: float(curve[-round(count * period / STEP_MS) :].sum()) / count
+            for port, curve in own.items()
+        }
         if tenant.use.declared:
             each = dict(tenant.use.sent)
         sizes = {limit: tenant.use.bytes_over(limit, each) for limit in tenant.use.over}
@@ -240,12 +310,26 @@ def _seen(tenant: Tenant, heartbeats: Sequence[Heartbeat], curves: Mapping[HostP
             return Seen(tenant, shown, "samples", sizes, period, period)
         slowest = max(sizes, key=lambda limit: sizes[limit] / tenant.use.mbps[limit], default=None)
         if slowest is None:
-            raise Infeasible("no packet switch on its way, so it shares no link", hint="nothing needs to be shifted for it")
-        times = [(whole + between_ms, compute + between_ms, exposed) for whole, compute, exposed in rows]
+            raise Infeasible(
+                "no packet switch on its way, so it shares no link",
+                hint="nothing needs to be shifted for it",
+            )
+        times = [
+            (whole + between_ms, compute + between_ms, exposed) for whole, compute, exposed in rows
+        ]
         phases = of_records(times, sizes[slowest], USABLE * tenant.use.mbps[slowest])
         computing = [row[1] for row in rows]
         spread_ms = max(computing) - median(computing)
-        return Seen(tenant, phases, "records", sizes, now_ms, median(row[0] for row in rows), between_ms, spread_ms)
+        return Seen(
+            tenant,
+            phases,
+            "records",
+            sizes,
+            now_ms,
+            median(row[0] for row in rows),
+            between_ms,
+            spread_ms,
+        )
     except Infeasible as error:
         return Seen(tenant, None, now_ms=now_ms, error=str(error), hint=error.hint)
 
@@ -254,4 +338,7 @@ def several(found: Sequence[Tenant]) -> None:
     """Raises: Missing - fewer than two jobs run."""
     if len(found) < 2:
         text = f"{found[0].name} runs alone" if found else "none runs"
-        raise Missing(f"jobs are shifted against each other, and {text}", hint="start another: testbed --as OWNER up -t PLAN")
+        raise Missing(
+            f"jobs are shifted against each other, and {text}",
+            hint="start another: testbed --as OWNER up -t PLAN",
+        )

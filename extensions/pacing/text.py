@@ -1,4 +1,6 @@
-"""The phases of jobs as text, and as a picture: a circle for each shared link, a ring for each job."""
+"""The phases of jobs as text, and as a picture: a circle for each shared link, a ring for each
+job.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +32,46 @@ def text(report: PhasesReport) -> str:
         if job.error:
             rows.append((f"  {job.name}", job.error, "", "", "", "", ""))
             continue
-        sends = ", ".join(f"{a:g}-{b:g}" for a, b, _ in job.bursts[:4]) + (", ..." if len(job.bursts) > 4 else "")
+        sends = ", ".join(f"{a:g}-{b:g}" for a, b, _ in job.bursts[:4]) + (
+            ", ..." if len(job.bursts) > 4 else ""
+        )
         rate = f"{max((rate for *_, rate in job.bursts), default=0):.1f} Mb/s"
         now = f"{job.now_ms:.1f} ms"
         rows.append(
-            (f"  {job.name}", f"{job.period_ms:.1f} ms", now, f"{sends or 'nothing'} ms", rate, f"{job.confidence:.2f}", job.source)
+            (
+                f"  {job.name}",
+                f"{job.period_ms:.1f} ms",
+                now,
+                f"{sends or 'nothing'} ms",
+                rate,
+                f"{job.confidence:.2f}",
+                job.source,
+            )
         )
     lines += columns(rows)
     for link in report.links:
         names = ", ".join(link.rates)
         shares = f"{names} share {link.mbps:.1f} usable Mb/s"
-        lines.append(f"{link.name}: {shares}; score {link.score:.3f} on a circle of {link.perimeter_ms:g} ms")
+        lines.append(
+            f"{link.name}: {shares}; score {link.score:.3f} on a circle of {link.perimeter_ms:g} ms"
+        )
     if shown := [job for job in report.jobs if job.paced_ms]:
         longest = max((link.perimeter_ms for link in report.links), default=0.0)
         lines.append(
             f"Who sends when, {longest:g} ms from left to right ('#' sends, '-' for less than half of the time, '.' computes):"
         )
-        lines += columns((f"  {job.name}", strip(job, longest), f"+{job.shift_ms:g} of {job.paced_ms:g} ms") for job in shown)
+        lines += columns(
+            (f"  {job.name}", strip(job, longest), f"+{job.shift_ms:g} of {job.paced_ms:g} ms")
+            for job in shown
+        )
     lines.append(report.message)
     return "\n".join(lines)
 
 
 def strip(job: JobPhases, perimeter_ms: float, width: int = WIDTH) -> str:
-    """The circle of a job, cut open: `#` where it sends for half of the time or more, `-` for less, `.` where it computes."""
+    """The circle of a job, cut open: `#` where it sends for half of the time or more, `-` for less,
+    `.` where it computes.
+    """
     step = perimeter_ms / width
 
     def sends(at: float) -> bool:
@@ -64,8 +83,8 @@ def strip(job: JobPhases, perimeter_ms: float, width: int = WIDTH) -> str:
 
 
 def svg(report: PhasesReport, per_row: int = 1) -> str:
-    """The circles of the shared links, at the shifts that were found. An arc is thick where the job sends. per_row: circles side by
-    side; one fits a telephone's screen."""
+    """The circles of the shared links, at the shifts that were found. An arc is thick where the job
+    sends. per_row: circles side by side; one fits a telephone's screen."""
     links = _distinct(report)
     rows = max(1, -(-len(links) // per_row))
     tones = {job.name: _TONES[k % len(_TONES)] for k, job in enumerate(report.jobs)}
@@ -84,7 +103,9 @@ def svg(report: PhasesReport, per_row: int = 1) -> str:
         x, y = left + _SIDE / 2, top + _TOP + _RADIUS - 20
         also = f" and {others} more" if others else ""
         tone = _INK if link.score >= 0.95 else _OVER
-        parts.append(f'<text x="{x}" y="{top + 16}" text-anchor="middle">{escape(link.name)}{also}</text>')
+        parts.append(
+            f'<text x="{x}" y="{top + 16}" text-anchor="middle">{escape(link.name)}{also}</text>'
+        )
         parts.append(
             f'<text x="{x}" y="{y - 2}" text-anchor="middle">{link.perimeter_ms:g} ms</text>'
             f'<text x="{x}" y="{y + 16}" text-anchor="middle" fill="{tone}">score {link.score:.2f}</text>'
@@ -92,11 +113,15 @@ def svg(report: PhasesReport, per_row: int = 1) -> str:
         )
         for ring, name in enumerate(link.rates):
             job, radius = jobs[name], _RADIUS - (ring + 0.5) * _RING
-            parts.append(f'<circle cx="{x}" cy="{y}" r="{radius}" fill="none" stroke="{_FAINT}" stroke-width="2"/>')
+            parts.append(
+                f'<circle cx="{x}" cy="{y}" r="{radius}" fill="none" stroke="{_FAINT}" stroke-width="2"/>'
+            )
             parts += _arcs(job, link.perimeter_ms, (x, y), radius, tones[name])
         for ring, name in enumerate(link.rates):
             job, line = jobs[name], y + _RADIUS + 24 + _KEY * ring
-            parts.append(f'<rect x="{left + 24}" y="{line - 11}" width="14" height="12" fill="{tones[name]}"/>')
+            parts.append(
+                f'<rect x="{left + 24}" y="{line - 11}" width="14" height="12" fill="{tones[name]}"/>'
+            )
             shown = name if len(name) <= _NAME else name[: _NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
             message = f"{job.paced_ms:g} ms, +{job.shift_ms:g} ms, {link.rates[name]:.0f} of {link.mbps:.0f} Mb/s"
             parts.append(f'<text x="{left + 46}" y="{line}">{escape(shown)}</text>')
@@ -114,10 +139,14 @@ def _distinct(report: PhasesReport) -> list[tuple[LinkPhases, int]]:
     return [(links[0], len(links) - 1) for links in found.values()]
 
 
-def _arcs(job: JobPhases, perimeter_ms: float, centre: tuple[float, float], radius: float, tone: str) -> list[str]:
+def _arcs(
+    job: JobPhases, perimeter_ms: float, centre: tuple[float, float], radius: float, tone: str
+) -> list[str]:
     times = round(perimeter_ms / job.paced_ms)
     if times * len(job.bursts) > _MOST_ARCS:
-        return [f'<circle cx="{centre[0]}" cy="{centre[1]}" r="{radius}" fill="none" stroke="{tone}" stroke-width="8"/>']
+        return [
+            f'<circle cx="{centre[0]}" cy="{centre[1]}" r="{radius}" fill="none" stroke="{tone}" stroke-width="8"/>'
+        ]
     found = []
     for step in range(times):
         for begin, end, _ in job.bursts:

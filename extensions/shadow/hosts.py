@@ -1,4 +1,6 @@
-"""The shadow of a job on its host: started before the ranks, with taps that copy their traffic to it; ended after them."""
+"""The shadow of a job on its host: started before the ranks, with taps that copy their traffic to
+it; ended after them.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,22 @@ from orchestrator.inventory.lab import Lab
 from planner.operate.taps import receivers
 
 PORT = 27400
-"""Shadows listen on MASTER_PORTS ports from here on, one for each run, so that a later one never meets an earlier job's ranks."""
+"""Shadows listen on MASTER_PORTS ports from here on, one for each run, so that a later one never
+meets an earlier job's ranks.
+"""
 MEETS_S = 3600.0
-"""A tap is there once the shadow answers it, which imports torch first, on a busy machine for minutes: it is waited for as long as
-it lives, and the time of the command ends that before this does."""
+"""A tap is there once the shadow answers it, which imports torch first, on a busy machine for
+minutes: it is waited for as long as it lives, and the time of the command ends that before this
+does."""
 LOOK_S = 1.0
 """How often (s) it is asked whether the shadow still lives."""
 BEGUN_S = 60.0
 """An agent that answers has begun a process within this time (s), however busy its machine is."""
 RECORDS = "shadow.jsonl"
 Restore = Literal["", "shadow", "newest"]
-"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer (rank/peers.py)."""
+"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer
+(rank/peers.py).
+"""
 Notify = Callable[[str], object]
 """Told what is waited for."""
 
@@ -44,36 +51,58 @@ class ShadowHosts:
     channels: Channels
 
     async def start(
-        self, job: Job, run: str, *, restore: Restore = "", left_out: bool = False, notify: Notify | None = None
+        self,
+        job: Job,
+        run: str,
+        *,
+        restore: Restore = "",
+        left_out: bool = False,
+        notify: Notify | None = None,
     ) -> str:
-        """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is to know (with all, to restore).
+        """Start the shadow of a job, then the taps, and leave with rank 0's host what its rank is
+        to know (with all, to restore).
 
-        The key goes over the channels, and stands in no command line. left_out: where shadow or taps cannot be started, the job
-        does without, and why is returned, in one line. Ranks of which some know of a shadow and some do not would wait for each
-        other, so a host of theirs that does not answer raises always. notify: told that the shadow starts, while it does. Raises:
-        Missing - the inventory has its host no more. Refused - the shadow ended, or a tap could not begin; both end.
+        The key goes over the channels, and stands in no command line. left_out: where shadow or
+        taps cannot be started, the job does without, and why is returned, in one line. Ranks of
+        which some know of a shadow and some do not would wait for each other, so a host of theirs
+        that does not answer raises always. notify: told that the shadow starts, while it does.
+        Raises: Missing - the inventory has its host no more. Refused - the shadow ended, or a tap
+        could not begin; both end.
         """
         name, shadow = job_name(job.name, run), _shadow(job)
         try:
-            met = await self._begin(job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, notify)
+            met = await self._begin(
+                job, name, PORT + sum(run.encode()) % MASTER_PORTS, restore, notify
+            )
         except TestbedError as error:
             if not left_out:
                 raise
             return error.line
         try:
-            secret = {rank: {"name": on_host(name, rank), "env": {"TESTBED_OBSERVER_SHADOW": met}} for rank in job.ranks}
-            await self.channels.ask(secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret")
+            secret = {
+                rank: {"name": on_host(name, rank), "env": {"TESTBED_OBSERVER_SHADOW": met}}
+                for rank in job.ranks
+            }
+            await self.channels.ask(
+                secret if restore else {job.ranks[0]: secret[job.ranks[0]]}, "job.secret"
+            )
         except BaseException:
             await self._give_up(name, shadow.host, tapped(job, self.channels.lab))
             raise
         return ""
 
-    async def _begin(self, job: Job, name: str, port: int, restore: Restore, notify: Notify | None) -> str:
-        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as `start`."""
+    async def _begin(
+        self, job: Job, name: str, port: int, restore: Restore, notify: Notify | None
+    ) -> str:
+        """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as
+        `start`.
+        """
         host, key = _shadow(job).host, secrets.token_hex(32)
         if host not in self.channels.lab.hosts:
             text = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
-            raise Missing(text, hint="testbed up, with a plan that names another host, or leaves `shadow` out")
+            raise Missing(
+                text, hint="testbed up, with a plan that names another host, or leaves `shadow` out"
+            )
         here = self.channels.lab.hosts[host]
         address = here.mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
@@ -83,21 +112,40 @@ class ShadowHosts:
             "TESTBED_OBSERVER_SHADOW": met,
         } | ({"TESTBED_STORAGE_MBPS": f"{here.storage_mbps:g}"} if here.storage_mbps else {})
         argv = ["python3", "-m", "extensions.shadow.rank"]
-        about = {"name": name, "argv": argv, "env": env, "checkpoints": job_name(job.name, identity(job))}
-        if host not in self.channels.attached() and isinstance(error := (await self.channels.connect([host]))[host], TestbedError):
+        about = {
+            "name": name,
+            "argv": argv,
+            "env": env,
+            "checkpoints": job_name(job.name, identity(job)),
+        }
+        if host not in self.channels.attached() and isinstance(
+            error := (await self.channels.connect([host]))[host], TestbedError
+        ):
             raise error
         taps: dict[str, dict[str, Any]] = {}
         try:
             await self.channels.ask({host: about}, "job.start", BEGUN_S)
             for at, ports in tapped(job, self.channels.lab).items():
-                lanes = [self.channels.lab.hosts[at].lane_address(lane) for lane in range(self.channels.lab.hosts[at].lanes)]
-                taps[at] = {"name": name, "ports": ports, "lanes": lanes, "shadow": address, "port": port, "key": key}
+                lanes = [
+                    self.channels.lab.hosts[at].lane_address(lane)
+                    for lane in range(self.channels.lab.hosts[at].lanes)
+                ]
+                taps[at] = {
+                    "name": name,
+                    "ports": ports,
+                    "lanes": lanes,
+                    "shadow": address,
+                    "port": port,
+                    "key": key,
+                }
                 taps[at]["within_s"] = MEETS_S
             answers = await self._tapping(job, name, taps, notify)
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
                 await self._living(job, name)
                 text = "; ".join(f"{at}: {error}" for at, error in failed.items())
-                raise Refused(f"the tap of job {job.name} could not begin on {text}", hint="testbed doctor")
+                raise Refused(
+                    f"the tap of job {job.name} could not begin on {text}", hint="testbed doctor"
+                )
         except BaseException:
             await self._give_up(name, host, taps)
             raise
@@ -106,14 +154,18 @@ class ShadowHosts:
     async def _tapping(
         self, job: Job, name: str, taps: Mapping[HostName, Mapping[str, Any]], notify: Notify | None
     ) -> Mapping[HostName, Mapping[str, Any]]:
-        """Have the taps begin, which they do when the shadow answers them; as long as that lives. Raises: Refused - it ended."""
+        """Have the taps begin, which they do when the shadow answers them; as long as that lives.
+        Raises: Refused - it ended.
+        """
         host, since = _shadow(job).host, time.monotonic()
         begun = asyncio.ensure_future(self.channels.ask(taps, "tap", MEETS_S))
         try:
             while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
                 await self._living(job, name)
                 if notify is not None:
-                    notify(f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s")
+                    notify(
+                        f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s"
+                    )
             return begun.result()
         finally:
             begun.cancel()
@@ -124,25 +176,42 @@ class ShadowHosts:
         host = _shadow(job).host
         state = (await self.channels.ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
         if state["state"] != "running":
-            log = (await self.channels.ask({host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S))[host]["data"].strip()
+            log = (
+                await self.channels.ask(
+                    {host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S
+                )
+            )[host]["data"].strip()
             how = f"exit {state['code']}" if state.get("code") is not None else state["state"]
             last = log.splitlines()[-1] if log else "it printed nothing"
-            raise Refused(f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}", hint="testbed doctor")
+            raise Refused(
+                f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}",
+                hint="testbed doctor",
+            )
 
     async def _give_up(self, name: str, host: HostName, taps: Collection[HostName]) -> None:
-        """End a shadow that is of no use, and taps that wait for it; why it is none matters more than what its host says."""
+        """End a shadow that is of no use, and taps that wait for it; why it is none matters more
+        than what its host says.
+        """
         with suppress(TestbedError):
             await self.end(name, host, 1.0)
         with suppress(TestbedError):
             await self.channels.ask({at: {"name": name} for at in taps}, "tap.stop")
 
     async def end(self, job: str, host: HostName, grace_s: float = 10.0) -> None:
-        """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on the hosts."""
-        await self.channels.ask({host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0)
+        """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on
+        the hosts.
+        """
+        await self.channels.ask(
+            {host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0
+        )
 
     async def records(self, job: str, host: HostName, offset: int) -> Tail:
         """What a shadow wrote of each iteration, from byte `offset` on."""
-        values = (await self.channels.ask({host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"))[host]
+        values = (
+            await self.channels.ask(
+                {host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"
+            )
+        )[host]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
 
 
@@ -153,9 +222,11 @@ def _shadow(job: Job) -> Shadow:
 
 
 def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
-    """The ports to tap, by host: those of the plan; by itself all ports of two hosts, those with the fewest first.
+    """The ports to tap, by host: those of the plan; by itself all ports of two hosts, those with
+    the fewest first.
 
-    All of a host's ports, because rings and routes change while the job runs, and a port without light costs nothing.
+    All of a host's ports, because rings and routes change while the job runs, and a port without
+    light costs nothing.
     """
     if (taps := _shadow(job).taps) != "auto":
         found: dict[HostName, list[int]] = {}
@@ -163,5 +234,7 @@ def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
             found.setdefault(port.host, []).append(port.number)
         return found
     orders = job.rings or (job.hosts,)
-    preferred = sorted(job.hosts, key=lambda host: (len(lab.hosts[host].ports), job.hosts.index(host)))
+    preferred = sorted(
+        job.hosts, key=lambda host: (len(lab.hosts[host].ports), job.hosts.index(host))
+    )
     return {host: sorted(lab.hosts[host].ports) for host in receivers(orders, preferred)}

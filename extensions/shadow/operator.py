@@ -24,7 +24,9 @@ from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 
 CONNECT_S, AGAIN_S = 3.0, 15.0
-"""How long (s) a shadow's host is waited for; one that did not answer is asked again so much later, for many looks would wait."""
+"""How long (s) a shadow's host is waited for; one that did not answer is asked again so much later,
+for many looks would wait.
+"""
 NEEDED = ("iter", "equal", "t_wall_ns")
 FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
@@ -41,7 +43,13 @@ class ShadowOfJob(Attachment[Shadow]):
         newer = launch.resume and shadowed(launch.job, launch.latest)
         restore = "shadow" if launch.restore else "newest" if newer else ""
         started = ShadowHosts(launch.session.hosts.channels).start
-        why = await started(launch.job, launch.run, restore=restore, left_out=launch.left_out, notify=launch.reports)  # type: ignore[arg-type]
+        why = await started(
+            launch.job,
+            launch.run,
+            restore=restore,  # type: ignore[arg-type]
+            left_out=launch.left_out,
+            notify=launch.reports,
+        )
         return {"missing": why} if why else given
 
     async def status(self, value: Shadow, given: Given, look: Inspection) -> Sequence[Figures]:
@@ -73,7 +81,9 @@ class ShadowOfJob(Attachment[Shadow]):
         return [figures | ({"lag_ms": round(statistics.median(lags), 3)} if lags else {})]
 
     async def _fetch(self, host: HostName, places: Figures, local: Path, look: Inspection) -> str:
-        """Append the records that are new to a file of this machine and to the journal; the state of the shadow."""
+        """Append the records that are new to a file of this machine and to the journal; the state
+        of the shadow.
+        """
         session, record = look.session, look.record
 
         def take(lines: list[bytes], ahead_ns: int) -> None:
@@ -87,7 +97,9 @@ class ShadowOfJob(Attachment[Shadow]):
 
         async def records(offset: int) -> Tail:
             nonlocal state
-            piece = await ShadowHosts(session.hosts.channels).records(record.spec.on_hosts, host, offset)
+            piece = await ShadowHosts(session.hosts.channels).records(
+                record.spec.on_hosts, host, offset
+            )
             state = piece.state
             return piece
 
@@ -108,12 +120,17 @@ class ShadowOfJob(Attachment[Shadow]):
             text = f"was another training than the plan's, or had no shadow on {value.host}"
             raise Missing(f"{record.name} ran last, and {text}", hint=hint)
 
-    def restorable(self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
+    def restorable(
+        self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str
+    ) -> None:
         figures = found[0] if found else {}
         if "missing" in figures:
             raise Missing(f"{record.name} was {figures['missing']}", hint=hint)
         if not figures.get("checkpoint"):
-            raise Missing(f"the shadow of {record.name} on {value.host} had no iteration equal to the job's", hint=hint)
+            raise Missing(
+                f"the shadow of {record.name} on {value.host} had no iteration equal to the job's",
+                hint=hint,
+            )
         if figures["state"] == "killed":
             text = f"was killed, and wrote nothing: its checkpoint of iteration {figures['checkpoint']} is lost"
             raise Missing(f"the shadow of {record.name} on {value.host} {text}", hint=hint)
@@ -130,13 +147,20 @@ async def _connected(session: Session, host: HostName) -> None:
 
 
 def tapped_hosts(job: Job, lab: Lab) -> tuple[HostName, ...]:
-    """The hosts whose received packets are copied to the job's shadow, as far as this inventory still has the job's."""
+    """The hosts whose received packets are copied to the job's shadow, as far as this inventory
+    still has the job's.
+    """
     return tuple(sorted(tapped(job, lab))) if set(job.hosts) <= lab.hosts.keys() else ()
 
 
 def shadowed(job: Job, record: JobRecord | None) -> bool:
-    """Whether a record is of the same training as a job, with its shadow on the same host: what that kept is of this training."""
-    if record is None or ((was := record.spec.wanted).name, identity(was)) != (job.name, identity(job)):
+    """Whether a record is of the same training as a job, with its shadow on the same host: what
+    that kept is of this training.
+    """
+    if record is None or ((was := record.spec.wanted).name, identity(was)) != (
+        job.name,
+        identity(job),
+    ):
         return False
     now, before = shadow_of(job), shadow_of(was)
     return now is not None and before is not None and now.host == before.host

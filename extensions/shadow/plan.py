@@ -17,14 +17,18 @@ from orchestrator.plan.attached import Planned, Site
 from planner.operate.taps import unseen
 
 ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1}
-"""Arguments of `train` that a shadow can follow with one value only, which is the default: it reads sums as rings carry them."""
+"""Arguments of `train` that a shadow can follow with one value only, which is the default: it reads
+sums as rings carry them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A process on `host`, where the job has no rank, that keeps the job's weights by following its traffic.
+    """A process on `host`, where the job has no rank, that keeps the job's weights by following its
+    traffic.
 
-    taps: ports of the job's hosts at which it is copied; auto: all ports of two of them, which see every sum.
+    taps: ports of the job's hosts at which it is copied; auto: all ports of two of them, which see
+    every sum.
     """
 
     host: HostName
@@ -32,12 +36,17 @@ class Shadow:
 
 
 class ShadowEdge(Edge):
-    """A process that keeps the job's weights by following its traffic: a checkpoint of every iteration."""
+    """A process that keeps the job's weights by following its traffic: a checkpoint of every
+    iteration.
+    """
 
     host: Annotated[str, Field(description="a host without ranks of the job")]
     taps: Annotated[
-        Literal["auto"] | Annotated[list[Annotated[str, Field(pattern=PORT)]], Field(min_length=1, max_length=256)],
-        Field(description="ports of the job's hosts at which its traffic is copied; auto: all ports of two of them"),
+        Literal["auto"]
+        | Annotated[list[Annotated[str, Field(pattern=PORT)]], Field(min_length=1, max_length=256)],
+        Field(
+            description="ports of the job's hosts at which its traffic is copied; auto: all ports of two of them"
+        ),
     ] = "auto"
 
 
@@ -61,24 +70,39 @@ class PlannedShadow(Planned[Shadow]):
         if edge.workload != "train":
             problems.add(path, f"a shadow follows train; this job is {edge.workload}")
         elif edge.backend == "nccl" or (
-            edge.backend == "auto" and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
+            edge.backend == "auto"
+            and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
         ):
             text = "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)"
             problems.add(path, text)
         for name, value in ALONE.items():
             if edge.args.get(name, value) != value:
-                problems.add(("job", "args", name), f"a shadow needs {name} {value}, got {edge.args[name]}")
+                problems.add(
+                    ("job", "args", name), f"a shadow needs {name} {value}, got {edge.args[name]}"
+                )
         if len(hosts) < 2:
-            problems.add(path, "a job on one host sends nothing that could be copied: it needs ranks on two hosts")
-        return Shadow(section.host, "auto" if section.taps == "auto" else self._taps(section.taps, at, hosts, edge.rings))
+            problems.add(
+                path,
+                "a job on one host sends nothing that could be copied: it needs ranks on two hosts",
+            )
+        return Shadow(
+            section.host,
+            "auto" if section.taps == "auto" else self._taps(section.taps, at, hosts, edge.rings),
+        )
 
     def _taps(
-        self, written: Sequence[str], at: Site, hosts: Sequence[HostName], rings: Sequence[Sequence[HostName]]
+        self,
+        written: Sequence[str],
+        at: Site,
+        hosts: Sequence[HostName],
+        rings: Sequence[Sequence[HostName]],
     ) -> tuple[HostPort, ...]:
         """Ports of the job's hosts that the plan uses, of two hosts at least."""
         problems, lab = at.links.problems, at.links.lab
         used = {end for link in at.wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
-        chosen = {end for link in at.wanted for end in (link.a, link.b) if not isinstance(end, HostPort)}
+        chosen = {
+            end for link in at.wanted for end in (link.a, link.b) if not isinstance(end, HostPort)
+        }
         taps: list[HostPort] = []
         for index, text in enumerate(written):
             place: Path = (*self.where, "taps", index)
@@ -87,11 +111,19 @@ class PlannedShadow(Planned[Shadow]):
                 continue
             port = HostPort(host, int(number or 0))
             if port.number not in lab.hosts[host].ports:
-                problems.add(place, f"{host} has no port p{number} (it has {', '.join(f'p{n}' for n in lab.hosts[host].ports)})")
+                problems.add(
+                    place,
+                    f"{host} has no port p{number} (it has {', '.join(f'p{n}' for n in lab.hosts[host].ports)})",
+                )
             elif host not in hosts:
-                problems.add(place, f"{host} is not a host of the job, so nothing for its ranks arrives there")
+                problems.add(
+                    place,
+                    f"{host} is not a host of the job, so nothing for its ranks arrives there",
+                )
             elif port not in used and host not in chosen:
-                problems.add(place, f"{port} is a port that this plan does not use, so nothing arrives there")
+                problems.add(
+                    place, f"{port} is a port that this plan does not use, so nothing arrives there"
+                )
             elif port in taps:
                 problems.add(place, f"{port} is named twice")
             taps.append(port)
@@ -103,7 +135,9 @@ class PlannedShadow(Planned[Shadow]):
 
     def of(self, data: Mapping[str, Any]) -> Shadow:
         taps = data["taps"]
-        return Shadow(data["host"], "auto" if taps == "auto" else tuple(HostPort(**port) for port in taps))
+        return Shadow(
+            data["host"], "auto" if taps == "auto" else tuple(HostPort(**port) for port in taps)
+        )
 
     def write(self, value: Shadow, document: dict[str, Any]) -> None:
         taps = "auto" if value.taps == "auto" else [str(port) for port in value.taps]
@@ -114,11 +148,17 @@ class PlannedShadow(Planned[Shadow]):
 
     def renamed(self, section: Any, name: Callable[[str], str]) -> Any:
         taps = section.get("taps")
-        return {**section, "host": name(section["host"])} | ({"taps": [*map(name, taps)]} if isinstance(taps, list) else {})
+        return {**section, "host": name(section["host"])} | (
+            {"taps": [*map(name, taps)]} if isinstance(taps, list) else {}
+        )
 
     def without(self, section: Any, host: HostName) -> Any:
         """Other hosts get other ports: taps become those of `auto`."""
-        return None if section["host"] == host else section | ({"taps": "auto"} if "taps" in section else {})
+        return (
+            None
+            if section["host"] == host
+            else section | ({"taps": "auto"} if "taps" in section else {})
+        )
 
     def placed(self, value: Shadow, plan: Plan, links: Sequence[Link]) -> None:
         """At each port that is to be tapped a link has to end, or nothing would be copied."""

@@ -32,29 +32,46 @@ class ShadowView(View):
     outlives = True
 
     def text(self, found: Figures) -> str:
-        """How it follows: `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
+        """How it follows:
+        `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
 
         Of a job that was launched without, why.
         """
         if "missing" in found:
             return str(found["missing"])
-        text = f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
+        text = (
+            f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
+        )
         text += f", checkpoint of iteration {found['checkpoint']}"
-        text += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
+        text += (
+            f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
+        )
         text += (
             f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
             if found["fetched"] or found["lost"]
             else ""
         )
         text += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
-        return text if found.get("state", "running") == "running" else f"{text}; it is {found['state']}"
+        return (
+            text
+            if found.get("state", "running") == "running"
+            else f"{text}; it is {found['state']}"
+        )
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         cells = [_verdict(point) for point in points]
         newest = points[-1].fields
-        lags = [float(point.fields["lag_ms"]) for point in points if "lag_ms" in point.fields][-LATEST:]
-        figures: dict[str, int | float | str] = {name: str(newest.get(name, "")) for name in ("host", "taps")}
-        figures |= {"equal": len(cells) - cells.count(FLAGGED), "iterations": len(cells), "fetched": cells.count(FETCHED)}
+        lags = [float(point.fields["lag_ms"]) for point in points if "lag_ms" in point.fields][
+            -LATEST:
+        ]
+        figures: dict[str, int | float | str] = {
+            name: str(newest.get(name, "")) for name in ("host", "taps")
+        }
+        figures |= {
+            "equal": len(cells) - cells.count(FLAGGED),
+            "iterations": len(cells),
+            "fetched": cells.count(FETCHED),
+        }
         figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
         figures |= {"lag_ms": statistics.median(lags)} if lags else {}
         behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
@@ -78,15 +95,32 @@ class ShadowView(View):
             return
         caption = "How much later than the job's word the shadow's verdict on each iteration came; flagged ones were never used."
         sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
-        c.draw(made, "shadow", "the shadow's lag", caption, _lags(c.book.database.execute(sql).fetchall()))
-        heads = {"host": "shadow on", "taps": "taps on", "n": "iterations judged", "equal": "equal", "flagged": "flagged"}
+        c.draw(
+            made,
+            "shadow",
+            "the shadow's lag",
+            caption,
+            _lags(c.book.database.execute(sql).fetchall()),
+        )
+        heads = {
+            "host": "shadow on",
+            "taps": "taps on",
+            "n": "iterations judged",
+            "equal": "equal",
+            "flagged": "flagged",
+        }
         heads |= {
             "fetched": "states fetched",
             "missing_bytes": "missed",
             "lost": "packets without room",
             "checkpoint": "checkpoint of",
         }
-        made.tables.append(result_table(answer, heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"}))
+        made.tables.append(
+            result_table(
+                answer,
+                heads | {"lag_ms": "lag, median", "lag_p99_ms": "99 %", "lag_most_ms": "longest"},
+            )
+        )
         made.notes.append(
             "Equal: the shadow's weights and momentum had the hash that rank 0 published. Flagged: they had not, or sums were"
             " missed; its state is then fetched from the job over the management network. Checkpoint of: the newest iteration"
@@ -111,7 +145,13 @@ def _lags(points: list[tuple[int, float, int]]) -> Figure | None:
             found = [(n, ms) for n, ms, verdict in points if verdict == kind]
             if found:
                 size = 2 if kind == 0 else 4
-                axes.plot(*zip(*found, strict=True), "o", markersize=size, color=colour, label=f"{name} (n = {len(found)})")
+                axes.plot(
+                    *zip(*found, strict=True),
+                    "o",
+                    markersize=size,
+                    color=colour,
+                    label=f"{name} (n = {len(found)})",
+                )
         axes.set_xlabel("iteration of the job")
         axes.set_ylabel("behind, ms")
         axes.set_ylim(0, 1.08 * max(ms for _, ms, _ in points) or 1)

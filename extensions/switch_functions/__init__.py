@@ -1,1 +1,3 @@
-"""What packet switches do with packets of a job: add vectors of numbers, or answer from what they stored."""
+"""What packet switches do with packets of a job: add vectors of numbers, or answer from what they
+stored.
+"""

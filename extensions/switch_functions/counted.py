@@ -1,4 +1,6 @@
-"""What packet switches have counted for a job that was lent functions of them, asked, and brought home."""
+"""What packet switches have counted for a job that was lent functions of them, asked, and brought
+home.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Asked:
         self._answers: dict[tuple[str, str], asyncio.Future[Sequence[Mapping[str, Any]] | str]] = {}
 
     async def counters(self, segment: str, control: str) -> Sequence[Mapping[str, Any]] | str:
-        """Those of each allocation, under the names of the page; or why the switch does not say, in a line."""
+        """Those of each allocation, under the names of the page; or why the switch does not say, in
+        a line.
+        """
         if (segment, control) not in self._answers:
             self._answers[segment, control] = asyncio.ensure_future(_counters(segment, control))
         return await self._answers[segment, control]
@@ -54,7 +58,9 @@ async def _counters(segment: str, control: str) -> Sequence[Mapping[str, Any]] |
         await switch.close()
 
 
-async def counted(lease: Lease, record: JobRecord, lab: Lab, run_dir: Path, asked: Asked) -> Mapping[str, int | float | str]:
+async def counted(
+    lease: Lease, record: JobRecord, lab: Lab, run_dir: Path, asked: Asked
+) -> Mapping[str, int | float | str]:
     """What a lease has counted, as `JobStatus.attached` has it, and into the run's journal."""
     named = {"function": lease.function, "segment": lease.segment}
     own = {"allocation": lease.allocation}
@@ -64,14 +70,35 @@ async def counted(lease: Lease, record: JobRecord, lab: Lab, run_dir: Path, aske
     had["total"] = at.functions.get(lease.function, {}).get(key) if at is not None else None
     answer = await asked.counters(lease.segment, lease.control)
     if isinstance(answer, str):
-        return {**named, **own, "state": "silent", "missing": str(FunctionUse(lease.segment, lease.function, error=answer))}
+        return {
+            **named,
+            **own,
+            "state": "silent",
+            "missing": str(FunctionUse(lease.segment, lease.function, error=answer)),
+        }
     reply = next((each for each in answer if each.get("allocation") == lease.allocation), None)
     if reply is None:
-        return {**named, **own, "state": "ended", "missing": str(FunctionUse(lease.segment, lease.function, error=ENDED))}
-    had |= {name: value for name in COUNTED if type(value := reply.get(name)) is int and 0 <= value < HIGHEST}
+        return {
+            **named,
+            **own,
+            "state": "ended",
+            "missing": str(FunctionUse(lease.segment, lease.function, error=ENDED)),
+        }
+    had |= {
+        name: value
+        for name in COUNTED
+        if type(value := reply.get(name)) is int and 0 <= value < HIGHEST
+    }
     left_s = reply.get("lease_left_s")
-    had["lease_left_s"] = float(left_s) if isinstance(left_s, (int, float)) and 0 <= left_s < HIGHEST else None
+    had["lease_left_s"] = (
+        float(left_s) if isinstance(left_s, (int, float)) and 0 <= left_s < HIGHEST else None
+    )
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Journal(run_dir, record.run, lab.name) as journal:
         journal.point("function", {"job": record.name, **named}, had)
-    return {**named, **own, "state": "leased", **{name: value for name, value in had.items() if value is not None}}
+    return {
+        **named,
+        **own,
+        "state": "leased",
+        **{name: value for name, value in had.items() if value is not None},
+    }

@@ -1,8 +1,10 @@
-"""Renews what packet switches gave a job: `python -m extensions.switch_functions.leases`, the leases as JSON on its standard input.
+"""Renews what packet switches gave a job: `python -m extensions.switch_functions.leases`, the
+leases as JSON on its standard input.
 
-It ends when the switch no longer knows them: they were given back, or it restarted. Also when no packet of the job has come for
-IDLE_S: a job that ended by itself, and that nobody has asked about since; when none came at all within BEGIN_S: whoever launched
-it was killed; and when the switch was silent for a lease's time.
+It ends when the switch no longer knows them: they were given back, or it restarted. Also when no
+packet of the job has come for IDLE_S: a job that ended by itself, and that nobody has asked about
+since; when none came at all within BEGIN_S: whoever launched it was killed; and when the switch was
+silent for a lease's time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ MOST_BYTES = 1 << 20
 
 
 async def renew(
-    lease: Lease, *, every_s: float = RENEW_S, lease_s: float = LEASE_S, idle_s: float = IDLE_S, begin_s: float = BEGIN_S
+    lease: Lease,
+    *,
+    every_s: float = RENEW_S,
+    lease_s: float = LEASE_S,
+    idle_s: float = IDLE_S,
+    begin_s: float = BEGIN_S,
 ) -> str:
     """Renew one lease until it is over; return why."""
     switch = FunctionSwitch(lease.segment, lease.control)
@@ -39,7 +46,10 @@ async def renew(
                 await switch.renew(lease.allocation, lease.token, lease_s)
                 heard_s = now
                 for each in await switch.counters():
-                    if each.get("allocation") == lease.allocation and each.get("packets_in") != packets:
+                    if (
+                        each.get("allocation") == lease.allocation
+                        and each.get("packets_in") != packets
+                    ):
                         packets, moved_s = each.get("packets_in", 0), now
             except Missing:
                 return "given back"
@@ -58,4 +68,6 @@ async def renew_all(leases: Iterable[Lease]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(renew_all(Lease(**lease) for lease in json.loads(sys.stdin.buffer.read(MOST_BYTES))))
+    asyncio.run(
+        renew_all(Lease(**lease) for lease in json.loads(sys.stdin.buffer.read(MOST_BYTES)))
+    )

@@ -17,7 +17,9 @@ MEASUREMENTS = (
             "bytes_in": Field("int", "bytes", "in these packets, with the function's header"),
             "bytes_out": Field("int", "bytes", "in these packets, with the function's header"),
             "sums": Field("int", "", "aggregate: chunks whose sum was complete"),
-            "duplicates": Field("int", "packets", "aggregate: parts sent again that were in already"),
+            "duplicates": Field(
+                "int", "packets", "aggregate: parts sent again that were in already"
+            ),
             "gets": Field("int", "", "cache: questions"),
             "hits": Field("int", "", "cache: of these, answered by the switch"),
             "stored": Field("int", "", "cache: entries in use"),

@@ -1,8 +1,9 @@
-"""What packet switches give a job: allocated before its ranks start, leased while it runs, given back when it has ended.
+"""What packet switches give a job: allocated before its ranks start, leased while it runs, given
+back when it has ended.
 
-A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told. If it dies, who looks at the job
-next starts another (`tend`). If nobody does, as where this machine died, the lease ends by itself, the ranks miss their sums, and
-end as if a peer were lost.
+A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told. If it
+dies, who looks at the job next starts another (`tend`). If nobody does, as where this machine died,
+the lease ends by itself, the ranks miss their sums, and end as if a peer were lost.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from orchestrator.processes import Daemon, process_alive
 FIRST_LEASE_S = 10.0
 """An allocation whose answer was lost is back after this long (s)."""
 IN_PROGRESS_BYTES = 128 * 1024
-"""What a rank may have on its way: all of it may come back at once, while it computes, and the kernel's buffer for a socket without
-privileges (net.core.rmem_max, 212 992) must hold it. A cable's queue in the emulated lab is four times as large."""
+"""What a rank may have on its way: all of it may come back at once, while it computes, and the
+kernel's buffer for a socket without privileges (net.core.rmem_max, 212 992) must hold it. A cable's
+queue in the emulated lab is four times as large."""
 HEADERS = 74
 """Bytes of headers of a packet (docs/reference/functions-dialect.md)."""
 
@@ -48,18 +50,26 @@ UNRENEWED_S = LEASE_S - 2 * RENEW_S
 
 
 def wanted(function: Function, lab: Lab) -> int:
-    """How many slots or entries a job asks for: of slots its part, as many as do not fill a buffer; half of the entries."""
+    """How many slots or entries a job asks for: of slots its part, as many as do not fill a buffer;
+    half of the entries.
+    """
     offer = lab.segments[function.segment].functions[function.name]
     if function.name == "cache":
         return max(1, offer["entries"] // 2)
-    return max(1, min(offer["slots"] // offer["jobs"], IN_PROGRESS_BYTES // (offer["slot_bytes"] + HEADERS)))
+    return max(
+        1,
+        min(offer["slots"] // offer["jobs"], IN_PROGRESS_BYTES // (offer["slot_bytes"] + HEADERS)),
+    )
 
 
-async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Sequence[Lease] = ()) -> None:
-    """See that the switches have room for the job, once these leases are given back; nothing is changed.
+async def check(
+    functions: Sequence[Function], job: Job, lab: Lab, leases: Sequence[Lease] = ()
+) -> None:
+    """See that the switches have room for the job, once these leases are given back; nothing is
+    changed.
 
-    Raises: Missing - as `take`. Interlock - another's switch answers. Infeasible - not so much is free. Unreachable, TimedOut,
-    Garbled.
+    Raises: Missing - as `take`. Interlock - another's switch answers. Infeasible - not so much is
+    free. Unreachable, TimedOut, Garbled.
     """
     held = {(lease.segment, lease.function): lease.size for lease in leases}
     for function in functions:
@@ -68,7 +78,10 @@ async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Seque
         try:
             about, allocations = await switch.capabilities(), await switch.counters()
         except TestbedError as error:
-            error.hint = error.hint or f"is the packet switch of {at.name} there? or a plan that does without: exchange wires"
+            error.hint = (
+                error.hint
+                or f"is the packet switch of {at.name} there? or a plan that does without: exchange wires"
+            )
             raise
         finally:
             await switch.close()
@@ -83,7 +96,11 @@ async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Seque
         free = offer.get(f"free_{key}", 0) + own
         full = function.name == "aggregate" and not offer.get("free_jobs") and not own
         if free < size or full:
-            others = (f"{each.get('job')} ({each.get(key)})" for each in allocations if each.get("function") == function.name)
+            others = (
+                f"{each.get('job')} ({each.get(key)})"
+                for each in allocations
+                if each.get("function") == function.name
+            )
             raise Infeasible(
                 f"segment {at.name}: {function.name} for {job.name} needs {size} {key}; {free} are free"
                 + (", and no job more may have some" if full else ""),
@@ -94,8 +111,8 @@ async def check(functions: Sequence[Function], job: Job, lab: Lab, leases: Seque
 async def take(functions: Sequence[Function], job: Job, lab: Lab, run: str) -> tuple[Lease, ...]:
     """Allocate what the job's plan names, for FIRST_LEASE_S: record it, then `keep` it.
 
-    Raises: Missing - the inventory, which may be another than at the job's last start, lacks some of it. Refused, Unreachable,
-    TimedOut, Garbled. Nothing is kept then.
+    Raises: Missing - the inventory, which may be another than at the job's last start, lacks some
+    of it. Refused, Unreachable, TimedOut, Garbled. Nothing is kept then.
     """
     taken: list[Lease] = []
     name = job_name(job.name, run)[-64:].lstrip("._-")
@@ -105,7 +122,9 @@ async def take(functions: Sequence[Function], job: Job, lab: Lab, run: str) -> t
             at = _switch(function, job, lab)
             switch = FunctionSwitch(at.name, at.address)
             try:
-                made = await switch.allocate(function.name, name, workers, wanted(function, lab), FIRST_LEASE_S)
+                made = await switch.allocate(
+                    function.name, name, workers, wanted(function, lab), FIRST_LEASE_S
+                )
             finally:
                 await switch.close()
             notices = (made.number, made.token, made.address, made.port, made.size, made.each_bytes)
@@ -117,38 +136,58 @@ async def take(functions: Sequence[Function], job: Job, lab: Lab, run: str) -> t
 
 
 def _switch(function: Function, job: Job, lab: Lab) -> Segment:
-    """The segment whose switch has the function, at which all hosts of the job are. Raises: Missing."""
+    """The segment whose switch has the function, at which all hosts of the job are. Raises:
+    Missing.
+    """
     at = lab.segments.get(function.segment)
     if at is None or function.name not in at.functions:
-        text = "no such segment is" if at is None else f"its switch cannot {function.name}, by what is"
+        text = (
+            "no such segment is" if at is None else f"its switch cannot {function.name}, by what is"
+        )
     elif away := [host for host in job.hosts if host not in at.ports]:
         text = f"{away[0]} of job {job.name} is not at it, by what is"
     else:
         return at
-    raise Missing(f"segment {function.segment}: {text} in fibres.yml", hint="testbed up, with a plan that fits the inventory")
+    raise Missing(
+        f"segment {function.segment}: {text} in fibres.yml",
+        hint="testbed up, with a plan that fits the inventory",
+    )
 
 
 def keep(leases: Sequence[Lease]) -> Daemon:
-    """Start the process that renews these leases until they are given back. Raises: Refused - it cannot be started."""
+    """Start the process that renews these leases until they are given back. Raises: Refused - it
+    cannot be started.
+    """
     command = [sys.executable, "-P", "-m", "extensions.switch_functions.leases"]
     environment = optical_testbed_home.environment()
     quiet = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env=environment, cwd="/"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+            env=environment,
+            cwd="/",
         )
         assert process.stdin is not None
-        with process.stdin as notified:  # not on the command line, which every user of this machine may read
+        # not on the command line, which every user of this machine may read
+        with process.stdin as notified:
             notified.write(json.dumps([asdict(lease) for lease in leases]).encode())
     except OSError as error:
-        raise Refused(f"the process that renews leases of packet switches cannot be started: {error}") from error
+        raise Refused(
+            f"the process that renews leases of packet switches cannot be started: {error}"
+        ) from error
     return Daemon.detach(process)
 
 
 async def give_back(leases: Sequence[Lease], keeper: Daemon | None = None) -> None:
-    """Release allocations, and end who renews them; those of a switch that does not answer then end by themselves.
+    """Release allocations, and end who renews them; those of a switch that does not answer then end
+    by themselves.
 
-    Somebody else's process is left alone: it ends once the switch does not know the leases, or has had no packet for its IDLE_S.
+    Somebody else's process is left alone: it ends once the switch does not know the leases, or has
+    had no packet for its IDLE_S.
     """
     for lease in leases:
         switch = FunctionSwitch(lease.segment, lease.control)
@@ -161,11 +200,15 @@ async def give_back(leases: Sequence[Lease], keeper: Daemon | None = None) -> No
 
 
 class FunctionsOfJob(Attachment[tuple[Function, ...]]):
-    """The leases are taken before the job is recorded, for a moment; then a process of their own renews them."""
+    """The leases are taken before the job is recorded, for a moment; then a process of their own
+    renews them.
+    """
 
     key = PlannedFunctions.key
 
-    async def check(self, value: tuple[Function, ...], job: Job, lab: Lab, held: Given | None) -> None:
+    async def check(
+        self, value: tuple[Function, ...], job: Job, lab: Lab, held: Given | None
+    ) -> None:
         await check(value, job, lab, leases_of(held or {}))
 
     async def reserve(self, value: tuple[Function, ...], job: Job, lab: Lab, run: str) -> Given:
@@ -175,8 +218,12 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         """Only now that they are recorded: of a process that was killed before, they end soon."""
         return _given(leases_of(given), keep(leases_of(given)))
 
-    def extra(self, value: object, given: Given, lab: Lab, host: HostName) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What ranks are told (workloads/host/grants.py reads it): also by which interface their host reaches the switches."""
+    def extra(
+        self, value: object, given: Given, lab: Lab, host: HostName
+    ) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What ranks are told (workloads/host/grants.py reads it): also by which interface their
+        host reaches the switches.
+        """
         found = {}
         for lease in leases_of(given):
             segment = lab.segments[lease.segment]
@@ -184,26 +231,36 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
             keys = ("allocation", "token", "address", "port", "size", "each_bytes")
             found[lease.function] = {key: getattr(lease, key) for key in keys}
             found[lease.function]["device"] = lab.hosts[host].ports[port.number].interface
-        return ({"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}), {}
+        return (
+            {"TESTBED_FUNCTIONS": json.dumps(found, separators=(",", ":"))} if found else {}
+        ), {}
 
     def neglected(self, given: Given) -> bool:
-        """The process on this machine that renews the leases is gone; one on another machine looks gone too."""
+        """The process on this machine that renews the leases is gone; one on another machine looks
+        gone too.
+        """
         keeper = keeper_of(given)
         return keeper is not None and not process_alive(keeper.pid, keeper.mark)
 
     async def tend(self, given: Given, look: Inspection) -> Sequence[str]:
-        """If nobody renews the leases any more, this starts who does. Returns the uses that have ended, in words."""
+        """If nobody renews the leases any more, this starts who does. Returns the uses that have
+        ended, in words.
+        """
         found = []
         for lease in leases_of(given):
             reported = await _asked(look.asked).uses(lease.segment, lease.control)
             own = [each for each in reported if each.error or each.allocation == lease.allocation]
             ended = FunctionUse(lease.segment, lease.function, error=ENDED)
             found.append(replace(own[0], function=lease.function) if own else ended)
-        if self.neglected(given) and any(not use.error and use.lease_left_s < UNRENEWED_S for use in found):
+        if self.neglected(given) and any(
+            not use.error and use.lease_left_s < UNRENEWED_S for use in found
+        ):
             now = look.store.job(look.record.id)
             if now is not None and now.ended is None:
                 kept = _given(leases_of(given), keep(leases_of(given)))
-                look.store.set_job_spec(now.id, replace(now.spec, given={**now.spec.given, self.key: kept}))
+                look.store.set_job_spec(
+                    now.id, replace(now.spec, given={**now.spec.given, self.key: kept})
+                )
         return [str(use) for use in found if use.error]
 
     async def status(self, value: object, given: Given, look: Inspection) -> Sequence[Figures]:
@@ -211,7 +268,10 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
         if look.record.ended is not None or not look.alive:
             return ()
         lab, asked = look.session.lab, _asked(look.asked)
-        return [await counted(lease, look.record, lab, look.run_dir, asked) for lease in leases_of(given)]
+        return [
+            await counted(lease, look.record, lab, look.run_dir, asked)
+            for lease in leases_of(given)
+        ]
 
     async def release(self, given: Given) -> None:
         await give_back(leases_of(given), keeper_of(given))
@@ -219,24 +279,40 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
     def trouble(self, job: str, found: Figures) -> str:
         return f"job {job} waits for {found['missing']}; it ends within a minute or so, then: testbed up"
 
-    async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
-        """What others have of the functions of the lab's packet switches, and which switches do not answer."""
+    async def elsewhere(
+        self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]
+    ) -> Sequence[str]:
+        """What others have of the functions of the lab's packet switches, and which switches do not
+        answer.
+        """
         ours = {(each["segment"], each["allocation"]) for each in own}
         able = [segment for segment in lab.segments.values() if segment.functions]
         uses = await asyncio.gather(*(_asked(asked).uses(each.name, each.address) for each in able))
-        return [f"function {use}" for reported in uses for use in reported if (use.segment, use.allocation) not in ours]
+        return [
+            f"function {use}"
+            for reported in uses
+            for use in reported
+            if (use.segment, use.allocation) not in ours
+        ]
 
 
 def _given(leases: Sequence[Lease], keeper: Daemon | None = None) -> Given:
-    return {"leases": [asdict(lease) for lease in leases], "keeper": asdict(keeper) if keeper is not None else None}
+    return {
+        "leases": [asdict(lease) for lease in leases],
+        "keeper": asdict(keeper) if keeper is not None else None,
+    }
 
 
 def leases_of(given: Given) -> tuple[Lease, ...]:
-    """What packet switches gave the job. Raises: StoreFailed - it is not what this version writes."""
+    """What packet switches gave the job. Raises: StoreFailed - it is not what this version
+    writes.
+    """
     try:
         return tuple(of_fields(Lease, lease) for lease in given.get("leases", ()))
     except (AttributeError, TypeError) as error:
-        raise StoreFailed(f"the store has leases that this version cannot read: {error}", hint="testbed doctor") from error
+        raise StoreFailed(
+            f"the store has leases that this version cannot read: {error}", hint="testbed doctor"
+        ) from error
 
 
 def keeper_of(given: Given) -> Daemon | None:

@@ -37,7 +37,12 @@ def leases() -> tables.Panel:
     """What each job has of which packet switch."""
     columns = ", ".join(
         f'last("{field}") AS "{name}"'
-        for field, name in (("size", "has"), ("total", "of"), ("each_bytes", "bytes each"), ("lease_left_s", "lease left, s"))
+        for field, name in (
+            ("size", "has"),
+            ("total", "of"),
+            ("each_bytes", "bytes each"),
+            ("lease_left_s", "lease left, s"),
+        )
     )
     return dress(
         tables.Panel(),
@@ -45,7 +50,9 @@ def leases() -> tables.Panel:
         "Slots or entries that each job had of a packet switch, and how long the lease of then still lasted, from function. One "
         "that runs out is not renewed any more: the job's ranks will miss their sums.",
         "none",
-        table(f'SELECT {columns} FROM "function" WHERE {OURS} GROUP BY "job", "segment", "function"'),
+        table(
+            f'SELECT {columns} FROM "function" WHERE {OURS} GROUP BY "job", "segment", "function"'
+        ),
         w=12,
         h=8,
         nothing=NO_FUNCTION,

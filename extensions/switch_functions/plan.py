@@ -1,4 +1,6 @@
-"""Which functions of packet switches a plan's job uses: the switches have them, the job's hosts are there. Pure."""
+"""Which functions of packet switches a plan's job uses: the switches have them, the job's hosts are
+there. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ MOST_WORKERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What the packet switch `segment` is to do with packets of the job: add vectors of numbers, or answer from what it stored."""
+    """What the packet switch `segment` is to do with packets of the job: add vectors of numbers, or
+    answer from what it stored.
+    """
 
     segment: str
     name: Literal["aggregate", "cache"]
 
 
 def function_of(job: Job) -> tuple[str, bool]:
-    """The function of a packet switch that a job's program knows how to use, empty for none; whether it cannot go without."""
+    """The function of a packet switch that a job's program knows how to use, empty for none;
+    whether it cannot go without.
+    """
     if job.workload == "train" and job.args.get("exchange") == "aggregate":
         return "aggregate", True
     return ("cache", False) if job.workload == "retrieve" else ("", False)
@@ -52,7 +58,10 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
                 if segment.name not in links.lab.segments:
                     continue  # said already
                 if name in found:
-                    links.problems.add(path, f"{name} is already asked of segment {found[name]}; a job uses one switch for it")
+                    links.problems.add(
+                        path,
+                        f"{name} is already asked of segment {found[name]}; a job uses one switch for it",
+                    )
                 elif name != used or job is None:
                     self._unused(name, segment, path, at)
                     continue
@@ -60,7 +69,9 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
                     links.problems.add(path, text)
                 found.setdefault(name, segment.name)
         if needed and used not in found and links.complete and at.plan is not None:
-            able = [name for name, segment in links.lab.segments.items() if used in segment.functions]
+            able = [
+                name for name, segment in links.lab.segments.items() if used in segment.functions
+            ]
             where = summary(able, "segment") + " can" if able else "no segment of this lab can"
             links.problems.add(
                 ("job", "args", "exchange"),
@@ -75,7 +86,9 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
             at.links.problems.add(path, self._unable(name, segment, at))
             return
         users = "train with args.exchange aggregate" if name == "aggregate" else "workload retrieve"
-        at.notes.add(path, f"no job of this plan uses it, so nothing of it is taken: {name} is for {users}")
+        at.notes.add(
+            path, f"no job of this plan uses it, so nothing of it is taken: {name} is for {users}"
+        )
 
     def _unable(self, name: str, segment: PlanSegmentEdge, at: Site) -> str:
         has = ", ".join(at.links.lab.segments[segment.name].functions) or "none"
@@ -88,7 +101,9 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
             return self._unable(name, segment, at)
         if len(job.ranks) > MOST_WORKERS:
             return f"{len(job.ranks)} ranks; a packet switch takes at most {MOST_WORKERS} workers"
-        if away := [h for h in job.hosts if h not in (segment.hosts or known.ports) or h not in known.ports]:
+        if away := [
+            h for h in job.hosts if h not in (segment.hosts or known.ports) or h not in known.ports
+        ]:
             text = f"{away[0]} of the job is not at segment {known.name} in this plan"
             return f"{text} ({summary(segment.hosts or list(known.ports), 'host')} are)"
         return ""
@@ -98,7 +113,9 @@ class PlannedFunctions(Planned[tuple[Function, ...]]):
 
     def write(self, value: tuple[Function, ...], document: dict[str, Any]) -> None:
         for segment in document["segments"]:
-            if names := [function.name for function in value if function.segment == segment["name"]]:
+            if names := [
+                function.name for function in value if function.segment == segment["name"]
+            ]:
                 segment["functions"] = names
 
     def by_hand(self, value: tuple[Function, ...], job: Job) -> None:

@@ -1,4 +1,6 @@
-"""How functions of packet switches are shown that a job was lent: a line, a bar, and a part of the report."""
+"""How functions of packet switches are shown that a job was lent: a line, a bar, and a part of the
+report.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,16 @@ class FunctionsView(View):
         text = f"{found['function']} at {found['segment']}"
         if found.get("state", "leased") != "leased":
             return f"{text}: " + (
-                "its switch does not answer" if found["state"] == "silent" else "the switch has it no more: job stop"
+                "its switch does not answer"
+                if found["state"] == "silent"
+                else "the switch has it no more: job stop"
             )
         noun = "entries" if found["function"] == "cache" else "slots"
-        parts = [f"{found['size']} of {found['total']} {noun}" if "total" in found else f"{found['size']} {noun}"]
+        parts = [
+            f"{found['size']} of {found['total']} {noun}"
+            if "total" in found
+            else f"{found['size']} {noun}"
+        ]
         if asked := int(found.get("gets", 0)):
             parts += [
                 f"{share_text(int(found.get('hits', 0)) / asked)} of {asked} questions answered",
@@ -46,16 +54,35 @@ class FunctionsView(View):
     def _mark(self, point: Point) -> Mark:
         figures = {**point.fields, **{name: point.tags[name] for name in ("function", "segment")}}
         asked, total = int(figures.get("gets", 0)), int(figures.get("total", 0))
-        share = int(figures.get("hits", 0)) / asked if asked else int(figures["size"]) / total if total else None
+        share = (
+            int(figures.get("hits", 0)) / asked
+            if asked
+            else int(figures["size"]) / total
+            if total
+            else None
+        )
         text = self.text(figures)
-        return made_mark(point.tags["function"], text.removeprefix(f"{point.tags['function']} "), share=share)
+        return made_mark(
+            point.tags["function"], text.removeprefix(f"{point.tags['function']} "), share=share
+        )
 
     def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
-        shared = {"segment": "segment", "size": "had", "total": "of", "each_bytes": "size of one", "packets_in": "packets in"}
+        shared = {
+            "segment": "segment",
+            "size": "had",
+            "total": "of",
+            "each_bytes": "size of one",
+            "packets_in": "packets in",
+        }
         shared |= {"bytes_in": "bytes in", "bytes_out": "bytes out"}
         own = {
             "aggregate": {"sums": "sums complete", "duplicates": "parts sent again"},
-            "cache": {"gets": "questions", "hits": "answered", "stored": "entries in use", "evicted": "made room"},
+            "cache": {
+                "gets": "questions",
+                "hits": "answered",
+                "stored": "entries in use",
+                "evicted": "made room",
+            },
         }
         for name, more in own.items():
             answer = c.book.query(
@@ -67,7 +94,12 @@ class FunctionsView(View):
             if not answer:
                 del c.book.answers[name]
                 continue
-            heads = {**shared, **more, "segment": f"{name} at", "size": "slots" if name == "aggregate" else "entries"}
+            heads = {
+                **shared,
+                **more,
+                "segment": f"{name} at",
+                "size": "slots" if name == "aggregate" else "entries",
+            }
             made.tables.append(result_table(answer, heads))
 
 

@@ -1,4 +1,6 @@
-"""Options of a service, declared once as fields of a class, from which the command line is made, and the words that start one."""
+"""Options of a service, declared once as fields of a class, from which the command line is made,
+and the words that start one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ TIME = "TIME"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """name: as typed. once: `run` has it, `start` has not. least, most: of a number. known: all values that a text may have."""
+    """name: as typed. once: `run` has it, `start` has not. least, most: of a number. known: all
+    values that a text may have.
+    """
 
     name: str
     help: str
@@ -32,8 +36,9 @@ def option(default: V, name: str, help: str, **more: Any) -> V:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What a service is started with; kinds add options. log: the file of its events. kept: its parent starts it again when it is
-    killed. Raises: Usage - a class whose options do not all go together checks them when it is made."""
+    """What a service is started with; kinds add options. log: the file of its events. kept: its
+    parent starts it again when it is killed. Raises: Usage - a class whose options do not all go
+    together checks them when it is made."""
 
     log: str = ""
     kept: bool = False
@@ -56,4 +61,6 @@ class ServiceOptions:
 
 def shown(option: Option, value: object) -> str:
     """A value as it is typed."""
-    return (f"{value:g}" if isinstance(value, float) else str(value)) + ("s" if option.metavar == TIME else "")
+    return (f"{value:g}" if isinstance(value, float) else str(value)) + (
+        "s" if option.metavar == TIME else ""
+    )

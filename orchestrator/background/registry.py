@@ -1,4 +1,6 @@
-"""The kinds of services that there are, by name: who shows them or stops them knows none. Each is imported when it is asked for."""
+"""The kinds of services that there are, by name: who shows them or stops them knows none. Each is
+imported when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """One kind of service, as `testbed service status` shows it. state: what it reports, `ended`, or `not started`. trouble: what
-    keeps it from its work, or why it ended. message: all that it reports, if it runs.
+    """One kind of service, as `testbed service status` shows it. state: what it reports, `ended`,
+    or `not started`. trouble: what keeps it from its work, or why it ended. message: all that it
+    reports, if it runs.
     """
 
     service: str
@@ -69,7 +72,9 @@ def names() -> list[str]:
 
 
 def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
-    """What the file of this kind says, for this plan (the tenancy of its owner) and lab; None if it never ran."""
+    """What the file of this kind says, for this plan (the tenancy of its owner) and lab; None if it
+    never ran.
+    """
     try:
         return kind.read(kind.path(settings, kind.key(settings, key, lab)))
     except Usage:  # no server is configured
@@ -78,7 +83,11 @@ def state(kind: Kind[S], settings: Settings, key: str, lab: str) -> S | None:
 
 def states(settings: Settings, key: str, lab: str) -> dict[str, Any]:
     """As `state`, of each kind, by name; without those that never ran."""
-    return {each.name: existing for each in kinds() if (existing := state(each, settings, key, lab)) is not None}
+    return {
+        each.name: existing
+        for each in kinds()
+        if (existing := state(each, settings, key, lab)) is not None
+    }
 
 
 def statuses(settings: Settings, key: str, lab: str) -> list[ServiceStatus]:
@@ -98,19 +107,31 @@ def _status(name: str, existing: ServiceState | None) -> ServiceStatus:
         "log": existing.log,
     }
     if existing.alive:
-        return ServiceStatus(name, existing.state, True, trouble=existing.trouble, message=str(existing), **whose)  # type: ignore[arg-type]
+        return ServiceStatus(
+            name,
+            existing.state,
+            True,
+            trouble=existing.trouble,
+            message=str(existing),
+            **whose,  # type: ignore[arg-type]
+        )
     why = existing.error or ("" if existing.state == "ended" else f"killed while {existing.state}")
     return ServiceStatus(name, "ended", trouble=why, **whose)  # type: ignore[arg-type]
 
 
 def stop_movers(settings: Settings, key: str) -> list[str]:
-    """Stop what moves light for this owner in the background, unless it is this process; return in words what was stopped.
+    """Stop what moves light for this owner in the background, unless it is this process; return in
+    words what was stopped.
 
     Raises: as `Kind.stop`.
     """
     stopped = []
     for each in kinds():
         existing = each.running(settings, key) if each.moves_light else None
-        if existing is not None and existing.pid != os.getpid() and each.stop(settings, key) is not None:
+        if (
+            existing is not None
+            and existing.pid != os.getpid()
+            and each.stop(settings, key) is not None
+        ):
             stopped.append(f"{each.noun}{existing.of} stopped (pid {existing.pid})")
     return stopped

@@ -1,5 +1,5 @@
-"""The file of a service: what it says of itself. The process locks the file while it lives; the kernel releases the lock however it
-dies, and the contents then describe the last one's actions.
+"""The file of a service: what it says of itself. The process locks the file while it lives; the
+kernel releases the lock however it dies, and the contents then describe the last one's actions.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from orchestrator.processes import Daemon, lock_holder, parent_of, try_lock
 UNREADABLE = "runs, but its file cannot be read"
 MOST_BYTES = 65536
 READER_S = 1.0
-"""Who reads the state has it locked for microseconds, or for as long as a busy machine lets it stand there."""
+"""Who reads the state has it locked for microseconds, or for as long as a busy machine lets it
+stand there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What a service says of itself; kinds add fields. Times in wall seconds. log: the file of its events.
+    """What a service says of itself; kinds add fields. Times in wall seconds. log: the file of its
+    events.
 
-    keeper, mark: the process that starts it again when it is killed, 0 without one. trouble: what keeps it from its work now.
-    error: why it ended, if nobody asked it to.
-    alive: it runs, or is about to. Of one that runs and whose file is damaged only the process is known, or nothing; it mends the
-    file when it next says something.
+    keeper, mark: the process that starts it again when it is killed, 0 without one. trouble: what
+    keeps it from its work now. error: why it ended, if nobody asked it to. alive: it runs, or is
+    about to. Of one that runs and whose file is damaged only the process is known, or nothing; it
+    mends the file when it next says something.
     """
 
     pid: int = 0
@@ -80,7 +83,11 @@ class ServiceState:
         return ""
 
     def __str__(self) -> str:
-        return f"{self.state}, {self.where if self.pid else 'its process is not known'}" if self.unreadable else self.text()
+        return (
+            f"{self.state}, {self.where if self.pid else 'its process is not known'}"
+            if self.unreadable
+            else self.text()
+        )
 
     def text(self) -> str:
         """What it reported, in words."""
@@ -91,12 +98,15 @@ S = TypeVar("S", bound=ServiceState)
 
 
 def read_state(path: Path, kind: type[S]) -> S | None:
-    """The state in this file, `alive` if its process runs; None if there never was one, or nothing that can be read."""
+    """The state in this file, `alive` if its process runs; None if there never was one, or nothing
+    that can be read.
+    """
     if (fd := _opened(path)) is None:
         return None
     try:
         alive = not try_lock(fd, fcntl.LOCK_SH)
-        for _ in range(5):  # a reader may come between the write and the truncation of a longer text
+        # a reader may come between the write and the truncation of a longer text
+        for _ in range(5):
             if (found := _parsed(os.pread(fd, MOST_BYTES, 0), kind)) is not None:
                 return replace(found, alive=alive or (found.state != "ended" and found.kept.alive))
             time.sleep(0.01)
@@ -106,8 +116,9 @@ def read_state(path: Path, kind: type[S]) -> S | None:
 
 
 def process_of(path: Path, state: ServiceState) -> Daemon:
-    """Whom to ask to end the service with this state: its keeper, or itself. What the file says is believed where the kernel says
-    the same: who holds the lock, whose child that is; without a lock, whose process it is.
+    """Whom to ask to end the service with this state: its keeper, or itself. What the file says is
+    believed where the kernel says the same: who holds the lock, whose child that is; without a
+    lock, whose process it is.
 
     Raises: PermissionError - it is not known to be a process of who owns the file.
     """
@@ -127,7 +138,9 @@ def process_of(path: Path, state: ServiceState) -> Daemon:
 
 
 def _opened(path: Path) -> int | None:
-    """The file; None if there is none. One who waits for a pipe to be written to would wait for ever."""
+    """The file; None if there is none. One who waits for a pipe to be written to would wait for
+    ever.
+    """
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -137,7 +150,9 @@ def _opened(path: Path) -> int | None:
 
 
 def _unread(fd: int, kind: type[S]) -> S:
-    """What is known of a process that holds this file, in which there is nothing to read: the lock knows who it is."""
+    """What is known of a process that holds this file, in which there is nothing to read: the lock
+    knows who it is.
+    """
     holder = lock_holder(fd)
     state = UNREADABLE if os.fstat(fd).st_size else "starting"  # it locks the file before it writes
     if holder is None:
@@ -156,8 +171,12 @@ def _parsed(text: bytes, kind: type[S]) -> S | None:
     if not isinstance(data, Mapping):
         return None
     known = {f.name: f.default for f in fields(kind) if f.name != "alive"}
-    found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
-    return kind(**found) if all(_fits(value, known[name]) for name, value in found.items()) else None
+    found: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known
+    }
+    return (
+        kind(**found) if all(_fits(value, known[name]) for name, value in found.items()) else None
+    )
 
 
 def _fits(value: object, default: object) -> bool:
@@ -166,5 +185,11 @@ def _fits(value: object, default: object) -> bool:
         return False
     if isinstance(default, tuple):
         return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-    kinds = (int, float) if isinstance(default, float) else (int, type(None)) if default is None else type(default)
+    kinds = (
+        (int, float)
+        if isinstance(default, float)
+        else (int, type(None))
+        if default is None
+        else type(default)
+    )
     return isinstance(value, kinds)

@@ -1,4 +1,6 @@
-"""A process that starts its worker again when something kills it: a turn must not stay half done until an operator looks."""
+"""A process that starts its worker again when something kills it: a turn must not stay half done
+until an operator looks.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ RESTARTS, WITHIN_S = 5, 60.0
 
 
 def supervised() -> None:
-    """Return in a child, which is started again when a signal kills it; this process exits as the child that ends by itself does.
+    """Return in a child, which is started again when a signal kills it; this process exits as the
+    child that ends by itself does.
 
-    Call it before there are threads, connections or an event loop, none of which a fork survives. SIGTERM and SIGINT are passed on,
-    and a child that outlives this process needs nothing from it.
+    Call it before there are threads, connections or an event loop, none of which a fork survives.
+    SIGTERM and SIGINT are passed on, and a child that outlives this process needs nothing from it.
     """
     killed: list[float] = []
     stopping: list[int] = []
@@ -29,7 +32,8 @@ def supervised() -> None:
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     while True:
-        signal.pthread_sigmask(signal.SIG_BLOCK, before)  # one that comes now is for the child, which has no number yet
+        # one that comes now is for the child, which has no number yet
+        signal.pthread_sigmask(signal.SIG_BLOCK, before)
         if stopping:
             os._exit(128 + stopping[0])
         child = os.fork()

@@ -1,4 +1,6 @@
-"""The work of a service, from its own side: its file held, its events, its retries, and what it says when it ends."""
+"""The work of a service, from its own side: its file held, its events, its retries, and what it
+says when it ends.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Notify = Callable[[Mapping[str, Json]], None]
 
 
 class ServiceReport(JsonReport):
-    """What a service did, when it has ended. verbatim: its words are the text of a file, whose lines are not to be broken."""
+    """What a service did, when it has ended. verbatim: its words are the text of a file, whose
+    lines are not to be broken.
+    """
 
     __slots__ = ()
     verbatim: ClassVar[bool] = False
@@ -36,7 +40,9 @@ class ServiceReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class ServiceNote:
-    """What there is to report when a service is started or stopped, besides its process. done: something was."""
+    """What there is to report when a service is started or stopped, besides its process. done:
+    something was.
+    """
 
     message: str = ""
     data: Mapping[str, Json] = field(default_factory=dict)
@@ -51,7 +57,9 @@ def emit(notify: Notify, event: str, text: str, **fields: Json) -> None:
 
 @contextmanager
 def serving(file: StateFile[S]) -> Iterator[StateFile[S]]:
-    """Be the service with this file, however long it takes; the file then says that it ended, and why. Raises: as `StateFile`."""
+    """Be the service with this file, however long it takes; the file then says that it ended, and
+    why. Raises: as `StateFile`.
+    """
     endless()
     with file:
         error = ""
@@ -68,7 +76,8 @@ def serving(file: StateFile[S]) -> Iterator[StateFile[S]]:
 
 @dataclass
 class Retries:
-    """What fails is tried again after `first_s` (s), then after twice as long each time, `last_s` at most.
+    """What fails is tried again after `first_s` (s), then after twice as long each time, `last_s`
+    at most.
 
     most: so many failures in a row end the service; 0: none do. row: those so far.
     """
@@ -79,11 +88,17 @@ class Retries:
     row: int = 0
     wait_s: float = field(default=0.0, init=False)
 
-    def failed(self, what: str = "attempt", error: TestbedError | None = None, hint: str = "") -> float:
-        """Count a failure; return how long to wait (s). what: was tried. Raises: NotVerified - it was one too many."""
+    def failed(
+        self, what: str = "attempt", error: TestbedError | None = None, hint: str = ""
+    ) -> float:
+        """Count a failure; return how long to wait (s). what: was tried. Raises: NotVerified - it
+        was one too many.
+        """
         self.row += 1
         if self.most and self.row >= self.most:
-            raise NotVerified(f"{counted(self.row, what)} in a row failed, the last one: {error}", hint=hint) from error
+            raise NotVerified(
+                f"{counted(self.row, what)} in a row failed, the last one: {error}", hint=hint
+            ) from error
         self.wait_s = min(2 * self.wait_s or self.first_s, self.last_s)
         return self.wait_s
 

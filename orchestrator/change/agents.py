@@ -11,8 +11,14 @@ from orchestrator.hosts import Hello, Hosts
 async def with_agents(
     hosts: Hosts, answers: Mapping[HostName, Hello | TestbedError], names: Collection[HostName]
 ) -> Mapping[HostName, Hello | TestbedError]:
-    """The answers of hosts once an agent runs on those of `names` that answered and ran none; an error where it does not start."""
-    without = [host for host in sorted(names) if isinstance(hello := answers.get(host), Hello) and not hello.installed]
+    """The answers of hosts once an agent runs on those of `names` that answered and ran none; an
+    error where it does not start.
+    """
+    without = [
+        host
+        for host in sorted(names)
+        if isinstance(hello := answers.get(host), Hello) and not hello.installed
+    ]
     if not without:
         return answers
     try:

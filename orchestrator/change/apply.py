@@ -1,4 +1,6 @@
-"""Changes applied to devices: all at once, every step on disk before its first byte, every answer kept despite interrupts."""
+"""Changes applied to devices: all at once, every step on disk before its first byte, every answer
+kept despite interrupts.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ Before: TypeAlias = Callable[[], Awaitable[None]]
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await `work` to its end even if cancelled meanwhile (a half-sent change is the worst state), then raise the cancellation."""
+    """Await `work` to its end even if cancelled meanwhile (a half-sent change is the worst state),
+    then raise the cancellation.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -46,7 +50,9 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Start:
-    """The barrier at which all devices begin, once each has read what it needs. If one cannot, none begins and nothing changes."""
+    """The barrier at which all devices begin, once each has read what it needs. If one cannot, none
+    begins and nothing changes.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,9 @@ class Start:
         self._running.add_done_callback(lambda _: self._open.set())
 
     async def apply(self, device: CircuitSwitch, change: Change) -> Outcome:
-        """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another device could not even be read."""
+        """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another
+        device could not even be read.
+        """
         arrived = False
 
         def arrive() -> None:
@@ -115,9 +123,10 @@ class NotBegun(TestbedError):
 def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
     """Keep the interpreter from pausing, and other processes from being scheduled first.
 
-    No garbage collection; threads yield within half a millisecond; this thread, which talks to the devices, runs before all
-    ordinary processes of the machine if its user may do that (root, CAP_SYS_NICE). Not for a change expected to take longer than
-    `SLOW_S`: a robot is too slow to benefit, and minutes of garbage would pile up.
+    No garbage collection; threads yield within half a millisecond; this thread, which talks to the
+    devices, runs before all ordinary processes of the machine if its user may do that (root,
+    CAP_SYS_NICE). Not for a change expected to take longer than `SLOW_S`: a robot is too slow to
+    benefit, and minutes of garbage would pile up.
     """
     if expected_s > SLOW_S:
         yield
@@ -127,7 +136,8 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
     gc.disable()
     sys.setswitchinterval(0.0005)
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))  # an emulated lab's ranks have 1
+        # an emulated lab's ranks have 1
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
     try:
         yield
     finally:
@@ -140,12 +150,13 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
 async def switch(
     context: Context, change: Transition, phase: str = "switch", before: Before | None = None
 ) -> dict[DeviceName, Outcome]:
-    """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
+    """Apply every device's change, all devices at once; each step is on disk before its first byte
+    is sent.
 
     before: done when all devices are ready, and only then; it raises nothing.
 
-    Raises: ChangeFailed - names every setting that is not as wanted and every device without a report. If the devices' errors kept
-    all of them from beginning, that error: nothing was changed.
+    Raises: ChangeFailed - names every setting that is not as wanted and every device without a
+    report. If the devices' errors kept all of them from beginning, that error: nothing was changed.
     """
     applied = await apply_changes(context, change.changes, phase, before=before)
     if applied.errors and not context.written & change.changes.keys():
@@ -156,7 +167,9 @@ async def switch(
 
 
 class Applied(NamedTuple):
-    """What the devices answered. problems: one line for each setting that is not as wanted and each device without a report."""
+    """What the devices answered. problems: one line for each setting that is not as wanted and each
+    device without a report.
+    """
 
     outcomes: dict[DeviceName, Outcome]
     problems: list[str]
@@ -164,18 +177,28 @@ class Applied(NamedTuple):
 
 
 async def apply_changes(
-    context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True, before: Before | None = None
+    context: Context,
+    wanted: Mapping[DeviceName, Change],
+    phase: str,
+    *,
+    together: bool = True,
+    before: Before | None = None,
 ) -> Applied:
     """As `switch`, but what is not as wanted is returned with the outcomes instead of raised.
 
-    together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
+    together: none begins before all are ready; else each device does what it can. Raises: Interlock
+    - nothing was begun.
     """
     if context.interlocks is not None:
         await context.interlocks.check(wanted)
-    steps = context.run.plan_all(("device", d, _text(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items())
+    steps = context.run.plan_all(
+        ("device", d, _text(c), _data(c.remove, c.add), _data(c.add, c.remove))
+        for d, c in wanted.items()
+    )
     context.run.begin_all(steps)
     context.store.own(context.tenancy, context.run.id, (s for c in wanted.values() for s in c.add))
-    # If cancelled meanwhile, every step is still ended in the store: the devices' answers are not lost.
+    # If cancelled meanwhile, every step is still ended in the store: the devices' answers are not
+    # lost.
     return await finish(_answers(context, wanted, steps, phase, together, before))
 
 
@@ -190,7 +213,10 @@ async def _answers(
     """Ask all devices at once and record every answer."""
     start = Start(len(wanted), context.written, before, context.unanswered)
     devices, lab = context.session.devices, context.session.lab
-    starts = {d: start if together else Start(1, context.written, unanswered=context.unanswered) for d in wanted}
+    starts = {
+        d: start if together else Start(1, context.written, unanswered=context.unanswered)
+        for d in wanted
+    }
     asked_all = (starts[d].apply(devices[d], c) for d, c in wanted.items())
     expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
     with undisturbed(expected_s), watched(context, wanted, phase):
@@ -204,18 +230,29 @@ async def _answers(
             outcomes[device] = answer
             if context.interlocks is not None:
                 context.interlocks.seen[device] = answer.observed
-            step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
+            step.result(
+                {
+                    "writes": answer.writes,
+                    "failed": {short(s): why for s, why in answer.failed.items()},
+                }
+            )
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # A setting that the device does not hold has no owner: others may use those ports next.
             existing = routes(answer.observed)
-            context.disown(s for s in asked.remove | asked.add if without_attenuation(s) not in existing)
+            context.disown(
+                s for s in asked.remove | asked.add if without_attenuation(s) not in existing
+            )
             scale = lab.time_scale(device)
-            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _text(asked), scale)
+            context.recorder.part(
+                "device", device, phase, answer.sent_ns, answer.settled_ns, _text(asked), scale
+            )
             failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
             problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
             continue
         step.end(answer)
-        if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
+        if isinstance(answer, NotBegun) or (
+            isinstance(answer, TestbedError) and device not in context.written
+        ):
             existing = routes(asked.remove)  # a route whose attenuation changes stays owned
             context.disown(s for s in asked.add if without_attenuation(s) not in existing)
         if isinstance(answer, NotBegun):
@@ -242,13 +279,19 @@ def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -
         device, now = progress.device, time.monotonic_ns()
         before = done.get(device)
         if progress.done > (before.done if before else 0):
-            text = f"{progress.done} of {progress.total}" + (f": {progress.message}" if progress.message else "")
-            recorder.part("device", device, "move", begun.get(device, now), now, text, lab.time_scale(device))
+            text = f"{progress.done} of {progress.total}" + (
+                f": {progress.message}" if progress.message else ""
+            )
+            recorder.part(
+                "device", device, "move", begun.get(device, now), now, text, lab.time_scale(device)
+            )
             begun[device] = now
         done[device] = progress
         moves = sum(p.done for p in done.values())
         text = "  ".join(progress_text(p, lab.time_scale(d)) for d, p in sorted(done.items()))
-        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), text)
+        recorder.progress.update(
+            phase, moves, max(sum(p.total for p in done.values()), moves), text
+        )
 
     slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
     before = {d: device.on_progress for d, device in slow.items()}
@@ -266,9 +309,15 @@ def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -
 
 
 def progress_text(progress: Progress, time_scale: float) -> str:
-    """`rome1 move 3 of 24, 21 s left`; also the time on a real device if this one is time-scaled."""
+    """`rome1 move 3 of 24, 21 s left`; also the time on a real device if this one is
+    time-scaled.
+    """
     text = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
-    return text if progress.eta_s is None else f"{text}, {scaled_text(progress.eta_s, time_scale)} left"
+    return (
+        text
+        if progress.eta_s is None
+        else f"{text}, {scaled_text(progress.eta_s, time_scale)} left"
+    )
 
 
 def _text(change: Change) -> str:
@@ -276,4 +325,7 @@ def _text(change: Change) -> str:
 
 
 def _data(remove: Iterable[Setting], add: Iterable[Setting]) -> dict[str, list[str]]:
-    return {"remove": [short(s) for s in sorted(remove, key=sort_key)], "add": [short(s) for s in sorted(add, key=sort_key)]}
+    return {
+        "remove": [short(s) for s in sorted(remove, key=sort_key)],
+        "add": [short(s) for s in sorted(add, key=sort_key)],
+    }

@@ -32,7 +32,9 @@ from orchestrator.telemetry.recorder import Recorder
 
 @dataclass
 class Context:
-    """What a change works with. tenancy: the owner's part of the lab, as in the store; its plan and circuits are the owner's."""
+    """What a change works with. tenancy: the owner's part of the lab, as in the store; its plan and
+    circuits are the owner's.
+    """
 
     session: Session
     store: Store
@@ -45,7 +47,9 @@ class Context:
     written: set[DeviceName] = field(default_factory=set)
     """Devices that were sent a command: they may have changed."""
     unanswered: dict[DeviceName, float] = field(default_factory=dict)
-    """When (s, monotonic) a device was last sent a command whose result it has not reported, or first answered since."""
+    """When (s, monotonic) a device was last sent a command whose result it has not reported, or
+    first answered since.
+    """
     heard: dict[DeviceName, float] = field(default_factory=dict)
     """The times in `unanswered` that are of such answers."""
     lock: HeldLock | None = None
@@ -70,11 +74,15 @@ class Context:
         return [host for host in self.session.lab.hosts if host in held]
 
     def reserve(self, settings: Iterable[Setting]) -> bool:
-        """Lock the ports of these settings too; False if they were locked already. Raises: Locked - another run holds one."""
+        """Lock the ports of these settings too; False if they were locked already. Raises: Locked -
+        another run holds one.
+        """
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
 
     def lock_hosts(self, names: Iterable[HostName], notes: list[str], text: str) -> list[HostName]:
-        """Lock these hosts, too, and return those that are; of one that another run holds, `text` and by whom go to `notes`."""
+        """Lock these hosts, too, and return those that are; of one that another run holds, `text`
+        and by whom go to `notes`.
+        """
         found = []
         for name in names:
             try:
@@ -91,7 +99,8 @@ class Context:
         seen: Mapping[DeviceName, frozenset[Setting]],
         switched: frozenset[HostPort] = frozenset(),
     ) -> None:
-        """Check `changes` before anything begins; `seen` is what the devices hold. Raises: Interlock.
+        """Check `changes` before anything begins; `seen` is what the devices hold. Raises:
+        Interlock.
 
         switched: ports where traffic over packet switches starts or stops (`rerouted`).
         """
@@ -99,8 +108,12 @@ class Context:
             self.interlocks.seen.update(seen)
             await self.interlocks.check(changes, switched)
 
-    def rerouted(self, links: Iterable[Link], hellos: Mapping[HostName, Hello]) -> frozenset[HostPort]:
-        """The packet-switch ports where the owner's traffic starts or stops if `links` replace those of the plan that is up."""
+    def rerouted(
+        self, links: Iterable[Link], hellos: Mapping[HostName, Hello]
+    ) -> frozenset[HostPort]:
+        """The packet-switch ports where the owner's traffic starts or stops if `links` replace
+        those of the plan that is up.
+        """
         current, own = self.store.current(self.tenancy), self.own_generations()
         following = {host for host, hello in hellos.items() if hello.active in own}
         return rerouted(current.up.links if current else (), links, self.session.lab, following)
@@ -116,16 +129,26 @@ class Context:
 
     def foreign_settings(self) -> frozenset[Setting]:
         """The circuits that other owners made."""
-        return frozenset(s for s, by in self.store.owners(self.key).items() if by.owner != self.owner)
+        return frozenset(
+            s for s, by in self.store.owners(self.key).items() if by.owner != self.owner
+        )
 
     def own_generations(self) -> frozenset[int]:
-        """The owner's sets of host routes; a host that runs any other set belongs to another owner's plan."""
-        return frozenset(number for number, by in generation_owners(self.store, self.key).items() if by.owner == self.owner)
+        """The owner's sets of host routes; a host that runs any other set belongs to another
+        owner's plan.
+        """
+        return frozenset(
+            number
+            for number, by in generation_owners(self.store, self.key).items()
+            if by.owner == self.owner
+        )
 
     def disown_lost(self, held: Held) -> None:
-        """Disown what no device of `held` holds any more (a run died, a device lost power), so that its ports are free.
+        """Disown what no device of `held` holds any more (a run died, a device lost power), so that
+        its ports are free.
 
-        Not that of a device whose commands may still have an effect: what is held then is not known.
+        Not that of a device whose commands may still have an effect: what is held then is not
+        known.
         """
         owned = per_device(self.store.owned(self.tenancy))
         sure = {d for d in owned.keys() & held.keys() if not self.left_s(d)}
@@ -136,7 +159,9 @@ class Context:
         self.store.disown(self.tenancy, settings, by=self.run.id)
 
     def adopted(self, held: Held) -> frozenset[Setting]:
-        """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
+        """The other owners' circuits that the operator named to take over. Raises: Missing - there
+        is no such circuit.
+        """
         if not (named := self.options.asked.adopt):
             return frozenset()
         owned, owners = self.store.owned(self.tenancy), self.store.owners(self.key)
@@ -144,32 +169,42 @@ class Context:
         return ownership.adopted(named, held, owned, owners, again=bool(self.options.resumes))
 
     def left_s(self, device: DeviceName) -> float:
-        """How long (s) what this device was sent may still come about; 0 if it has reported its result, or was sent nothing."""
+        """How long (s) what this device was sent may still come about; 0 if it has reported its
+        result, or was sent nothing.
+        """
         if (since := self.unanswered.get(device)) is None:
             return 0.0
         return max(0.0, late_s(self.session.devices[device].traits) - (time.monotonic() - since))
 
     async def settled(self) -> None:
-        """Wait until what devices were sent without an answer is in their maps, if it ever will be. Call before reading them.
+        """Wait until what devices were sent without an answer is in their maps, if it ever will be.
+        Call before reading them.
 
-        The time counts from a device's first answer since: one that stood still carries out then what it had received.
+        The time counts from a device's first answer since: one that stood still carries out then
+        what it had received.
         """
         await self.hear()
         if wait_s := max(map(self.left_s, self.unanswered), default=0.0):
             await asyncio.sleep(wait_s)
 
     async def hear(self) -> None:
-        """Have devices answer something that owe a result and have not since; the time that they still need counts from then."""
+        """Have devices answer something that owe a result and have not since; the time that they
+        still need counts from then.
+        """
 
         async def answer(device: DeviceName) -> None:
             with suppress(TestbedError):  # one that is silent is not waited for
                 await self.session.devices[device].read()
                 self.heard[device] = self.unanswered[device] = time.monotonic()
 
-        await asyncio.gather(*(answer(d) for d, at in self.unanswered.items() if self.heard.get(d) != at))
+        await asyncio.gather(
+            *(answer(d) for d, at in self.unanswered.items() if self.heard.get(d) != at)
+        )
 
     def need(self, seconds: float, what: str) -> None:
-        """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
+        """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator
+        allowed less.
+        """
         if self.limit is not None:
             self.limit.need(seconds, what)
             self.timeout_s = max(self.timeout_s, self.limit.timeout_s)

@@ -1,7 +1,9 @@
-"""The dark time of a change, for pairs of hosts that have no other path meanwhile: their packets wait in the sockets for the light.
+"""The dark time of a change, for pairs of hosts that have no other path meanwhile: their packets
+wait in the sockets for the light.
 
-Without it TCP sends into the dark, loses, and tries again only when its backed-off timer expires, a third of the darkness too late
-on average. A hold (docs/reference/agent.md) leaves such pairs without a route, and the commit that follows pushes their sockets.
+Without it TCP sends into the dark, loses, and tries again only when its backed-off timer expires, a
+third of the darkness too late on average. A hold (docs/reference/agent.md) leaves such pairs
+without a route, and the commit that follows pushes their sockets.
 """
 
 from __future__ import annotations
@@ -24,17 +26,22 @@ from orchestrator.telemetry.recorder import Recorder
 SHORTEST_S = 2 * RTO_MIN_MS / 1e3
 """In less darkness (s) a hold gains nothing: TCP's first two tries come that soon."""
 EMPTY_S = 0.02
-"""The light waits at most so long (s) for what the hosts had sent before they held. Without a wait the pause was often 10 ms
-shorter, but in four of nine moves of one run packets were lost in the dark, their timer backed off, and the push did not help."""
+"""The light waits at most so long (s) for what the hosts had sent before they held. Without a wait
+the pause was often 10 ms shorter, but in four of nine moves of one run packets were lost in the
+dark, their timer backed off, and the push did not help."""
 EXCESS_S = 5.0
-"""Hosts give up a hold this long (s) after the light was expected: their routes are then what they were before it."""
+"""Hosts give up a hold this long (s) after the light was expected: their routes are then what they
+were before it.
+"""
 
 
 def worthwhile(policy: TransitionPolicy, dark_s: float) -> bool:
-    """Whether to hold during `dark_s` of expected darkness. Never for robots: no pair is cut off for minutes on purpose.
+    """Whether to hold during `dark_s` of expected darkness. Never for robots: no pair is cut off
+    for minutes on purpose.
 
-    With `auto` from the same darkness on as a job pauses. At 0.05 s a training job of twelve ranks, which computes meanwhile, lost
-    135 ms with a hold and 45 ms without (benchmark job_pause); a connection that only sends gains from 0.05 s on (hold_flush).
+    With `auto` from the same darkness on as a job pauses. At 0.05 s a training job of twelve ranks,
+    which computes meanwhile, lost 135 ms with a hold and 45 ms without (benchmark job_pause); a
+    connection that only sends gains from 0.05 s on (hold_flush).
     """
     least_s = {"auto": LEAST_DARK_S, "always": SHORTEST_S, "never": float("inf")}[policy.hold]
     return least_s <= dark_s <= SLOW_S
@@ -48,13 +55,22 @@ def routes_meanwhile(
     fixed: Sequence[FixedRoute],
     rings: Sequence[Ring],
 ) -> Mapping[HostName, Rules]:
-    """The routes, while all but `kept` is dark, of the hosts that cannot reach some host then; empty if all reach all."""
+    """The routes, while all but `kept` is dark, of the hosts that cannot reach some host then;
+    empty if all reach all.
+    """
     try:
         before = rules(old_links, lab, macs, fixed, rings)
         meanwhile = drain_rules(old_links, kept, lab, macs, fixed, rings, hold=True)
     except Infeasible:  # the old plan's fixed routes do not fit what is lit now
-        before, meanwhile = rules(old_links, lab, macs), drain_rules(old_links, kept, lab, macs, hold=True)
-    return {host: found for host, found in meanwhile.items() if _destinations(found) < _destinations(before[host])}
+        before, meanwhile = (
+            rules(old_links, lab, macs),
+            drain_rules(old_links, kept, lab, macs, hold=True),
+        )
+    return {
+        host: found
+        for host, found in meanwhile.items()
+        if _destinations(found) < _destinations(before[host])
+    }
 
 
 def _destinations(found: Rules) -> set[str]:
@@ -77,7 +93,9 @@ class Hold:
         """
         self._begin_ns = time.monotonic_ns()
         try:
-            held = await hosts.routes.hold(self.generation, sorted(self.routes), self._revert_after_s)
+            held = await hosts.routes.hold(
+                self.generation, sorted(self.routes), self._revert_after_s
+            )
             self._detail = _text(held)
             waited = await quiet(hosts, darkening, EMPTY_S)
             self._detail += f"; quiet after {waited * 1e3:.0f} ms"
@@ -93,5 +111,12 @@ class Hold:
 
 def _text(held: Mapping[HostName, Held]) -> str:
     connections = counted(sum(each.sockets for each in held.values()), "connection")
-    skipped = next((f", not pushed by {name}: {each.skipped}" for name, each in sorted(held.items()) if each.skipped), "")
+    skipped = next(
+        (
+            f", not pushed by {name}: {each.skipped}"
+            for name, each in sorted(held.items())
+            if each.skipped
+        ),
+        "",
+    )
     return f"{counted(len(held), 'host')} without another path, {connections} waiting{skipped}"

@@ -1,4 +1,6 @@
-"""Roll back changes that were not confirmed in time: by the watching process, or before the owner's next command."""
+"""Roll back changes that were not confirmed in time: by the watching process, or before the owner's
+next command.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,23 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 
 def confirmations(command: Command) -> Confirmations:
     """The pending confirmation of the owner's part of the lab."""
-    return Confirmations(command.store, tenancy_of(load_lab(command.inventory), command.settings), who(command.settings))
+    return Confirmations(
+        command.store,
+        tenancy_of(load_lab(command.inventory), command.settings),
+        who(command.settings),
+    )
 
 
 def waits(store: Store) -> bool:
-    """Whether anything in this store is waiting for confirmation: all that most commands ever need to know."""
+    """Whether anything in this store is waiting for confirmation: all that most commands ever need
+    to know.
+    """
     return bool(store.read("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1"))
 
 
 async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
-    """Roll back what is overdue; return what was done in words, empty if nothing was. `timeout_s` bounds the rollback.
+    """Roll back what is overdue; return what was done in words, empty if nothing was. `timeout_s`
+    bounds the rollback.
 
     Raises: as `rollback`; HandsNeeded - the rollback is incomplete, and is not retried.
     """
@@ -70,7 +79,9 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     before = before_run(store, lab, found.undo)
     assert before is not None, "what waits to be confirmed has begun"
     try:
-        report: UpReport | DownReport = await change.back(before, RunOptions(of=found.undo, unconfirmed=found.run))
+        report: UpReport | DownReport = await change.back(
+            before, RunOptions(of=found.undo, unconfirmed=found.run)
+        )
     except Settled:
         return ""
     except TestbedError as error:
@@ -78,38 +89,56 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
         raise
     if isinstance(report, DownReport) and report.left:
         hint = f"once it is repaired: testbed resume {report.run}"
-        raise HandsNeeded(f"{text}; not everything could be rolled back; manual repair is needed:", report.left, hint=hint)
+        raise HandsNeeded(
+            f"{text}; not everything could be rolled back; manual repair is needed:",
+            report.left,
+            hint=hint,
+        )
     return f"{text}; run {report.run} went back to {found.back or 'no plan'}"
 
 
 def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
-    """The owner's `down` or `rollback` that began since and did not finish: it decides the outcome, not the deadline."""
+    """The owner's `down` or `rollback` that began since and did not finish: it decides the outcome,
+    not the deadline.
+    """
     made = store.get(found.run)
     for record in store.history(made.lab if made is not None else None, 0):
         if made is None or record.token <= made.token:
             continue
-        own = record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
+        own = (
+            record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
+        )
         if own and record.status != "running" and not record.options.unconfirmed:
             return record.id
     return None
 
 
-def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[Concatenate[Command, P], Coroutine[Any, Any, T]]:
-    """Wrap a verb that changes the lab: roll back what is overdue first, and add it to the report."""
+def settled(
+    verb: Callable[Concatenate[Command, P], Awaitable[T]],
+) -> Callable[Concatenate[Command, P], Coroutine[Any, Any, T]]:
+    """Wrap a verb that changes the lab: roll back what is overdue first, and add it to the
+    report.
+    """
 
     @wraps(verb)
     async def after(command: Command, /, *parts: P.args, **options: P.kwargs) -> T:
         note = await settle(command)
         report = await verb(command, *parts, **options)
-        return cast(T, replace(cast(Any, report), notes=(note, *report.notes))) if note and hasattr(report, "notes") else report
+        return (
+            cast(T, replace(cast(Any, report), notes=(note, *report.notes)))
+            if note and hasattr(report, "notes")
+            else report
+        )
 
     return after
 
 
 async def confirm(command: Command, run: str | None) -> ConfirmReport:
-    """Confirm the pending change; None or `last`: the only one there is. An overdue one is rolled back first.
+    """Confirm the pending change; None or `last`: the only one there is. An overdue one is rolled
+    back first.
 
-    Raises: Missing - none is pending. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; still pending.
+    Raises: Missing - none is pending. Interlock - it is too late. Unreachable, NotVerified - not
+    all hosts run it; still pending.
     """
     note = await settle(command)
     run = None if run == "last" else run  # commands refused since then are runs, too
@@ -118,21 +147,32 @@ async def confirm(command: Command, run: str | None) -> ConfirmReport:
     record = named(command.store, run) if run is not None else None
     found = kept.get(record.id) if record is not None else kept.last()
     if found is None:
-        what = f"run {record.id} was not started with --confirm-within" if record is not None else "nothing waits to be confirmed"
+        what = (
+            f"run {record.id} was not started with --confirm-within"
+            if record is not None
+            else "nothing waits to be confirmed"
+        )
         raise Missing(what, hint="testbed up --topology examples/ring-12.json --confirm-within 5m")
     if found.state == "confirmed":
-        return ConfirmReport(found.ended_by, found.run, found.plan, lab.name, len(found.hosts), already=True)
+        return ConfirmReport(
+            found.ended_by, found.run, found.plan, lab.name, len(found.hosts), already=True
+        )
     if found.state != "pending":
         at = time.strftime("%H:%M:%S", time.localtime(found.ended))
         why = ", as it was not confirmed in time" if found.state == "reverted" else ""
-        how = "could not be rolled back completely" if found.state == "hands-needed" else "was rolled back"
+        how = (
+            "could not be rolled back completely"
+            if found.state == "hands-needed"
+            else "was rolled back"
+        )
         text = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
         raise Interlock(text, hint="testbed status shows the present state")
     return await ChangeRun("confirm", lab, command).confirm(found)
 
 
 async def watch(command: Command, run: str | None) -> WatchReport:
-    """Wait until the change is confirmed, and roll it back when it is overdue; `timeout_s` bounds each try, not the wait.
+    """Wait until the change is confirmed, and roll it back when it is overdue; `timeout_s` bounds
+    each try, not the wait.
 
     Raises: Missing - nothing is pending. HandsNeeded - the rollback is incomplete.
     """
@@ -146,7 +186,9 @@ async def watch(command: Command, run: str | None) -> WatchReport:
         kept.watch(found, os.getpid())  # the process that `up` started has ended
     tries, retries = 0, Retries(FIRST_RETRY_S, LAST_RETRY_S)
     while (now := kept.get(found.run)) is not None and now.state == "pending":
-        if now.left_s() > now.within_s and ((made := command.store.get(now.run)) is None or made.status != "running"):
+        if now.left_s() > now.within_s and (
+            (made := command.store.get(now.run)) is None or made.status != "running"
+        ):
             now = kept.count(now)  # its `up` was killed before it did
         if (left := now.left_s()) > 0:
             await asyncio.sleep(min(left, LOOK_S))

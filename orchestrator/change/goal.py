@@ -18,17 +18,29 @@ from orchestrator.store.records import CurrentPlan
 def settings_word(goal: Target) -> str:
     """The noun for the plan's settings: of one kind, or just settings."""
     kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
-    return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
+    return (
+        "cross-connects"
+        if kinds == {CrossConnect}
+        else "spectral routes"
+        if kinds == {SpectralRoute}
+        else "settings"
+    )
 
 
 def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
     """A digest of the rules of all hosts, the same for the same rules."""
-    text = "\n".join(f"{host} {rule}" for host, rules in sorted(wanted.items()) for rule in sorted(map(str, rules)))
+    text = "\n".join(
+        f"{host} {rule}"
+        for host, rules in sorted(wanted.items())
+        for rule in sorted(map(str, rules))
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def as_saved(expected: str, now: str) -> None:
-    """Compare fingerprints, if one was given. Raises: Interlock - the lab is not as it was when the plan was saved."""
+    """Compare fingerprints, if one was given. Raises: Interlock - the lab is not as it was when the
+    plan was saved.
+    """
     if expected and now != expected:
         raise Interlock(
             f"the lab is not as it was when this plan was saved (fingerprint {now}, then {expected})",
@@ -42,20 +54,29 @@ def goal_hosts(goal: Target) -> set[HostName]:
 
 
 def is_incomplete(current: CurrentPlan | None, lab: Lab, held: Held) -> bool:
-    """Whether devices in `held` (those that answer) lack a circuit of the plan that is up: its job may wait for that light."""
+    """Whether devices in `held` (those that answer) lack a circuit of the plan that is up: its job
+    may wait for that light.
+    """
     if current is None:
         return False
     try:
         up = settings(current.up.circuits(lab))
     except TestbedError:  # the inventory changed since
         return False
-    return any(among(wanted, held[device]) != wanted for device, wanted in up.items() if device in held)
+    return any(
+        among(wanted, held[device]) != wanted for device, wanted in up.items() if device in held
+    )
 
 
 def followed(
-    current: CurrentPlan | None, own: Collection[int], hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str
+    current: CurrentPlan | None,
+    own: Collection[int],
+    hellos: Mapping[HostName, Hello],
+    wanted: Mapping[HostName, Rules],
+    sha: str,
 ) -> bool:
-    """Whether every host runs the plan that is up with exactly these rules, and has no revert pending.
+    """Whether every host runs the plan that is up with exactly these rules, and has no revert
+    pending.
 
     own: the owner's generations; sha: as `rules_sha` of `wanted`.
     """

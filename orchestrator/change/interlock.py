@@ -1,4 +1,6 @@
-"""What no command overrides: light or traffic that would change at a tagged-out place, and power above a port's limit."""
+"""What no command overrides: light or traffic that would change at a tagged-out place, and power
+above a port's limit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from drivers.api import CircuitSwitch, PowerMeter
-from optics import Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute, Usage
+from optics import (
+    Change,
+    Dbm,
+    DeviceName,
+    HostName,
+    HostPort,
+    Link,
+    Port,
+    Setting,
+    SpectralRoute,
+    Usage,
+)
 from optics.errors import Interlock
 from orchestrator.fabric.lightpath import Held, LightMap, Trace
 from orchestrator.inventory.lab import Lab
@@ -31,16 +44,24 @@ class Moves:
 
     def at(self, place: Place) -> bool:
         return bool(
-            self.ports & place.ports or self.host_ports & place.host_ports or {p.device for p in self.ports} & place.devices
+            self.ports & place.ports
+            or self.host_ports & place.host_ports
+            or {p.device for p in self.ports} & place.devices
         )
 
 
 def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves:
-    """Compare all light paths before and after `changes`; a setting that carries no known light affects its own ports."""
+    """Compare all light paths before and after `changes`; a setting that carries no known light
+    affects its own ports.
+    """
     held = {d: frozenset(settings) for d, settings in before.items()}
     left = {d: held.get(d, c.remove) | c.remove for d, c in changes.items()}
     old = set(LightMap({**held, **left}, lab).traces())
-    new = set(LightMap({**held, **{d: (left[d] - c.remove) | c.add for d, c in changes.items()}}, lab).traces())
+    new = set(
+        LightMap(
+            {**held, **{d: (left[d] - c.remove) | c.add for d, c in changes.items()}}, lab
+        ).traces()
+    )
     touched = [setting for c in changes.values() for setting in c.remove ^ c.add]
     touched += [setting for trace in old ^ new for setting in trace.path]
     ends = {p for trace in old ^ new for p in (trace.transmitter, trace.receiver) if p is not None}
@@ -49,20 +70,30 @@ def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves
 
 
 def rerouted(
-    before: Iterable[Link], after: Iterable[Link], lab: Lab, following: Container[HostName] | None = None
+    before: Iterable[Link],
+    after: Iterable[Link],
+    lab: Lab,
+    following: Container[HostName] | None = None,
 ) -> frozenset[HostPort]:
-    """The packet-switch ports whose hosts start or stop sending over a link. following: hosts that send over links of `before` now,
-    None: all."""
+    """The packet-switch ports whose hosts start or stop sending over a link. following: hosts that
+    send over links of `before` now, None: all."""
 
     def sending(links: Iterable[Link]) -> set[tuple[HostPort, HostPort]]:
-        return {ends for link in links if lab.electrical(link) for ends in ((link.a, link.b), (link.b, link.a))}
+        return {
+            ends
+            for link in links
+            if lab.electrical(link)
+            for ends in ((link.a, link.b), (link.b, link.a))
+        }
 
     now = {ends for ends in sending(before) if following is None or ends[0].host in following}
     return frozenset(out for out, _ in now ^ sending(after))
 
 
 def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
-    """The tag-outs that forbid it, in words. One whose target is not in this inventory any more forbids everything."""
+    """The tag-outs that forbid it, in words. One whose target is not in this inventory any more
+    forbids everything.
+    """
     lines = []
     for tag in tags:
         try:
@@ -77,7 +108,9 @@ def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Glare:
-    """How much light would enter a port with a limit: dBm, None if unknown. how: the origin of the number."""
+    """How much light would enter a port with a limit: dBm, None if unknown. how: the origin of the
+    number.
+    """
 
     port: Port
     limit: Dbm
@@ -91,7 +124,8 @@ class Glare:
 
 
 def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[Glare]:
-    """Every ingress whose limit the changed light exceeds, or may exceed. measured: meter readings of light that is there now.
+    """Every ingress whose limit the changed light exceeds, or may exceed. measured: meter readings
+    of light that is there now.
 
     The known losses are subtracted from the measured power of a port, or from a transmitter's.
     """
@@ -100,7 +134,11 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
         fibre, entry = lab.fibres[trace.transmitter], trace.path[0].ingress
         source: object = trace.transmitter
         power = None if fibre.tx_dbm is None else fibre.tx_dbm - fibre.loss_db
-        how = f"{trace.transmitter} sends {fibre.tx_dbm:g} dBm" if fibre.tx_dbm is not None else f"fibre {fibre.name} has no tx_dbm"
+        how = (
+            f"{trace.transmitter} sends {fibre.tx_dbm:g} dBm"
+            if fibre.tx_dbm is not None
+            else f"fibre {fibre.name} has no tx_dbm"
+        )
         if entry in measured:  # all that enters there together, from every source
             seen = measured[entry]
             source, power, how = entry, -math.inf if seen is None else seen, f"measured at {entry}"
@@ -111,7 +149,9 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
                 continue
             existing[source] = max(power, before), how
             trunk = lab.onward.get(setting.egress)
-            power -= lab.insertion_loss_db(setting.ingress.device) + (trunk.loss_db if trunk else 0.0)
+            power -= lab.insertion_loss_db(setting.ingress.device) + (
+                trunk.loss_db if trunk else 0.0
+            )
             power -= setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0
     lines = []
     for port in sorted(passed(found.made)):
@@ -121,7 +161,9 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
         known = [power for power, _ in sources if power is not None]
         total = _sum(known) if len(known) == len(sources) else None
         if total is None or total > limit:
-            lines.append(Glare(port, limit, total, "; ".join(dict.fromkeys(text for _, text in sources))))
+            lines.append(
+                Glare(port, limit, total, "; ".join(dict.fromkeys(text for _, text in sources)))
+            )
     return lines
 
 
@@ -136,14 +178,22 @@ def _sum(powers: Iterable[Dbm]) -> Dbm:
 
 
 class Interlocks:
-    """Checks every change before it is sent to a device. `seen`: what the devices hold, kept current by whoever reads them."""
+    """Checks every change before it is sent to a device. `seen`: what the devices hold, kept
+    current by whoever reads them.
+    """
 
-    def __init__(self, lab: Lab, devices: Mapping[DeviceName, CircuitSwitch], tagouts: Tagouts | None) -> None:
+    def __init__(
+        self, lab: Lab, devices: Mapping[DeviceName, CircuitSwitch], tagouts: Tagouts | None
+    ) -> None:
         self.lab, self.devices, self.tagouts = lab, devices, tagouts
         self.seen: dict[DeviceName, frozenset[Setting]] = {}
 
-    def tags(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> list[str]:
-        """The tag-outs that forbid `changes` of light, or of traffic that starts or stops at the ports `switched`, in words."""
+    def tags(
+        self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()
+    ) -> list[str]:
+        """The tag-outs that forbid `changes` of light, or of traffic that starts or stops at the
+        ports `switched`, in words.
+        """
         hanging = self.tagouts.listed() if self.tagouts is not None else []
         if not hanging or not (switched or any(changes.values())):
             return []
@@ -157,10 +207,16 @@ class Interlocks:
         found = moves(self.seen, changes, self.lab)
         limited = {port for port in passed(found.made) if self.lab.max_input_dbm(port) is not None}
         entries = {trace.path[0].ingress for trace in found.light if limited & passed([trace])}
-        return [str(glare) for glare in glares(found, await self._measured(entries), self.lab)] if limited else []
+        return (
+            [str(glare) for glare in glares(found, await self._measured(entries), self.lab)]
+            if limited
+            else []
+        )
 
     async def _measured(self, ports: Iterable[Port]) -> dict[Port, Dbm | None]:
-        """Meter readings of light that enters now, None where it is too weak to measure; ports without a meter are absent."""
+        """Meter readings of light that enters now, None where it is too weak to measure; ports
+        without a meter are absent.
+        """
         by_device: dict[DeviceName, set[Port]] = {}
         for port in ports:
             by_device.setdefault(port.device, set()).add(port)
@@ -169,7 +225,9 @@ class Interlocks:
             device = self.devices[name]
             if not isinstance(device, PowerMeter) or not self.lab.traits_of(name).meter_db:
                 return {}
-            inside = {Port(p.device, f"{p.label}:in") if name in self.lab.duplex else p: p for p in wanted}
+            inside = {
+                Port(p.device, f"{p.label}:in") if name in self.lab.duplex else p: p for p in wanted
+            }
             found = await device.power(inside)
             return {p: found.get(side) for side, p in inside.items()} if found else {}
 
@@ -186,13 +244,17 @@ class Interlocks:
         self.seen.update(seen)
         return [*self.tags(changes, switched), *await self.light(changes)]
 
-    async def check(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> None:
-        """Raises: Interlock - light, or traffic over packet switches, would start or stop at a tagged-out place, or a device would
-        get too much light; names all of them."""
+    async def check(
+        self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()
+    ) -> None:
+        """Raises: Interlock - light, or traffic over packet switches, would start or stop at a
+        tagged-out place, or a device would get too much light; names all of them."""
         tags, light = self.tags(changes, switched), await self.light(changes)
         if tags or light:
             remedies = [
                 *(["once the work there is finished: testbed tagout remove"] if tags else []),
                 *([GLARE_HINT] if light else []),
             ]
-            raise Interlock("\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(remedies)}")
+            raise Interlock(
+                "\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(remedies)}"
+            )

@@ -24,7 +24,9 @@ from orchestrator.store.store import Store
 from orchestrator.store.verbs import verb_of
 
 GUARD_S = 10.0
-"""A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait this long (s) for it unasked."""
+"""A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait
+this long (s) for it unasked.
+"""
 
 
 def plan_hosts(plan: Plan) -> set[HostName]:
@@ -35,15 +37,30 @@ def plan_hosts(plan: Plan) -> set[HostName]:
 
 
 def scope_of(
-    lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Snapshot | None = None, adopt: Sequence[str] = ()
+    lab: Lab,
+    settings: Settings,
+    store: Store,
+    *,
+    plan: Plan | None = None,
+    to: Snapshot | None = None,
+    adopt: Sequence[str] = (),
 ) -> Scope:
-    """What a change by this owner touches: hosts and ports of the target plan or state, and of all that is up or unfinished.
+    """What a change by this owner touches: hosts and ports of the target plan or state, and of all
+    that is up or unfinished.
 
-    The owner's plan itself is part of it: while nothing is up, two plans of one owner need not have a host in common.
+    The owner's plan itself is part of it: while nothing is up, two plans of one owner need not have
+    a host in common.
     """
     key = tenancy_of(lab, settings)
     hosts = plan_hosts(plan) if plan is not None else set()
-    keys = [key, *(tenancy_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER))]
+    keys = [
+        key,
+        *(
+            tenancy_key(key_of(lab), word.removeprefix(OWNER))
+            for word in adopt
+            if word.startswith(OWNER)
+        ),
+    ]
     scope = Scope(owners=frozenset(map(owner_of, keys)))
     for each in keys:
         scope |= of_settings(lab, store.owned(each))
@@ -62,7 +79,9 @@ def scope_of(
             was = before_of(before)
             scope |= of_settings(lab, (s for held in was.owned.values() for s in held))
             if was.current is not None:
-                hosts.update(port.host for link in was.current.up.links for port in (link.a, link.b))
+                hosts.update(
+                    port.host for link in was.current.up.links for port in (link.a, link.b)
+                )
     if to is not None:
         scope |= of_settings(lab, (s for held in to.owned.values() for s in held))
     return scope | reachable_scope(lab, hosts)
@@ -70,12 +89,27 @@ def scope_of(
 
 def own_scheduler(lab: Lab, settings: Settings, store: Store) -> Lock | None:
     """The lock under which the owner's slots turn, None if they do not."""
-    existing = (lock for lock in locks_of(lab, settings, store).listed() if lock.owner == settings.owner and lock.state == "active")
-    return next((lock for lock in existing if lock.kind == "run" and lock.token and lock.role == "schedule"), None)
+    existing = (
+        lock
+        for lock in locks_of(lab, settings, store).listed()
+        if lock.owner == settings.owner and lock.state == "active"
+    )
+    return next(
+        (
+            lock
+            for lock in existing
+            if lock.kind == "run" and lock.token and lock.role == "schedule"
+        ),
+        None,
+    )
 
 
-async def obeyed(session: Session, run: Run, names: Collection[HostName], scheduler: Lock | None) -> None:
-    """Have these hosts obey `run`. Beside a turner they keep its run: they would obey it no more once they know a newer one."""
+async def obeyed(
+    session: Session, run: Run, names: Collection[HostName], scheduler: Lock | None
+) -> None:
+    """Have these hosts obey `run`. Beside a turner they keep its run: they would obey it no more
+    once they know a newer one.
+    """
     if scheduler is None:
         await session.hosts.channels.fence(run.token, names)
     else:
@@ -84,9 +118,16 @@ async def obeyed(session: Session, run: Run, names: Collection[HostName], schedu
 
 @asynccontextmanager
 async def holding(
-    lab: Lab, command: Command, scope: Scope, verb: str, name: str = "", *, within: Lock | None = None
+    lab: Lab,
+    command: Command,
+    scope: Scope,
+    verb: str,
+    name: str = "",
+    *,
+    within: Lock | None = None,
 ) -> AsyncIterator[HeldLock]:
-    """Lock `scope` for `verb` of `name` while the body runs, queueing as long as the settings allow.
+    """Lock `scope` for `verb` of `name` while the body runs, queueing as long as the settings
+    allow.
 
     within: the owner's lock that this one does not disturb.
 
@@ -98,12 +139,23 @@ async def holding(
 
     settings = command.settings
     locks, wait_s = locks_of(lab, settings, command.store), settings.wait_s
-    if any(lock.kind == "run" and lock.role == "guard" and lock.scope.overlaps(scope) for lock in locks.listed()):
+    if any(
+        lock.kind == "run" and lock.role == "guard" and lock.scope.overlaps(scope)
+        for lock in locks.listed()
+    ):
         wait_s = max(wait_s, GUARD_S)
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
     with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
         inside, reason = within.role if within is not None else "", f"{verb} {name}".rstrip()
-        async with hold(locks, scope, reason, role=verb_of(verb).role, within=inside, wait_s=wait_s, notify=notify) as held:
+        async with hold(
+            locks,
+            scope,
+            reason,
+            role=verb_of(verb).role,
+            within=inside,
+            wait_s=wait_s,
+            notify=notify,
+        ) as held:
             yield held

@@ -1,4 +1,6 @@
-"""Port counters that the hosts sample themselves: written to the journal, and watched until a link is quiet."""
+"""Port counters that the hosts sample themselves: written to the journal, and watched until a link
+is quiet.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,24 @@ from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, counter_s
 from orchestrator.telemetry.journal import Journal
 
 USUAL_HZ = 10.0
-"""Ten samples a second show a dip of one dark interval and cost a host 0.1 % of a core; a thousand are for close inspection."""
+"""Ten samples a second show a dip of one dark interval and cost a host 0.1 % of a core; a thousand
+are for close inspection.
+"""
 CLOCKS_S = 0.1
-"""How much longer (s) a change may take to read the hosts' clocks: a millisecond per host, after the change."""
+"""How much longer (s) a change may take to read the hosts' clocks: a millisecond per host, after
+the change.
+"""
 QUIET_S, QUIET_BYTES = 0.004, 3000
-"""A port is quiet when it moved fewer bytes than this within this time (s): less than one in a hundred of a 250 Mb/s link, so that
-neighbour discovery does not count as traffic."""
+"""A port is quiet when it moved fewer bytes than this within this time (s): less than one in a
+hundred of a 250 Mb/s link, so that neighbour discovery does not count as traffic."""
 PATIENCE_S = 0.25
 """Draining ends after this long (s) whatever still flows: the light moves anyway."""
 
 
 class Counters:
-    """Writes what hosts sample: every sample of every port, and once a second the rate over each circuit."""
+    """Writes what hosts sample: every sample of every port, and once a second the rate over each
+    circuit.
+    """
 
     def __init__(self, journal: Journal, circuits: Iterable[Circuit] = ()) -> None:
         self._journal = journal
@@ -38,7 +46,12 @@ class Counters:
         """Take a batch. Raises: Garbled - it cannot be decoded."""
         for port, rows in counter_samples(event).items():
             if rows:
-                self._journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, rows)
+                self._journal.samples(
+                    "port",
+                    {"host": port.host, "port": f"p{port.number}", "layer": "nic"},
+                    SAMPLE,
+                    rows,
+                )
                 self.latest[port] = rows[-1]
                 self._second.setdefault(port, rows[0])
                 self.rows += len(rows)
@@ -60,7 +73,9 @@ class Counters:
                         "circuit": str(circuit),
                         "source": circuit.transmitter.host,
                         "target": circuit.receiver.host,
-                        "state": "up" if here is not None and here[SAMPLE.index("oper")] else "dark",
+                        "state": "up"
+                        if here is not None and here[SAMPLE.index("oper")]
+                        else "dark",
                         "mainstat": self._mbps(circuit.transmitter),
                         "loss_db": circuit.loss_db,
                     },
@@ -80,10 +95,12 @@ class Counters:
 async def sampled_ports(
     hosts: Hosts, journal: Journal | None, hz: float = USUAL_HZ, circuits: Iterable[Circuit] = ()
 ) -> AsyncIterator[None]:
-    """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and their samples go to the journal.
+    """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and their
+    samples go to the journal.
 
-    Hosts do not send samples while they wait for carrier, so that sampling takes no time from the hosts that end the darkness.
-    A host that cannot sample fails in the change itself; sampling does not report the error twice.
+    Hosts do not send samples while they wait for carrier, so that sampling takes no time from the
+    hosts that end the darkness. A host that cannot sample fails in the change itself; sampling does
+    not report the error twice.
     """
     if journal is None or hz <= 0:
         yield
@@ -149,7 +166,8 @@ def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:
 
 
 async def quiet(hosts: Hosts, ports: Collection[HostPort], patience_s: float = PATIENCE_S) -> float:
-    """Wait until what was queued for these ports has arrived; return the seconds it took, at most `patience_s`.
+    """Wait until what was queued for these ports has arrived; return the seconds it took, at most
+    `patience_s`.
 
     Receivers are watched: a sender's counter says nothing about the queue behind it.
     """
@@ -159,7 +177,11 @@ async def quiet(hosts: Hosts, ports: Collection[HostPort], patience_s: float = P
     while time.monotonic() - begin < patience_s:
         await asyncio.sleep(QUIET_S)
         now = await hosts.measure.counters(names)
-        if all(now[p].rx_bytes - before[p].rx_bytes < QUIET_BYTES for p in ports if p in now and p in before):
+        if all(
+            now[p].rx_bytes - before[p].rx_bytes < QUIET_BYTES
+            for p in ports
+            if p in now and p in before
+        ):
             break
         before = now
     return time.monotonic() - begin

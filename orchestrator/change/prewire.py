@@ -1,4 +1,6 @@
-"""`plan --prewire`: slow devices make, in the dark, what the next plan needs, so that the change itself only switches."""
+"""`plan --prewire`: slow devices make, in the dark, what the next plan needs, so that the change
+itself only switches.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from orchestrator.change.report import PrewireReport
 from orchestrator.change.snapshot import NONE, found, held_data
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.transition import per_device
-from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest_device, target
+from orchestrator.plan.target import (
+    Target,
+    dark_time_scale,
+    diff,
+    expected_dark_ms,
+    slowest_device,
+    target,
+)
 from orchestrator.session import check_ports
 
 
@@ -27,7 +36,8 @@ class Prewire:
     async def carry_out(self) -> PrewireReport:
         """Prewire; idempotent. No host is affected, whether it succeeds or not.
 
-        Raises: as `orchestrator.verbs.change.up` before anything is changed; ChangeFailed - what was made stays and will be used.
+        Raises: as `orchestrator.verbs.change.up` before anything is changed; ChangeFailed - what
+        was made stays and will be used.
         """
         context, recorder = self.context, self.context.recorder
         with recorder.phase("observe") as phase:
@@ -55,7 +65,9 @@ class Prewire:
         only = replace(
             goal.change,
             changes=goal.early,
-            removed={d: goal.early[d].remove if d in goal.early else NONE for d in goal.change.removed},
+            removed={
+                d: goal.early[d].remove if d in goal.early else NONE for d in goal.change.removed
+            },
             made={d: goal.early[d].add if d in goal.early else NONE for d in goal.change.made},
         )
         await context.allowed(goal.early, seen)
@@ -64,26 +76,49 @@ class Prewire:
         owned = per_device(context.store.owned(context.tenancy))
         running = await context.jobs.running()
         foreign = context.foreign_settings()
-        before = found(seen, owned, context.store.current(context.tenancy), {}, running, context.session.lab, foreign)
-        after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.owned.items()}
-        context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
+        before = found(
+            seen,
+            owned,
+            context.store.current(context.tenancy),
+            {},
+            running,
+            context.session.lab,
+            foreign,
+        )
+        after = {
+            d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE)
+            for d, held in before.owned.items()
+        }
+        context.run.found(
+            before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []}
+        )
         with recorder.phase("prewire") as phase:
             try:
                 outcomes = await switch(context, only, "prewire")
             except ChangeFailed as error:
                 again = f"testbed resume {context.run.id} goes on; testbed rollback {context.run.id} takes out what was made"
-                raise ChangeFailed(f"{error}\nevery circuit that was lit still is", hint=again) from error
-            phase.detail = "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.early.items())
+                raise ChangeFailed(
+                    f"{error}\nevery circuit that was lit still is", hint=again
+                ) from error
+            phase.detail = "  ".join(
+                f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.early.items()
+            )
         return replace(
             report,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=tuple(row for row in diff(only, context.session.traits, self.lab, goal.early) if row.device in goal.early),
+            diff=tuple(
+                row
+                for row in diff(only, context.session.traits, self.lab, goal.early)
+                if row.device in goal.early
+            ),
             writes=sum(o.writes for o in outcomes.values()),
         )
 
     async def _reserved(self, seen: Held) -> Target:
-        """The target, its ports reserved: another owner may choose the same ports at the same moment."""
+        """The target, its ports reserved: another owner may choose the same ports at the same
+        moment.
+        """
         context = self.context
         while True:
             self.seen = seen

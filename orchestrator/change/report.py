@@ -13,7 +13,9 @@ from orchestrator.telemetry.phases import PartTime, PhaseTime
 
 @dataclass(frozen=True, slots=True)
 class CircuitPower:
-    """Power (dBm) where a circuit leaves its last device, deviation from the target (dB), and attenuation set on its path (dB)."""
+    """Power (dBm) where a circuit leaves its last device, deviation from the target (dB), and
+    attenuation set on its path (dB).
+    """
 
     circuit: str
     out_dbm: float | None
@@ -23,7 +25,9 @@ class CircuitPower:
 
 @dataclass(frozen=True, slots=True)
 class EqualiseReport:
-    """What equalisation measured at its end. rounds: adjustments made; writes: commands that could change a device."""
+    """What equalisation measured at its end. rounds: adjustments made; writes: commands that could
+    change a device.
+    """
 
     target_dbm: float
     tolerance_db: float
@@ -35,12 +39,15 @@ class EqualiseReport:
     @property
     def within(self) -> int:
         """How many circuits are within tolerance of the target."""
-        return sum(c.off_db is not None and abs(c.off_db) <= self.tolerance_db for c in self.circuits)
+        return sum(
+            c.off_db is not None and abs(c.off_db) <= self.tolerance_db for c in self.circuits
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PrewireReport(DiffCounts):
-    """What prewiring did. diff: what slow devices made and removed in the dark; waiting: what they can do only with the change.
+    """What prewiring did. diff: what slow devices made and removed in the dark; waiting: what they
+    can do only with the change.
 
     flips: settings that `up` then still changes on other devices.
     """
@@ -69,7 +76,9 @@ class PrewireReport(DiffCounts):
 
 @dataclass(frozen=True, slots=True)
 class ConfirmReport(JsonReport):
-    """What `confirm` made permanent: run `of`. hosts: those that keep its routes; already: it had been confirmed before."""
+    """What `confirm` made permanent: run `of`. hosts: those that keep its routes; already: it had
+    been confirmed before.
+    """
 
     run: str
     of: str
@@ -82,7 +91,9 @@ class ConfirmReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class WatchReport(JsonReport):
-    """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed, superseded. tries: of the rollback."""
+    """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed,
+    superseded. tries: of the rollback.
+    """
 
     of: str
     state: str
@@ -91,14 +102,15 @@ class WatchReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class JobChange(JsonReport):
-    """How a running job came through a change. mode: `hold`, it paused in the dark; `drain`, its traffic took other paths
-    meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
+    """How a running job came through a change. mode: `hold`, it paused in the dark; `drain`, its
+    traffic took other paths meanwhile; `ride`, neither. after: the last iteration on the earlier
+    rings, or before the pause.
 
-    paused_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the
-    change; boundary_ms is what dark_ms and commit_ms leave of it (change/standstill.py). before_ms, after_ms: a usual
-    iteration (telemetry/names.py). worst_rank_ms: the longest time that any rank moved no byte although some were due.
-    prepare_ms: until all ranks were prepared.
-    note: why the job was not changed over, empty if it was.
+    paused_ms: time lost beyond the usual iteration time, from the first command to the end of the
+    first iteration after the change; boundary_ms is what dark_ms and commit_ms leave of it
+    (change/standstill.py). before_ms, after_ms: a usual iteration (telemetry/names.py).
+    worst_rank_ms: the longest time that any rank moved no byte although some were due. prepare_ms:
+    until all ranks were prepared. note: why the job was not changed over, empty if it was.
     """
 
     move: int
@@ -117,10 +129,12 @@ class JobChange(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class UpReport(DiffCounts):
-    """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
+    """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands
+    that could change a device.
 
-    Times are those of this lab; `dark_time_scale` times `dark_ms` is the time of a real device of its kind (1: it is one).
-    pairs_unasked: of a large lab. undo: the command that rolls this change back.
+    Times are those of this lab; `dark_time_scale` times `dark_ms` is the time of a real device of
+    its kind (1: it is one). pairs_unasked: of a large lab. undo: the command that rolls this change
+    back.
     """
 
     run: str
@@ -150,13 +164,17 @@ class UpReport(DiffCounts):
     """Set while the change is only temporary, until `confirm` makes it permanent."""
     verb: str = "up"
     of: str = ""
-    """`up`, or the verb that restored a state (`rollback`, `restore`), and the run that was rolled back or restored."""
+    """`up`, or the verb that restored a state (`rollback`, `restore`), and the run that was rolled
+    back or restored.
+    """
     segments: tuple[str, ...] = ()
     """As in `PlanReport`."""
     ring_change: JobChange | None = None
     """How the job that went on came through it; None if none did, or if it was not involved."""
     pause_ms: float | None = None
-    """The longest time between the ends of two iterations of the job, from the first command until it had continued."""
+    """The longest time between the ends of two iterations of the job, from the first command until
+    it had continued.
+    """
     job_change: str = ""
     """Of a dry run: what becomes of the job that runs, in words; empty if none does."""
 

@@ -15,7 +15,8 @@ from orchestrator.settings import Settings
 
 
 async def rest(devices: Mapping[DeviceName, CircuitSwitch]) -> list[DeviceName]:
-    """Stop those that turn, and wait until the light of the slot in which they rest is there; return which they were.
+    """Stop those that turn, and wait until the light of the slot in which they rest is there;
+    return which they were.
 
     Raises: as `Presets`.
     """
@@ -33,7 +34,8 @@ async def rest(devices: Mapping[DeviceName, CircuitSwitch]) -> list[DeviceName]:
 
 
 async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
-    """Stop the devices that this owner's schedule left turning when its process was killed; return which. The lab's lock is held.
+    """Stop the devices that this owner's schedule left turning when its process was killed; return
+    which. The lab's lock is held.
 
     A device that cannot be stopped is left for whoever needs it to say so.
     """
@@ -44,7 +46,9 @@ async def rest_left(context: Context, settings: Settings) -> list[DeviceName]:
         return []
     own = {s.ingress.device for s in context.store.owned(context.tenancy)}
     try:
-        found = await rest({name: device for name, device in context.session.devices.items() if name in own})
+        found = await rest(
+            {name: device for name, device in context.session.devices.items() if name in own}
+        )
     except TestbedError:
         return []
     with StateFile(scheduler, path, replace(left, state="ended")):

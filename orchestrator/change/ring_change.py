@@ -1,4 +1,6 @@
-"""The running job's part of one change: its ranks take over other rings at the end of an iteration, and may pause in the dark."""
+"""The running job's part of one change: its ranks take over other rings at the end of an iteration,
+and may pause in the dark.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,23 @@ LEASE_S = 86_400.0
 EARLIER_S = 2.0
 """How long (s) ranks get to connect to their agent again, after it was replaced."""
 DROP_TAKES = 2
-"""So many iterations may end before all ranks report the end of a move that was dropped: they look at the end of one."""
+"""So many iterations may end before all ranks report the end of a move that was dropped: they look
+at the end of one.
+"""
 
 
 class RingChange:
-    """What a change does with the job that runs: `choose`, then around the light `prepare`, `begin`, `hold` and `change_over`,
-    then `finish`. A change that fails calls `give_up`.
+    """What a change does with the job that runs: `choose`, then around the light `prepare`,
+    `begin`, `hold` and `change_over`, then `finish`. A change that fails calls `give_up`.
 
-    live, restart: as `decide_job`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
-    a restart. Raises, everywhere: Locked - a newer run holds a host; with `require` Refused, Unreachable, TimedOut - the ranks
-    cannot take over their rings.
+    live, restart: as `decide_job`; with `prefer` and `never` nothing here fails a change, and what
+    was not possible is a note and a restart. Raises, everywhere: Locked - a newer run holds a host;
+    with `require` Refused, Unreachable, TimedOut - the ranks cannot take over their rings.
     """
 
-    def __init__(self, context: Context, policy: TransitionPolicy, live: Live, *, restart: bool = False) -> None:
+    def __init__(
+        self, context: Context, policy: TransitionPolicy, live: Live, *, restart: bool = False
+    ) -> None:
         self.context, self.policy, self.live, self.restart = context, policy, live, restart
         self.hosts, self.lab = context.session.hosts, context.session.lab
         self.record: JobRecord | None = None
@@ -52,9 +58,13 @@ class RingChange:
         self.dropped: Attempt | None = None
         """An attempt that was dropped and whose end not all ranks have reported."""
         self.unknown = False
-        """Whether an earlier move may have changed the rings: then the record's mark stays until the ranks follow this one."""
+        """Whether an earlier move may have changed the rings: then the record's mark stays until
+        the ranks follow this one.
+        """
         self.dark = False
-        """Whether light of the plan that is up is missing: the ranks may wait for it, so they are asked once it is there."""
+        """Whether light of the plan that is up is missing: the ranks may wait for it, so they are
+        asked once it is there.
+        """
         self.holding = False
         self.drained = False
         self.done = False
@@ -67,8 +77,11 @@ class RingChange:
 
     # --- before the light moves
 
-    async def choose(self, record: JobRecord | None, job: Job | None, *, dark: bool = False) -> None:
-        """Decide what becomes of the running job `record` (None: none runs) if the plan wants `job` (None: none, or not now).
+    async def choose(
+        self, record: JobRecord | None, job: Job | None, *, dark: bool = False
+    ) -> None:
+        """Decide what becomes of the running job `record` (None: none runs) if the plan wants `job`
+        (None: none, or not now).
 
         dark: light of the plan that is up is missing.
         Raises: Infeasible - `require`, and a field differs that no running job can change.
@@ -89,16 +102,23 @@ class RingChange:
             except TestbedError as error:
                 self._impossible(error)
         elif record is not None and self.decision.why:
-            text = f"job {record.name} cannot take over this plan while it runs: {self.decision.why}"
+            text = (
+                f"job {record.name} cannot take over this plan while it runs: {self.decision.why}"
+            )
             if self.live == "require":
-                raise Infeasible(text, hint="to restart it with the change: --job restart; to leave it as it is: --job keep")
+                raise Infeasible(
+                    text,
+                    hint="to restart it with the change: --job restart; to leave it as it is: --job keep",
+                )
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
         elif record is not None and self.decision.kind == "restart":
             why = "as --job restart asks" if self.restart else "the plan says live: never"
             self.notes.append(f"job {record.name} is restarted: {why}")
 
     async def _present(self, record: JobRecord) -> None:
-        """Wait for ranks that connect again, and for the end of an earlier run's move, which this run's fence has dropped."""
+        """Wait for ranks that connect again, and for the end of an earlier run's move, which this
+        run's fence has dropped.
+        """
         began, attempt = time.monotonic(), self._attempt(record, 0)
         while True:
             try:
@@ -115,10 +135,17 @@ class RingChange:
         store = self.context.store
         found = generation_owners(store, self.context.key).get(move)
         run = store.get(found.run) if found is not None and found.run else None
-        return f", of run {run.id}: {run.verb}, {run.user} on {run.host} since {clock(run.started)}" if run is not None else ""
+        return (
+            f", of run {run.id}: {run.verb}, {run.user} on {run.host} since {clock(run.started)}"
+            if run is not None
+            else ""
+        )
 
-    async def prepare(self, goal: Target, generation: int, *, drained: bool, longest_s: float) -> None:
-        """Have the ranks connect what they need while they go on; they use it when `generation` is active on all hosts.
+    async def prepare(
+        self, goal: Target, generation: int, *, drained: bool, longest_s: float
+    ) -> None:
+        """Have the ranks connect what they need while they go on; they use it when `generation` is
+        active on all hosts.
 
         longest_s: until light and routes are there at the latest, from the pause on (s).
         """
@@ -130,18 +157,28 @@ class RingChange:
         self.holding = pauses(self.policy, dark_s, record.spec.backend == "nccl", apart)
         if self.holding and not record.spec.wanted.uses_rings:
             self.holding = False
-            self.notes.append(f"job {record.name} cannot pause while circuits are dark: its program has no back-end testbed")
+            self.notes.append(
+                f"job {record.name} cannot pause while circuits are dark: its program has no back-end testbed"
+            )
         self.drained = drained
         if self.holding and longest_s > MOST_S:
-            self._no_pause(Refused(f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most"))
+            self._no_pause(
+                Refused(
+                    f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most"
+                )
+            )
         if self.decision.kind == "keep" and not self.holding:
             return
         wanted = layout(job, self.lab) if self.decision.kind == "rings" and job is not None else {}
         lease_s = min(LEASE_S, self.context.timeout_s + self.policy.boundary_s)
         await self._prepare(self._attempt(record, generation), wanted, lease_s, generation)
 
-    async def _prepare(self, attempt: Attempt, wanted: Mapping[str, Any], lease_s: float, generation: int | None) -> None:
-        with self.context.recorder.phase("prepare", "the job's ranks connect their next rings" if wanted else "") as phase:
+    async def _prepare(
+        self, attempt: Attempt, wanted: Mapping[str, Any], lease_s: float, generation: int | None
+    ) -> None:
+        with self.context.recorder.phase(
+            "prepare", "the job's ranks connect their next rings" if wanted else ""
+        ) as phase:
             began = time.monotonic()
             try:
                 await attempt.prepare(wanted, lease_s, generation)
@@ -154,17 +191,25 @@ class RingChange:
                 return
             self.prepare_ms = (time.monotonic() - began) * 1e3
             self.attempt = attempt
-            slowest = f", the slowest in {max(attempt.took_ms.values()):.0f} ms" if attempt.took_ms and wanted else ""
+            slowest = (
+                f", the slowest in {max(attempt.took_ms.values()):.0f} ms"
+                if attempt.took_ms and wanted
+                else ""
+            )
             phase.detail = f"{len(attempt.states)} ranks {'connected their next rings' if wanted else 'ready to pause'}{slowest}"
 
     def begin(self) -> None:
-        """From now on the ranks may change over at any moment; should this run die, the next one will not rely on the record."""
+        """From now on the ranks may change over at any moment; should this run die, the next one
+        will not rely on the record.
+        """
         self.begun_ns = time.monotonic_ns()
         if self.attempt is not None and self.record is not None and self.decision.kind == "rings":
             self._record(replace(self.record.spec, changing=self.attempt.move))
 
     async def hold(self, longest_s: float) -> None:
-        """Pause the job if this change is to. longest_s: until light and routes are there at the latest (s)."""
+        """Pause the job if this change is to. longest_s: until light and routes are there at the
+        latest (s).
+        """
         if self.attempt is None or not self.holding:
             return
         with self.context.recorder.phase("hold") as phase:
@@ -181,7 +226,9 @@ class RingChange:
     # --- once hosts have committed
 
     async def change_over(self) -> None:
-        """Have the ranks change over, or go on; what keeps them from it is looked at by `finish`, once all is verified."""
+        """Have the ranks change over, or go on; what keeps them from it is looked at by `finish`,
+        once all is verified.
+        """
         if self.attempt is not None:
             with self.context.recorder.phase("rings") as phase:
                 phase.detail = await self._go_on(self.attempt)
@@ -205,9 +252,11 @@ class RingChange:
         return f"{len(attempt.states)} ranks go on after {after}"
 
     async def finish(self) -> None:
-        """See that the job is as decided: a turn that did not happen is tried once more, without light.
+        """See that the job is as decided: a turn that did not happen is tried once more, without
+        light.
 
-        Afterwards the record says which rings run, or the decision is `restart`. Raises: with `require` - the job keeps its rings.
+        Afterwards the record says which rings run, or the decision is `restart`. Raises: with
+        `require` - the job keeps its rings.
         """
         record, job = self.record, self.job
         if self.decision.kind == "keep" and self.attempt is not None and not self.done:
@@ -235,7 +284,12 @@ class RingChange:
                 self._impossible(error)
                 return
         again = self._attempt(record, self.context.next_generation())
-        await self._prepare(again, layout(job, self.lab), 2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s, None)
+        await self._prepare(
+            again,
+            layout(job, self.lab),
+            2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s,
+            None,
+        )
         if self.attempt is not None:
             self.begin()
             await self.change_over()
@@ -246,9 +300,11 @@ class RingChange:
                     self._impossible(Refused(self.trouble))
 
     async def settle(self) -> bool:
-        """See how a dropped move ended, and record it; return whether the ranks had changed over all the same.
+        """See how a dropped move ended, and record it; return whether the ranks had changed over
+        all the same.
 
-        Light and routes are as the ranks need them: they report the end of a move at the end of an iteration.
+        Light and routes are as the ranks need them: they report the end of a move at the end of an
+        iteration.
         """
         return await self._settle(DROP_TAKES * self.policy.boundary_s)
 
@@ -286,10 +342,11 @@ class RingChange:
         return "its job keeps its earlier rings"
 
     async def give_up(self) -> None:
-        """The change failed: what was prepared is dropped, and a pause ends. A turn that was decided is left as it is.
+        """The change failed: what was prepared is dropped, and a pause ends. A turn that was
+        decided is left as it is.
 
-        One look at the ranks: those that paused have reported the end of the move. The others may wait for light; `settle`, once it
-        is back, waits for them.
+        One look at the ranks: those that paused have reported the end of the move. The others may
+        wait for light; `settle`, once it is back, waits for them.
         """
         attempt, self.attempt = self.attempt, None
         if attempt is not None and not self.done:
@@ -300,15 +357,23 @@ class RingChange:
     # --- what it cost
 
     async def report(self, times_sent_ns: int, figures: Figures) -> JobChange | None:
-        """What the move of the job cost it, by the iterations of rank 0; None where there was none. Written to the journal."""
+        """What the move of the job cost it, by the iterations of rank 0; None where there was none.
+        Written to the journal.
+        """
         attempt, record = self.attempt, self.record
         if attempt is None or record is None or not self.begun_ns:
             return None
         paused, context = Standstill(), self.context
         if self.done:
-            session, runs, journal = context.session, context.run_dir.parent, context.recorder.journal
+            session, runs, journal = (
+                context.session,
+                context.run_dir.parent,
+                context.recorder.journal,
+            )
             since_ns = times_sent_ns or self.begun_ns
-            paused, self.after = await measured_standstill(session, record, runs, journal, attempt.move, since_ns, self.after)
+            paused, self.after = await measured_standstill(
+                session, record, runs, journal, attempt.move, since_ns, self.after
+            )
         parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "send"
@@ -319,14 +384,18 @@ class RingChange:
             paused_ms=paused.paused_ms,
             dark_ms=figures.dark_ms,
             commit_ms=figures.commit_ms,
-            boundary_ms=None if paused.paused_ms is None else pause_parts(paused.paused_ms, *parts)["boundary"],
+            boundary_ms=None
+            if paused.paused_ms is None
+            else pause_parts(paused.paused_ms, *parts)["boundary"],
             before_ms=paused.before_ms,
             after_ms=paused.after_ms,
             worst_rank_ms=max(stalls, default=None),
             prepare_ms=self.prepare_ms,
             note=self.trouble,
         )
-        record_ring_change_cost(context.recorder, found, attempt, done=self.done, begun_ns=self.begun_ns)
+        record_ring_change_cost(
+            context.recorder, found, attempt, done=self.done, begun_ns=self.begun_ns
+        )
         return found
 
     # --- parts
@@ -335,7 +404,9 @@ class RingChange:
         return Attempt(self.hosts, record, move, self.policy.boundary_s)
 
     def _impossible(self, error: TestbedError) -> None:
-        """The job does not turn, or does not pause. Raises: with `require`, where it does not turn."""
+        """The job does not turn, or does not pause. Raises: with `require`, where it does not
+        turn.
+        """
         record = self.record
         assert record is not None
         self.trouble = str(error)
@@ -344,12 +415,18 @@ class RingChange:
             return
         if self.live == "require":
             hint = f"{error.hint + '; ' if error.hint else ''}to restart it with the change: --job restart"
-            raise type(error)(f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint) from error
+            raise type(error)(
+                f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint
+            ) from error
         self.decision = JobDecision("restart", str(error))
-        self.notes.append(f"job {record.name} is restarted, as it cannot take over its rings while it runs: {error}")
+        self.notes.append(
+            f"job {record.name} is restarted, as it cannot take over its rings while it runs: {error}"
+        )
 
     def _no_pause(self, error: TestbedError) -> None:
-        """The job does not pause; it turns as it would without. Raises: with `require`, where it was to turn."""
+        """The job does not pause; it turns as it would without. Raises: with `require`, where it
+        was to turn.
+        """
         assert self.record is not None
         if self.decision.kind == "rings" and self.live == "require":
             self._impossible(error)

@@ -1,4 +1,6 @@
-"""What a run found before its first write, the change back to exactly that, and what an unfinished run left. Pure."""
+"""What a run found before its first write, the change back to exactly that, and what an unfinished
+run left. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optics import Change, CrossConnect, DeviceName, FrequencySlot, HostName, HostPort, Port, Setting, SpectralRoute, TestbedError
+from optics import (
+    Change,
+    CrossConnect,
+    DeviceName,
+    FrequencySlot,
+    HostName,
+    HostPort,
+    Port,
+    Setting,
+    SpectralRoute,
+    TestbedError,
+)
 from optics.plan import Job
 from optics.values import short, sort_key
 from orchestrator.extensions import job_of
@@ -23,11 +36,13 @@ NONE: frozenset[Setting] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state to go back to. owned, others: what each device that was read held, as it reported it, attenuation included.
+    """A state to go back to. owned, others: what each device that was read held, as it reported it,
+    attenuation included.
 
-    owned: also of devices that could not be read, as the store has it. others: circuits without an owner in this store (other
-    owners may change theirs meanwhile). current: the plan that was up. generations: which routes each host ran, None for none;
-    hosts that did not answer are absent. lit: ports of the plan that was up that had carrier. job: the number of the job that ran.
+    owned: also of devices that could not be read, as the store has it. others: circuits without an
+    owner in this store (other owners may change theirs meanwhile). current: the plan that was up.
+    generations: which routes each host ran, None for none; hosts that did not answer are absent.
+    lit: ports of the plan that was up that had carrier. job: the number of the job that ran.
     wanted: that job, with the rings it had; None for its record's.
     """
 
@@ -74,7 +89,9 @@ def whole(state: Snapshot, lab: Lab) -> bool:
         wanted = settings(state.current.up.circuits(lab))
     except TestbedError:  # the inventory changed since
         return False
-    return routes(s for held in state.owned.values() for s in held) == routes(s for held in wanted.values() for s in held)
+    return routes(s for held in state.owned.values() for s in held) == routes(
+        s for held in wanted.values() for s in held
+    )
 
 
 def found(
@@ -90,16 +107,32 @@ def found(
     here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     unread = _one_slot({d: held for d, held in owned.items() if d not in observed}, current, lab)
     ports = receivers(current.up.links) if current is not None else ()
-    lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
+    lit = tuple(
+        p
+        for p in ports
+        if p.host in hellos
+        and (at := hellos[p.host].ports.get(p.number)) is not None
+        and at.carrier
+    )
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
     number, wanted = (job.id, job.spec.wanted) if job is not None else (None, None)
-    return Snapshot(here | unread, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, wanted)
+    return Snapshot(
+        here | unread,
+        others,
+        current,
+        {h: hello.active for h, hello in hellos.items()},
+        lit,
+        number,
+        wanted,
+    )
 
 
 def _one_slot(
     owned: dict[DeviceName, frozenset[Setting]], current: CurrentPlan | None, lab: Lab
 ) -> dict[DeviceName, frozenset[Setting]]:
-    """What devices hold of these circuits in the slot that is up: of a schedule that turned, the store has those of every slot."""
+    """What devices hold of these circuits in the slot that is up: of a schedule that turned, the
+    store has those of every slot.
+    """
     if current is None or current.up.slots is None:
         return owned
     try:
@@ -115,13 +148,21 @@ def hosts_of(target: Any) -> tuple[HostName, ...]:
 
 
 def held_data(held: Held) -> dict[str, Json]:
-    """Settings as the store keeps them: [ingress, egress], and of spectral routes [..., low MHz, high MHz, dB]."""
-    return {d: [_setting_data(s) for s in sorted(settings, key=sort_key)] for d, settings in sorted(held.items())}
+    """Settings as the store keeps them: [ingress, egress], and of spectral routes [..., low MHz,
+    high MHz, dB].
+    """
+    return {
+        d: [_setting_data(s) for s in sorted(settings, key=sort_key)]
+        for d, settings in sorted(held.items())
+    }
 
 
 def held_of(data: Any) -> Held:
     """Read what `held_data` wrote."""
-    return {device: frozenset(_setting_of(device, *row) for row in rows) for device, rows in data.items()}
+    return {
+        device: frozenset(_setting_of(device, *row) for row in rows)
+        for device, rows in data.items()
+    }
 
 
 def _setting_data(setting: Setting) -> list[Json]:
@@ -140,7 +181,8 @@ def _setting_of(device: DeviceName, ingress: str, egress: str, *spectral: Any) -
 
 
 def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
-    """The smallest change to exactly `wanted`: as `transition`, and the owner's routes get back their attenuation.
+    """The smallest change to exactly `wanted`: as `transition`, and the owner's routes get back
+    their attenuation.
 
     Raises: Interlock - another owner uses a port by now.
     """
@@ -148,7 +190,10 @@ def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     kept, removed, made = dict(change.kept), dict(change.removed), dict(change.made)
     changes = dict(change.changes)
     for device, goal in wanted.items():
-        existing = {without_attenuation(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
+        existing = {
+            without_attenuation(s): s
+            for s in among(observed.get(device, NONE), owned.get(device, NONE))
+        }
         other = {
             existing[without_attenuation(s)]: s
             for s in goal
@@ -162,8 +207,14 @@ def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     return replace(change, changes=changes, kept=kept, removed=removed, made=made)
 
 
-def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName], foreign: Collection[Setting] = ()) -> list[str]:
-    """What these devices do not hold as before, a line for each manual repair; circuits without an owner included.
+def differences(
+    observed: Held,
+    before: Snapshot,
+    devices: Collection[DeviceName],
+    foreign: Collection[Setting] = (),
+) -> list[str]:
+    """What these devices do not hold as before, a line for each manual repair; circuits without an
+    owner included.
 
     foreign: circuits of other owners, who may change them freely.
     """
@@ -176,5 +227,7 @@ def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName
             f"{device}: {short(s)} was there and is not{'' if s in owned else '; it was not made by this program'}"
             for s in sorted(was - held, key=sort_key)
         ]
-        lines += [f"{device}: {short(s)} is there and was not" for s in sorted(held - was, key=sort_key)]
+        lines += [
+            f"{device}: {short(s)} is there and was not" for s in sorted(held - was, key=sort_key)
+        ]
     return lines

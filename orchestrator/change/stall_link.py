@@ -1,11 +1,24 @@
-"""Which link a stall curve is measured on: one that can go dark alone, within seconds, with traffic that takes it. Pure."""
+"""Which link a stall curve is measured on: one that can go dark alone, within seconds, with traffic
+that takes it. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optics import Change, Circuit, DeviceName, HostName, HostPort, Infeasible, Link, LinkKind, Setting, Traits
+from optics import (
+    Change,
+    Circuit,
+    DeviceName,
+    HostName,
+    HostPort,
+    Infeasible,
+    Link,
+    LinkKind,
+    Setting,
+    Traits,
+)
 from optics.plain import seconds_text
 from orchestrator.fabric.detour import link_text
 from orchestrator.fabric.lightpath import Held, among
@@ -17,7 +30,9 @@ from orchestrator.plan.target import SLOW_S, switching_s
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The link that goes dark. held: the settings to break, by device; switching_s: what the slowest of these needs (s)."""
+    """The link that goes dark. held: the settings to break, by device; switching_s: what the
+    slowest of these needs (s).
+    """
 
     link: Link
     held: Held
@@ -69,30 +84,45 @@ def choose(
         possible.append(subject)
     if not possible:
         lines = "\n".join(f"{link}: {reason}" for reason, link in unfit.items())
-        raise Infeasible(f"no link of this plan can be measured; one example of each reason:\n{lines}")
+        raise Infeasible(
+            f"no link of this plan can be measured; one example of each reason:\n{lines}"
+        )
     return possible[0]
 
 
 def _direct(port: HostPort, far: HostPort, lab: Lab, routes: Mapping[HostName, Rules]) -> bool:
     """Whether lane 0 from the host of `port` to that of `far` leaves by `port`."""
     interface, target = lab.interface(port), f"{lab.hosts[far.host].lane_address(0)}/32"
-    return any(isinstance(r, Route) and (r.destination, r.interface) == (target, interface) for r in routes[port.host])
+    return any(
+        isinstance(r, Route) and (r.destination, r.interface) == (target, interface)
+        for r in routes[port.host]
+    )
 
 
 def _breakable(
     link: Link, circuits: Sequence[Circuit], traits: Mapping[DeviceName, Traits], observed: Held
 ) -> tuple[str, dict[DeviceName, frozenset[Setting]]]:
-    """A setting to break for each direction, on the device that is quickest; or the reason why there is none."""
+    """A setting to break for each direction, on the device that is quickest; or the reason why
+    there is none.
+    """
     broken = []
     for circuit in circuits:
         if {circuit.transmitter, circuit.receiver} != {link.a, link.b}:
             continue
-        path = [(switching_s(Change(x.ingress.device, frozenset((x,))), traits[x.ingress.device]), x) for x in circuit.path]
+        path = [
+            (switching_s(Change(x.ingress.device, frozenset((x,))), traits[x.ingress.device]), x)
+            for x in circuit.path
+        ]
         seconds, setting = min(path, key=lambda step: (step[0], step[1].ingress.device))
         if seconds > SLOW_S:
-            return f"{setting.ingress.device} is a robot: it would be dark for {seconds_text(2 * seconds)} or more", {}
+            return (
+                f"{setting.ingress.device} is a robot: it would be dark for {seconds_text(2 * seconds)} or more",
+                {},
+            )
         broken.append(setting)
     if not broken:
         return "no circuit of it is known", {}
-    found = {device: among(observed[device], wanted) for device, wanted in per_device(broken).items()}
+    found = {
+        device: among(observed[device], wanted) for device, wanted in per_device(broken).items()
+    }
     return "", found

@@ -1,4 +1,6 @@
-"""What a reconfiguration looked like, for the journal: the duration of each step, per device and per host."""
+"""What a reconfiguration looked like, for the journal: the duration of each step, per device and
+per host.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from orchestrator.verify.report import LevelResult
 
 @dataclass
 class Timeline:
-    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns`, `pause_ns` 0: not yet.
+    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns`,
+    `pause_ns` 0: not yet.
 
-    power: when light left all new ports of a device. crossed: when a host's new neighbours had answered it.
+    power: when light left all new ports of a device. crossed: when a host's new neighbours had
+    answered it.
     """
 
     outcomes: dict[DeviceName, Outcome] = field(default_factory=dict)
@@ -61,7 +65,10 @@ def record_levels(recorder: Recorder, levels: Sequence[LevelResult]) -> list[str
         if recorder.journal is None:
             break
         tokens = r.detail.split()
-        figures = next((w.split("/") for w in tokens if w.count("/") == 1 and w.replace("/", "").isdigit()), None)
+        figures = next(
+            (w.split("/") for w in tokens if w.count("/") == 1 and w.replace("/", "").isdigit()),
+            None,
+        )
         recorder.journal.point(
             "verify",
             {"level": r.name},
@@ -79,12 +86,16 @@ def record_levels(recorder: Recorder, levels: Sequence[LevelResult]) -> list[str
     return [note for r in levels if r.pairs for note in r.notes]
 
 
-def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:
-    """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked for it.
+def record_timeline(
+    recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up"
+) -> Figures:
+    """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked
+    for it.
 
-    dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.
-    link: from there to the last carrier; the hosts may see light before the device reports it, then 0. commit: from a host's
-    last carrier to its commit, the slowest host.
+    dark: from a device's removals acknowledged (its first command where there were none) to its own
+    report of the new state. link: from there to the last carrier; the hosts may see light before
+    the device reports it, then 0. commit: from a host's last carrier to its commit, the slowest
+    host.
     """
     outcomes, committed = times.outcomes, times.committed
     if not outcomes:
@@ -97,17 +108,40 @@ def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, time
     commit = max((c.commit_ns - links[h] for h, c in committed.items() if h in links), default=0)
     for host, at in links.items():
         recorder.part("host", host, "light", sent, at, "first command to last carrier")
-        recorder.part("host", host, "commit", at, committed[host].commit_ns, f"generation {committed[host].generation}")
+        recorder.part(
+            "host",
+            host,
+            "commit",
+            at,
+            committed[host].commit_ns,
+            f"generation {committed[host].generation}",
+        )
     for host, at in times.crossed.items():
-        recorder.part("host", host, "first packet", committed[host].commit_ns, at, "commit to an answer over every new link")
+        recorder.part(
+            "host",
+            host,
+            "first packet",
+            committed[host].commit_ns,
+            at,
+            "commit to an answer over every new link",
+        )
     for device, at in times.power.items():
-        recorder.part("device", device, "power", outcomes[device].settled_ns, at, "new state to light at every new port")
+        recorder.part(
+            "device",
+            device,
+            "power",
+            outcomes[device].settled_ns,
+            at,
+            "new state to light at every new port",
+        )
     if recorder.journal is not None:
         spans = {"dark": dark, "link": link, "route": commit}
         if times.power:
             spans["power"] = max(0, max(times.power.values()) - settled)
         if times.crossed:
-            spans["first_packet"] = times.crossed_ns - max(committed[host].commit_ns for host in times.crossed)
+            spans["first_packet"] = times.crossed_ns - max(
+                committed[host].commit_ns for host in times.crossed
+            )
         if times.resumed_ns:
             spans["resume"] = max(0, times.resumed_ns - times.crossed_ns)
         if times.pause_ns:
@@ -118,7 +152,14 @@ def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, time
     return Figures(dark / 1e6, link / 1e6, commit / 1e6)
 
 
-def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Timeline, phases: Mapping[str, int], trigger: str) -> None:
+def _wide_point(
+    recorder: Recorder,
+    goal: Target,
+    plan: Plan,
+    times: Timeline,
+    phases: Mapping[str, int],
+    trigger: str,
+) -> None:
     assert recorder.journal is not None
     sent = min(o.sent_ns for o in times.outcomes.values())
     spans = {
@@ -149,7 +190,9 @@ def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Timeline, p
     )
 
 
-def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Timeline, links: Mapping[HostName, int]) -> None:
+def _device_points(
+    recorder: Recorder, lab: Lab, goal: Target, times: Timeline, links: Mapping[HostName, int]
+) -> None:
     assert recorder.journal is not None
     journal = recorder.journal
     for device, o in times.outcomes.items():
@@ -176,9 +219,17 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Timeline, 
             },
             o.sent_ns,
         )
-        for phase, at in (("command", o.sent_ns), ("dark", o.broken_ns), ("settle", o.acked_ns), ("up", o.settled_ns)):
+        for phase, at in (
+            ("command", o.sent_ns),
+            ("dark", o.broken_ns),
+            ("settle", o.acked_ns),
+            ("up", o.settled_ns),
+        ):
             journal.point(
-                "device_phase", {"device": device, "kind": kind}, {"phase": phase, "reconfig_id": recorder.reconfig_id}, at
+                "device_phase",
+                {"device": device, "kind": kind},
+                {"phase": phase, "reconfig_id": recorder.reconfig_id},
+                at,
             )
 
 
@@ -200,4 +251,8 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
             )
     for device, ended in goal.change.removed.items():
         for x in sorted(ended, key=sort_key):
-            recorder.journal.point("circuit", {"ocs": device, "id": setting_id(x)}, {"circuit": str(x), "state": "removed"})
+            recorder.journal.point(
+                "circuit",
+                {"ocs": device, "id": setting_id(x)},
+                {"circuit": str(x), "state": "removed"},
+            )

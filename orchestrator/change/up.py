@@ -1,4 +1,6 @@
-"""One change of a lab, carried out: bringing a plan up. Every effect is journalled before it happens."""
+"""One change of a lab, carried out: bringing a plan up. Every effect is journalled before it
+happens.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,30 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from optics import HostName, Infeasible, Interlock, Interrupted, Link, Locked, NotVerified, StoreFailed, TestbedError
+from optics import (
+    HostName,
+    Infeasible,
+    Interlock,
+    Interrupted,
+    Link,
+    Locked,
+    NotVerified,
+    StoreFailed,
+    TestbedError,
+)
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.change.confirm import Confirming, up_to_the_operator
 from orchestrator.change.context import Context
 from orchestrator.change.equalise import equalise_plan
-from orchestrator.change.goal import as_saved, followed, goal_hosts, is_incomplete, rules_sha, settings_word
+from orchestrator.change.goal import (
+    as_saved,
+    followed,
+    goal_hosts,
+    is_incomplete,
+    rules_sha,
+    settings_word,
+)
 from orchestrator.change.impact import Impact
 from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
@@ -36,10 +55,23 @@ from orchestrator.jobs.keep import as_asked, ended, together
 from orchestrator.jobs.report import JobStatus
 from orchestrator.jobs.resumption import resumption
 from orchestrator.plan.attached import check_placed
-from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
+from orchestrator.plan.target import (
+    Target,
+    dark_time_scale,
+    diff,
+    expected_dark_ms,
+    fingerprint,
+    target,
+)
 from orchestrator.session import Observation, check_ports
 from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import OWNER, adopt, refusal_with_owners, refuse_shared, refuse_taken
+from orchestrator.store.ownership import (
+    OWNER,
+    adopt,
+    refusal_with_owners,
+    refuse_shared,
+    refuse_taken,
+)
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
@@ -47,7 +79,9 @@ from orchestrator.verify.power import Reading, keep
 from orchestrator.verify.report import LevelResult
 
 AFTER_S = 0.5
-"""Ports are sampled for this long (s) after a job resumed: the report's throughput after a change."""
+"""Ports are sampled for this long (s) after a job resumed: the report's throughput after a
+change.
+"""
 
 
 class Up:
@@ -56,7 +90,9 @@ class Up:
     confirming: leave it to be confirmed by the operator.
     """
 
-    def __init__(self, context: Context, plan: Plan, text: str, confirming: Confirming | None = None) -> None:
+    def __init__(
+        self, context: Context, plan: Plan, text: str, confirming: Confirming | None = None
+    ) -> None:
         self.context, self.plan, self.text, self.confirming = context, plan, text, confirming
         self.asked, self.slots = context.options.asked, context.options.slots
         self.lab, self.hosts = context.session.lab, context.session.hosts
@@ -67,7 +103,12 @@ class Up:
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
         mode = self.asked.job
-        self.ring_change = RingChange(context, plan.transition, LIVE.get(mode, plan.transition.live), restart=mode == "restart")
+        self.ring_change = RingChange(
+            context,
+            plan.transition,
+            LIVE.get(mode, plan.transition.live),
+            restart=mode == "restart",
+        )
 
     async def carry_out(self) -> UpReport:
         """Carry it out. Raises: as `orchestrator.verbs.change.up`."""
@@ -85,14 +126,21 @@ class Up:
             kept_job = self.asked.job == "keep" and self.running is not None
             launch_job = self.asked.launch_job and not kept_job
             # It may refuse: before the store names another owner.
-            await self._choose(goal, launch=launch_job, dark=is_incomplete(self.current, self.lab, seen.settings))
+            await self._choose(
+                goal, launch=launch_job, dark=is_incomplete(self.current, self.lab, seen.settings)
+            )
             self._take_over(goal, seen)
             macs = self.hosts.channels.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
-            kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
+            kept, removed, made = (
+                sum(map(len, h.values()))
+                for h in (goal.change.kept, goal.change.removed, goal.change.made)
+            )
             phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {settings_word(goal)} kept, {removed} broken, {made} made"
-        if not goal.moving and followed(self.current, context.own_generations(), seen.hellos, wanted, sha):
+        if not goal.moving and followed(
+            self.current, context.own_generations(), seen.hellos, wanted, sha
+        ):
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.move.prepare(goal, seen, macs)
         generation = self.move.generation
@@ -101,10 +149,14 @@ class Up:
         try:
             await self.move.wire_ahead(goal)
             # From the staging on: traffic before the change is one half of the comparison.
-            async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
+            async with sampled_ports(
+                self.hosts, recorder.journal, context.sample_hz, goal.circuits
+            ):
                 await self.move.stage(wanted)
                 drained, longest_s = self.move.drained is not None, self.move.longest_s(goal)
-                await self.ring_change.prepare(goal, generation, drained=drained, longest_s=longest_s)
+                await self.ring_change.prepare(
+                    goal, generation, drained=drained, longest_s=longest_s
+                )
                 async with Impact(self.hosts, context.session.devices) as aftermath:
                     times = await self.move.switch(goal, wanted, aftermath, self.ring_change)
                     await aftermath.settle()
@@ -114,9 +166,13 @@ class Up:
                     times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
                     own = context.own_generations()
                     locked = [h for h in context.hosts() if h in seen.hellos]
-                    leaving = [h for h in locked if h not in wanted and seen.hellos[h].active in own]
+                    leaving = [
+                        h for h in locked if h not in wanted and seen.hellos[h].active in own
+                    ]
                     if self.confirming is not None:
-                        await self.confirming.leave(context, self.plan.name, self.before, generation, wanted, leaving)
+                        await self.confirming.leave(
+                            context, self.plan.name, self.before, generation, wanted, leaving
+                        )
                         leaving = []  # they keep their routes, too, until the change is confirmed
                     else:
                         with context.run.step("host", "all", "confirm", {"generation": generation}):
@@ -139,7 +195,11 @@ class Up:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             # Traffic after the change is the other half, if a job produces any.
-            hz = context.sample_hz if self.running is not None or (self.plan.job is not None and launch_job) else 0.0
+            hz = (
+                context.sample_hz
+                if self.running is not None or (self.plan.job is not None and launch_job)
+                else 0.0
+            )
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
                 times.resumed_ns, times.pause_ns = await self._resumed(times)
@@ -152,7 +212,10 @@ class Up:
             raise Interrupted(text, hint=hint) from None
         except TestbedError as error:
             text, hint = await up_to_the_operator(self.confirming, context)
-            error.args = (f"{self.plan.name} {text}; {self.ring_change.left_as}\n{error}", *error.args[1:])
+            error.args = (
+                f"{self.plan.name} {text}; {self.ring_change.left_as}\n{error}",
+                *error.args[1:],
+            )
             if self.confirming is not None:
                 error.hint = f"{error.hint}; {hint}" if error.hint else hint
             raise
@@ -177,7 +240,12 @@ class Up:
             pairs_total=total,
             pairs_unasked=unasked,
             job=job,
-            notes=(*self.notes, *self.ring_change.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(
+                *self.notes,
+                *self.ring_change.notes,
+                *self.plan.warnings,
+                *(balance.notes if balance else ()),
+            ),
             undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
@@ -187,19 +255,29 @@ class Up:
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
         since = times.sent_ns or times.crossed_ns
-        return await resumption(self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job)
+        return await resumption(
+            self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job
+        )
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
         context = self.context
         owned = per_device(context.store.owned(context.tenancy))
         foreign = context.foreign_settings()
-        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign)
-        target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
+        self.before = found(
+            seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign
+        )
+        target = {
+            "settings": held_data(goal.wanted),
+            "generation": self.move.generation,
+            "hosts": sorted(wanted),
+        }
         context.run.found(self.before.to_json(), target)
 
     def _record_up(self, goal: Target, sha: str, run: str = "") -> None:
-        """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another run has taken the lab."""
+        """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another
+        run has taken the lab.
+        """
         self.context.store.set_current(
             self.context.tenancy,
             run or self.context.run.id,
@@ -212,18 +290,32 @@ class Up:
         )
 
     async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
-        """The target, its ports reserved: trunks are chosen from free ones, and another owner may choose at the same moment."""
+        """The target, its ports reserved: trunks are chosen from free ones, and another owner may
+        choose at the same moment.
+        """
         while True:
             goal = self._goal(seen)
-            if not self.context.reserve(s for held in (goal.wanted, goal.change.removed) for found in held.values() for s in found):
+            if not self.context.reserve(
+                s
+                for held in (goal.wanted, goal.change.removed)
+                for found in held.values()
+                for s in found
+            ):
                 return goal, seen
             now = await self.context.session.observe(hosts=False)
-            errors = {n: e for n, e in seen.errors.items() if n not in self.lab.devices} | dict(now.errors)
+            errors = {n: e for n, e in seen.errors.items() if n not in self.lab.devices} | dict(
+                now.errors
+            )
             seen = replace(seen, settings=now.settings, errors=errors)
 
     def _goal(self, seen: Observation) -> Target:
-        """The target. Raises: as `target`; Interlock - the devices that answer are not as they were when the plan was saved."""
-        if self.asked.expected and (now := fingerprint(self.plan, seen.settings)) != self.asked.expected:
+        """The target. Raises: as `target`; Interlock - the devices that answer are not as they were
+        when the plan was saved.
+        """
+        if (
+            self.asked.expected
+            and (now := fingerprint(self.plan, seen.settings)) != self.asked.expected
+        ):
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # one that answered then may be the cause
             as_saved(self.asked.expected, now)
@@ -242,32 +334,51 @@ class Up:
         return goal.sparing(frozenset(self.context.options.lost))
 
     def _take_over(self, goal: Target, seen: Observation) -> None:
-        """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
+        """Adopt what the operator named. Raises: Interlock - a host that is needed carries another
+        owner's plan.
+        """
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
         named = self.asked.adopt
-        own = {context.owner, *(word.removeprefix(OWNER) for word in named if word.startswith(OWNER))}
-        active, owners = {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key)
+        own = {
+            context.owner,
+            *(word.removeprefix(OWNER) for word in named if word.startswith(OWNER)),
+        }
+        active, owners = (
+            {h: hello.active for h, hello in seen.hellos.items()},
+            generation_owners(context.store, context.key),
+        )
         refuse_taken(hosts, self.lab.hosts, active, owners, own)
         if named and context.who is not None:
-            found = adopt(context.store, context.key, context.who, context.run.id, context.adopted(seen.settings), named)
+            found = adopt(
+                context.store,
+                context.key,
+                context.who,
+                context.run.id,
+                context.adopted(seen.settings),
+                named,
+            )
             self.notes += [f"adopted {line}" for line in found]
             self.taken_over = "; ".join(found)
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """See that the devices have the ports, and decide what becomes of the running job.
 
-        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`, `check_attachments`,
-        `RingChange.choose` and `Jobs.make_ready`.
+        Raises: Interlock - it goes on, and the plan disconnects hosts of it; else as `check_ports`,
+        `check_attachments`, `RingChange.choose` and `Jobs.make_ready`.
         """
         await check_ports(self.context.session, goal.change.made)
         self.notes += as_asked(self.running, self.plan, self.asked.job)
         await attachments.check_attachments(
-            self.plan.job if launch else None, self.lab, self.context.store.latest_job(self.context.tenancy)
+            self.plan.job if launch else None,
+            self.lab,
+            self.context.store.latest_job(self.context.tenancy),
         )
         await self.ring_change.choose(self.running, self.plan.job if launch else None, dark=dark)
         if (
-            self.running is not None and self.ring_change.decision.kind == "keep" and self.slots is None
+            self.running is not None
+            and self.ring_change.decision.kind == "keep"
+            and self.slots is None
         ):  # slots were looked at together
             together(self.running, self.plan, self.asked.job)
         if launch and self.plan.job is not None:
@@ -278,45 +389,70 @@ class Up:
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""
         observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
-        return observed | {d: outcome.observed for d, outcome in {**self.move.wired, **times.outcomes}.items()}
+        return observed | {
+            d: outcome.observed for d, outcome in {**self.move.wired, **times.outcomes}.items()
+        }
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return await equalise_plan(self.context, self.plan, goal, held)
 
     async def _nothing_to_do(
-        self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool
+        self,
+        goal: Target,
+        seen: Observation,
+        wanted: Collection[HostName],
+        sha: str,
+        *,
+        launch_job: bool,
     ) -> UpReport:
-        """Devices and hosts are as planned: check the carriers, launch the job if needed, write nothing to any device."""
+        """Devices and hosts are as planned: check the carriers, launch the job if needed, write
+        nothing to any device.
+        """
         ok, _, evidence = await check_link(seen.hellos, self._lit(goal))
         if not ok:
             text = f"the devices hold {self.plan.name}, but not every port has light:"
-            raise NotVerified("\n".join((text, *evidence)), hint="testbed verify says which side is dark")
+            raise NotVerified(
+                "\n".join((text, *evidence)), hint="testbed verify says which side is dark"
+            )
         self.context.disown_lost(seen.settings)
-        if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
+        # another job, or only another text
+        if self.current is not None and self.current.plan_sha != self.plan.sha256:
             self.move.generation = self.current.generation
             await self._found(goal, seen, wanted)
             await self._change_rings_first()
             self._record_up(goal, sha)
-        elif self.current is not None and self.slots != self.current.up.slots:  # it is like the slot before it
+        # it is like the slot before it
+        elif self.current is not None and self.slots != self.current.up.slots:
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
-        self.notes += ended(job) if self.confirming is None else (*ended(job), "nothing was changed, nothing has to be confirmed")
+        self.notes += (
+            ended(job)
+            if self.confirming is None
+            else (*ended(job), "nothing was changed, nothing has to be confirmed")
+        )
         changed = await self.ring_change.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=not writes and changed is None and (job is None or job.run != self.context.run.id),
+            nothing_to_do=not writes
+            and changed is None
+            and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
-            notes=(*self.notes, *self.ring_change.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(
+                *self.notes,
+                *self.ring_change.notes,
+                *self.plan.warnings,
+                *(balance.notes if balance else ()),
+            ),
             equalise=balance,
             ring_change=changed,
         )
@@ -325,11 +461,15 @@ class Up:
         return goal.links
 
     async def _change_rings_first(self) -> None:
-        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""
+        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves
+        everything as it was.
+        """
         try:
             await self.ring_change.finish()
         except TestbedError:
-            self.context.run.unchanged = self.ring_change.record is None or not self.ring_change.record.spec.changing
+            self.context.run.unchanged = (
+                self.ring_change.record is None or not self.ring_change.record.spec.changing
+            )
             raise
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[LevelResult, ...]:
@@ -337,27 +477,50 @@ class Up:
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.channels.greet(sorted(goal_hosts(goal)))
-            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the other devices are read again
+            # the other devices are read again
+            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}
             job = self.context.store.latest_job(self.context.tenancy)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
             levels = await ladder(
-                session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
+                session,
+                self.plan,
+                goal.links,
+                goal.circuits,
+                fresh,
+                hellos,
+                keep=self._keep,
+                power=False,
+                busy=busy,
             )
             self.notes += record_levels(recorder, levels)
             if failed := [r for r in levels if not r.ok]:
-                lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
+                lines = [
+                    f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12])
+                    for r in failed
+                ]
                 raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
             phase.detail = ", ".join(r.detail for r in levels if r.name != "map")
         return levels
 
     def _keep(self, readings: tuple[Reading, ...]) -> None:
-        keep(readings, self.context.store, self.context.key, self.context.run.id, self.context.recorder.journal)
+        keep(
+            readings,
+            self.context.store,
+            self.context.key,
+            self.context.run.id,
+            self.context.recorder.journal,
+        )
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
-        """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
+        """Bring the job in line with the plan: an unchanged one keeps running, another one replaces
+        it.
+        """
         context = self.context
         self.notes += await attachments.adjust(
-            context.session, self.ring_change.decision, self.running, self.plan.job if launch else None
+            context.session,
+            self.ring_change.decision,
+            self.running,
+            self.plan.job if launch else None,
         )
         await self.ring_change.finish()
         self.notes += await uplinks_notified(context.session, self.plan.job)
@@ -373,7 +536,9 @@ class Up:
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[LevelResult, ...]:
-        """Roll everything back that was changed. Raises: always - the error that describes the outcome."""
+        """Roll everything back that was changed. Raises: always - the error that describes the
+        outcome.
+        """
         context = self.context
         if isinstance(error, Locked):
             raise error
@@ -381,9 +546,16 @@ class Up:
             raise await stopped(context, self.move, goal, error) from error
         try:
             link_s = self.plan.acceptance.link_up_timeout_s
-            undone = await Rollback(context, self.before, self.move.asked, link_s, self.ring_change).carry_out()
+            undone = await Rollback(
+                context, self.before, self.move.asked, link_s, self.ring_change
+            ).carry_out()
         except StoreFailed as broken:
             raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:
-            undone = replace(undone, evidence=f"{undone.evidence}; adopted circuits stay yours: {self.taken_over}")
-        raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
+            undone = replace(
+                undone,
+                evidence=f"{undone.evidence}; adopted circuits stay yours: {self.taken_over}",
+            )
+        raise verdict(
+            context, error, undone, moved=bool(context.written) or not goal.moving
+        ) from error

@@ -18,9 +18,15 @@ from orchestrator.cli.shared import GuardJobs, Pairs, Restarts, Wait, changed, o
 from orchestrator.verbs.invoke import is_stopped_lab
 
 Topology = Annotated[
-    Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", autocompletion=plans)
+    Path | None,
+    typer.Option(
+        "--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", autocompletion=plans
+    ),
 ]
-PlanFile = Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="The same as --topology.", autocompletion=plans)]
+PlanFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[PLAN]", help="The same as --topology.", autocompletion=plans),
+]
 
 
 def _stop_guard(call: Call) -> None:
@@ -36,10 +42,15 @@ def _stop_guard(call: Call) -> None:
 def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     """The plan file of --topology or of the argument `file`. Raises: Usage, BadFile."""
     if path is not None and file is not None:
-        raise Usage(f"{call.verb}: two plans given, {path} and {file}", hint=f"testbed {call.verb} --help")
+        raise Usage(
+            f"{call.verb}: two plans given, {path} and {file}", hint=f"testbed {call.verb} --help"
+        )
     path = path or file
     if path is None:
-        raise Usage(f"{call.verb}: no plan given", hint=f"testbed {call.verb} --topology examples/ring-12.json")
+        raise Usage(
+            f"{call.verb}: no plan given",
+            hint=f"testbed {call.verb} --topology examples/ring-12.json",
+        )
     if not path.exists():
         from optics.errors import BadFile
         from optics.plain import did_you_mean
@@ -49,8 +60,11 @@ def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     return path
 
 
-def startable(path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()) -> Path:
-    """As `wanted`, and read the plan and check the spares if the emulated lab has yet to be started for them.
+def startable(
+    path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()
+) -> Path:
+    """As `wanted`, and read the plan and check the spares if the emulated lab has yet to be started
+    for them.
 
     Raises: Usage, BadFile; Missing, Infeasible, Interlock - a spare cannot be one.
     """
@@ -81,7 +95,10 @@ Avoid = Annotated[
 
 Relabel = Annotated[
     bool,
-    typer.Option("--relabel", help="Let hosts that the plan declares interchangeable swap places, so that fewer circuits move."),
+    typer.Option(
+        "--relabel",
+        help="Let hosts that the plan declares interchangeable swap places, so that fewer circuits move.",
+    ),
 ]
 
 
@@ -103,18 +120,25 @@ def _within(text: str | None) -> float | None:
 
     confirm_s = seconds("--confirm-within", text, "5m")
     if not LEAST_S <= confirm_s <= MOST_S:
-        raise Usage(f"--confirm-within: must be from 1 s to {MOST_S / 3600:g} h, not {text}", hint="--confirm-within 5m")
+        raise Usage(
+            f"--confirm-within: must be from 1 s to {MOST_S / 3600:g} h, not {text}",
+            hint="--confirm-within 5m",
+        )
     return confirm_s
 
 
 def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str | None) -> str:
     """The budget that the guard is to recover the job within, empty if it is not to.
 
-    Raises: Usage - options that do not go together. Locked - a guard runs that does otherwise; nothing is changed yet.
+    Raises: Usage - options that do not go together. Locked - a guard runs that does otherwise;
+    nothing is changed yet.
     """
     command = f"up -t {shlex.quote(str(path))} --guard"
     if (jobs or restarts is not None) and not guard:
-        raise Usage(f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard", hint=f"testbed {command} --jobs")
+        raise Usage(
+            f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard",
+            hint=f"testbed {command} --jobs",
+        )
     from orchestrator.services.guard.process import budget_of, recovers_as
 
     budget = budget_of(command, jobs, restarts or "")
@@ -132,7 +156,9 @@ def _start_guard(call: Call, run: str, budget: str) -> str:
     log = call.settings.run_dir(run) / "guard.jsonl"
     if budget:
         recovers_as(call.settings, own_tenancy(call), budget)
-    started = GUARD.start(call.settings, own_tenancy(call), log, GuardOptions(jobs=bool(budget), restarts=budget))
+    started = GUARD.start(
+        call.settings, own_tenancy(call), log, GuardOptions(jobs=bool(budget), restarts=budget)
+    )
     return f"  guard      {started}; events in {started.log}"
 
 
@@ -148,7 +174,10 @@ def _names(text: str | None) -> tuple[str, ...]:
     """The hosts of --spares, such as `gpu11,gpu12`. Raises: Usage - it names none."""
     names = tuple(filter(None, map(str.strip, (text or "").split(","))))
     if text is not None and not names:
-        raise Usage(f"up: --spares: {text!r} names no host", hint="idle hosts like those of the plan: --spares gpu11,gpu12")
+        raise Usage(
+            f"up: --spares: {text!r} names no host",
+            hint="idle hosts like those of the plan: --spares gpu11,gpu12",
+        )
     return names
 
 
@@ -157,8 +186,14 @@ def _rehearsable(path: str, *, relabel: bool, dry_run: bool, spares: tuple[str, 
     path = shlex.quote(path)
     instead = {
         "spares": (bool(spares), f'write them in the plan: "spares": {json.dumps(spares)}'),
-        "relabel": (relabel, f"testbed plan -t {path} --relabel -o saved.json; then: testbed up --plan saved.json --rehearse"),
-        "dry-run": (dry_run, f"testbed plan --rehearse -t {path}, which makes no change on the lab"),
+        "relabel": (
+            relabel,
+            f"testbed plan -t {path} --relabel -o saved.json; then: testbed up --plan saved.json --rehearse",
+        ),
+        "dry-run": (
+            dry_run,
+            f"testbed plan --rehearse -t {path}, which makes no change on the lab",
+        ),
     }
     for option, (given, hint) in instead.items():
         if given:
@@ -185,17 +220,26 @@ def up(
     call: Call,
     file: PlanFile = None,
     topology: Topology = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change; change nothing.")
+    ] = False,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Make the change on an emulated twin first, show it, and ask.")
+        bool,
+        typer.Option(
+            "--rehearse", help="Make the change on an emulated twin first, show it, and ask."
+        ),
     ] = False,
     confirm_within: Annotated[
         str | None,
         typer.Option(
-            "--confirm-within", metavar="TIME", help="Roll back unless `testbed confirm` is run within TIME of its end: 5m."
+            "--confirm-within",
+            metavar="TIME",
+            help="Roll back unless `testbed confirm` is run within TIME of its end: 5m.",
         ),
     ] = None,
-    guard: Annotated[bool, typer.Option("--guard", help="Start the guard in the background; `down` stops it.")] = False,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Start the guard in the background; `down` stops it.")
+    ] = False,
     jobs: GuardJobs = False,
     job: Annotated[
         JobMode | None,
@@ -207,7 +251,13 @@ def up(
     ] = None,
     no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved by `testbed plan -o`.", autocompletion=saved_plans)
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="SAVED",
+            help="A plan saved by `testbed plan -o`.",
+            autocompletion=saved_plans,
+        ),
     ] = None,
     avoid: Avoid = None,
     relabel: Relabel = False,
@@ -215,12 +265,19 @@ def up(
     wait: Wait = None,
     pairs: Pairs = None,
     rollback: Annotated[
-        bool, typer.Option("--rollback/--no-rollback", help="Roll back a change that fails or is interrupted.")
+        bool,
+        typer.Option(
+            "--rollback/--no-rollback", help="Roll back a change that fails or is interrupted."
+        ),
     ] = True,
     restarts: Restarts = None,
     spares: Annotated[
         str | None,
-        typer.Option("--spares", metavar="HOSTS", help="Idle hosts that may take the place of one that fails: gpu11,gpu12."),
+        typer.Option(
+            "--spares",
+            metavar="HOSTS",
+            help="Idle hosts that may take the place of one that fails: gpu11,gpu12.",
+        ),
     ] = None,
 ) -> Result:
     from orchestrator.cli import saved
@@ -228,11 +285,15 @@ def up(
 
     call.wait, call.pairs = wait, pairs
     if rehearse:
-        _rehearsable(str(topology or file or "PLAN"), relabel=relabel, dry_run=dry_run, spares=_names(spares))
+        _rehearsable(
+            str(topology or file or "PLAN"), relabel=relabel, dry_run=dry_run, spares=_names(spares)
+        )
     if plan is not None and (topology or file) is not None:
         raise Usage("up: --topology and --plan cannot be combined", hint="testbed up --help")
     if plan is not None and relabel:
-        raise Usage("up: --relabel and --plan cannot be combined", hint="testbed plan --relabel -o SAVED")
+        raise Usage(
+            "up: --relabel and --plan cannot be combined", hint="testbed plan --relabel -o SAVED"
+        )
     if job is not None and no_job:
         raise Usage("up: --job and --no-job cannot be combined", hint="testbed up --help")
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
@@ -249,11 +310,21 @@ def up(
     )
     path = startable(kept.topology if kept else topology, call, file, options.spares)
     budget = _guard_jobs(call, path, guard, jobs, restarts)
-    rehearsed = rehearsed_first(call, path, options, kept.fingerprint if kept else "") if rehearse else None
+    rehearsed = (
+        rehearsed_first(call, path, options, kept.fingerprint if kept else "") if rehearse else None
+    )
     expected = rehearsed.fingerprint if rehearsed else kept.fingerprint if kept else ""
     report = call.work_on_lab(engine.up, path, replace(options, expected=expected))
-    result = changed(report, call) if rehearsed is None else next_to(changed(report, call), rehearsed, report, call)
-    return replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}") if guard and not dry_run else result
+    result = (
+        changed(report, call)
+        if rehearsed is None
+        else next_to(changed(report, call), rehearsed, report, call)
+    )
+    return (
+        replace(result, text=f"{_start_guard(call, report.run, budget)}\n{result.text}")
+        if guard and not dry_run
+        else result
+    )
 
 
 @verb(

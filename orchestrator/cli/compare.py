@@ -36,24 +36,48 @@ waits for its iterations and stops it. Afterwards the lab is as before, or as --
 )
 def compare(
     call: Call,
-    plans: Annotated[list[Path] | None, typer.Argument(metavar="[PLAN]...", help="The plans, two or more: A, B, C, ...")] = None,
-    repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
-    job: Annotated[
-        Path | None, typer.Option("--job", metavar="FILE", help="Job for all: a job file, or a plan that has one.")
+    plans: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PLAN]...", help="The plans, two or more: A, B, C, ..."),
     ] = None,
-    iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations per measurement.")] = 20,
+    repeats: Annotated[
+        int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")
+    ] = 3,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            "--job", metavar="FILE", help="Job for all: a job file, or a plan that has one."
+        ),
+    ] = None,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=3, max=100_000, help="Iterations per measurement.")
+    ] = 20,
     leave: Annotated[
-        str, typer.Option("--leave", metavar="STATE", help="State to leave the lab in: before, down, or with plan a, b, ...")
+        str,
+        typer.Option(
+            "--leave",
+            metavar="STATE",
+            help="State to leave the lab in: before, down, or with plan a, b, ...",
+        ),
     ] = "before",
     within: Annotated[
-        str | None, typer.Option("--within", metavar="TIME", help="Start no further round after this time: 30m.")
+        str | None,
+        typer.Option(
+            "--within", metavar="TIME", help="Start no further round after this time: 30m."
+        ),
     ] = None,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="Continue this comparison.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="NAME", help="Continue this comparison.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")
+    ] = None,
     predicted: Annotated[
         str | None,
         typer.Option(
-            "--predicted", metavar="RUN", help="Only compare this run's job with its prediction, as `design compare` does."
+            "--predicted",
+            metavar="RUN",
+            help="Only compare this run's job with its prediction, as `design compare` does.",
         ),
     ] = None,
 ) -> Result:
@@ -61,7 +85,9 @@ def compare(
         from orchestrator.cli import designmore
 
         if plans or resume is not None:
-            raise Usage("experiment compare: --predicted examines one run and measures nothing; give no plans and no --resume")
+            raise Usage(
+                "experiment compare: --predicted examines one run and measures nothing; give no plans and no --resume"
+            )
         return designmore.predicted(call, predicted)
     from orchestrator.experiments.scenario import compare as c
     from orchestrator.experiments.scenario.record import again, begin_comparison
@@ -71,36 +97,52 @@ def compare(
     watchdog_s = call.settings.timeout_s
     if resume is not None:
         if plans or job is not None:
-            raise Usage("experiment compare: --resume continues with the original plans and job; give no plans and no --job")
+            raise Usage(
+                "experiment compare: --resume continues with the original plans and job; give no plans and no --job"
+            )
         kept = again(call.settings, resume)
         if kept.data.get("kind", "compare") != "compare":
-            raise Usage(f"experiment compare: {kept.name} is no comparison", hint=f"testbed experiment report {kept.name}")
+            raise Usage(
+                f"experiment compare: {kept.name} is no comparison",
+                hint=f"testbed experiment report {kept.name}",
+            )
         scenario = c.resumed_scenario(kept, watchdog_s)
     else:
         plans = plans or []
         states = ("before", "down", *c.LETTERS[: len(plans)])
         if len(plans) < 2:
-            raise Usage("experiment compare: two plans are required", hint="testbed experiment compare A.json B.json")
+            raise Usage(
+                "experiment compare: two plans are required",
+                hint="testbed experiment compare A.json B.json",
+            )
         if len(plans) > len(c.LETTERS):
             raise Usage(f"experiment compare: at most {len(c.LETTERS)} plans")
         one_of(leave, states, "--leave")
         lab = load_lab(call.settings.inventory)
-        scenario = c.scenario_of(plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s)
+        scenario = c.scenario_of(
+            plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s
+        )
         _ask(call, len(plans) * repeats)
         kept = begin_comparison(call.settings, lab, scenario, kind="compare", leave=leave)
     call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
     return _measured(call, kept, scenario, within_s, out)
 
 
-def _measured(call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: float | None, out: Path | None) -> Result:
-    """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the verbs do, with how to continue."""
+def _measured(
+    call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: float | None, out: Path | None
+) -> Result:
+    """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the
+    verbs do, with how to continue.
+    """
     from orchestrator.experiments.scenario.runner import Runner, leave
 
     if not kept.waiting:
         return _result(call, kept, True, str(kept.data["left"]), out)
     verbs = {"": Tenant(call)}
     with bounded(kept, verbs, f"testbed experiment compare --resume {kept.name}", leaves=False):
-        whole = Runner(kept, scenario, verbs, lambda text: call.note(f"compare    {text}")).measure(within_s)
+        whole = Runner(kept, scenario, verbs, lambda text: call.note(f"compare    {text}")).measure(
+            within_s
+        )
     return _result(call, kept, whole, leave(kept, verbs), out)
 
 
@@ -116,10 +158,16 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
     lines = [f"Compared: {kept.name}   {progress_of(kept)}"]
     first = next(iter(arms))
     if done:
-        middles = {first: next(iter(done.values())).a} | {other: one.b for other, one in done.items()}
+        middles = {first: next(iter(done.values())).a} | {
+            other: one.b for other, one in done.items()
+        }
         width = max(24, *(len(arms[arm]) for arm in middles))
         for arm, x in middles.items():
-            interval = f"   {LEVEL} % {x.low:.1f} to {x.high:.1f}" if x.low is not None and x.high is not None else ""
+            interval = (
+                f"   {LEVEL} % {x.low:.1f} to {x.high:.1f}"
+                if x.low is not None and x.high is not None
+                else ""
+            )
             lines.append(f"  {arms[arm]:<{width}} median iteration {x.value:.1f} ms{interval}")
         lines += [f"  {one.text(arms[first], arms[other])}" for other, one in done.items()]
     else:
@@ -142,7 +190,9 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
 
 
 def _ask(call: Call, changes: int) -> None:
-    """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal to ask on."""
+    """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal
+    to ask on.
+    """
     with call.store() as store:
         running = store.latest_job(own_tenancy(call))
     if running is not None and running.ended is None:

@@ -1,4 +1,6 @@
-"""Shell completion: names from the chosen inventory and the run store, and files. No candidates where reading them fails."""
+"""Shell completion: names from the chosen inventory and the run store, and files. No candidates
+where reading them fails.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,14 @@ def _ports_of(lab: Lab) -> set[str]:
 hosts = _named(lambda lab: lab.hosts)
 devices = _named(lambda lab: lab.devices)
 faulty = _named(lambda lab: {*lab.devices, *lab.hosts, *lab.segments})
-cables = _named(lambda lab: _fibres_of(lab) | {name for segment in lab.segments.values() for name in segment.cables})
-avoidable = _named(lambda lab: {*map(str, lab.fibres), *_fibres_of(lab), *_ports_of(lab), *lab.devices})
+cables = _named(
+    lambda lab: (
+        _fibres_of(lab) | {name for segment in lab.segments.values() for name in segment.cables}
+    )
+)
+avoidable = _named(
+    lambda lab: {*map(str, lab.fibres), *_fibres_of(lab), *_ports_of(lab), *lab.devices}
+)
 taggable = _named(
     lambda lab: {
         *_fibres_of(lab),
@@ -104,12 +112,20 @@ def lock_ids(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _files(incomplete: str, *patterns: str, also: str = "") -> list[str]:
-    """Files in the directory typed so far, and its subdirectories; those in `also`, too, as long as no directory is typed."""
+    """Files in the directory typed so far, and its subdirectories; those in `also`, too, as long as
+    no directory is typed.
+    """
     folder = Path(incomplete).parent if "/" in incomplete else Path()
     places = [folder, *([Path(also)] if also and folder == Path() else [])]
     try:
-        found = {str(file) for place in places for pattern in patterns for file in place.glob(pattern)}
-        found |= {f"{path}/" for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+        found = {
+            str(file) for place in places for pattern in patterns for file in place.glob(pattern)
+        }
+        found |= {
+            f"{path}/"
+            for path in folder.iterdir()
+            if path.is_dir() and not path.name.startswith(".")
+        }
     except OSError:
         return []
     return sorted(path for path in found if path.startswith(incomplete))

@@ -1,4 +1,6 @@
-"""`testbed design METHOD`: from a workload and a lab to a plan, with a prediction of its iteration time."""
+"""`testbed design METHOD`: from a workload and a lab to a plan, with a prediction of its iteration
+time.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ PROGRESS_S = 0.1
 
 
 def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the files for other tools into `folder`; return their names, and a line for each that does not apply.
+    """Write the files for other tools into `folder`; return their names, and a line for each that
+    does not apply.
 
     Raises: OSError - one cannot be written; an older file of that name is unchanged.
     """
@@ -66,7 +69,9 @@ def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path, processes: int)
 
     read = read_workload(workload)
     with workers(processes) as pool:
-        return replace(_designed(call, read, lab, replace(wanted, workers=pool), workload), wanted=wanted)
+        return replace(
+            _designed(call, read, lab, replace(wanted, workers=pool), workload), wanted=wanted
+        )
 
 
 def _designed(call: Call, read: Read, lab: Lab, wanted: Wanted, workload: Path) -> Design:
@@ -75,15 +80,19 @@ def _designed(call: Call, read: Read, lab: Lab, wanted: Wanted, workload: Path) 
     if not wanted.search:
         return design(read, lab, wanted)
     if not read.workload.layers:
-        raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="omit --search")
+        raise Usage(
+            f"{call.verb}: --search distributes a model's layers; {workload} lists none",
+            hint="omit --search",
+        )
     return watched(call, lambda watch: design(read, lab, wanted, watch), wanted.chains)
 
 
 def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Design:
-    """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far (of several chains: of those that
-    have ended, if any has), a second one the command.
+    """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far (of
+    several chains: of those that have ended, if any has), a second one the command.
 
-    A signal after the last strategy has no effect: the design is then complete, and reported as such.
+    A signal after the last strategy has no effect: the design is then complete, and reported as
+    such.
     """
     import signal
 
@@ -109,7 +118,9 @@ def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Des
                 progress.update("search", seen.tried, seen.budget, text)
             return not stop
 
-        before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         progress.phase("search", "strategies and topologies in turn")
         try:
             found = find(watch)
@@ -121,16 +132,22 @@ def watched(call: Call, find: Callable[[Watch], Design], chains: int = 1) -> Des
 
 
 def _other(path: Path, lab: Lab) -> Plan:
-    """A plan of --beside. Raises: Usage - there is no such file; BadFile - it is not a plan of this lab."""
+    """A plan of --beside. Raises: Usage - there is no such file; BadFile - it is not a plan of this
+    lab.
+    """
     from orchestrator.session import load_plan
 
     if not path.exists():
-        raise Usage(f"--beside {path}: no such file", hint="--beside first.json: a plan of this lab")
+        raise Usage(
+            f"--beside {path}: no such file", hint="--beside first.json: a plan of this lab"
+        )
     return load_plan(path, lab)[0]
 
 
 class Methods(TyperGroup):
-    """The methods. Those of other distributions are looked up only for the list, or if a name is not one of the program's own."""
+    """The methods. Those of other distributions are looked up only for the list, or if a name is
+    not one of the program's own.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, cmd_name) or _of_another(cmd_name)
@@ -139,7 +156,10 @@ class Methods(TyperGroup):
         from planner.registry import TOPOLOGIES, plugins
 
         own = super().list_commands(ctx)
-        return [*own, *(one.name for one in plugins(TOPOLOGIES) if not one.problem and one.name not in own)]
+        return [
+            *own,
+            *(one.name for one in plugins(TOPOLOGIES) if not one.problem and one.name not in own),
+        ]
 
 
 _HELP = """Design a topology for a job.
@@ -151,17 +171,25 @@ Examples:
   testbed design ring -w examples/workloads/dlrm.yaml --predict --explain
   testbed design methods
 """
-app = typer.Typer(name="design", cls=Methods, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    name="design", cls=Methods, help=_HELP, no_args_is_help=True, rich_markup_mode=None
+)
 
 
-def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:
-    """The plan, written to `--out` unless `up` would refuse it. Raises: Usage - it cannot be written; BadFile - refused."""
+def _document(
+    found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None
+) -> dict[str, Any]:
+    """The plan, written to `--out` unless `up` would refuse it. Raises: Usage - it cannot be
+    written; BadFile - refused.
+    """
     from orchestrator.plan.design.document import checked, document
     from orchestrator.plan.design.placement import unused_name
 
     plan = document(found, name)
     plan["name"] = name or unused_name(plan["name"], [other.name for other in others.values()])
-    plan["job"]["name"] = unused_name(plan["job"]["name"], (other.job.name for other in others.values() if other.job))
+    plan["job"]["name"] = unused_name(
+        plan["job"]["name"], (other.job.name for other in others.values() if other.job)
+    )
     text = checked(found, plan, str(out or "plan.json"), lab)
     if out is not None:
         write_file(out, text)
@@ -190,22 +218,39 @@ def _result(
     if both := shared(lab, found.hosts, switches, others):
         data["shared"] = [{"plan": path, "segment": over} for path, over in both]
         for path, over in both:
-            call.note(f"{path} also uses {over}; the prediction does not account for its shared uplinks")
+            call.note(
+                f"{path} also uses {over}; the prediction does not account for its shared uplinks"
+            )
     lines = explained(found, lab) if explain else []
     data |= {"routing": lines} if explain else {}
     rates = [lab.segments[switch].link_mbps for switch in switches]
     text = designtext.text(found, plan["name"], routing=lines, predict=predict, ports_mbps=rates)
-    as_other = f" --as {owner_for(plan['name'], [other.name for other in others.values()])}" if others else ""
+    as_other = (
+        f" --as {owner_for(plan['name'], [other.name for other in others.values()])}"
+        if others
+        else ""
+    )
     where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
     hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}{as_other}"
     if found.stopped:
-        message = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
+        message = "the search was stopped; this is the best so far" + (
+            "" if out is None else f", and so is {out}"
+        )
         return Result(data, text, "E-INTERRUPTED", 130, message, hint, ok=False)
     return Result(data, text, hint=hint)
 
 
-def _with_files(result: Result, found: Design, lab: Lab, plan: Mapping[str, Any], svg: Path | None, export: Path | None) -> Result:
-    """Write the files of --svg and --export, and add them to the result. Raises: Usage - it cannot be written."""
+def _with_files(
+    result: Result,
+    found: Design,
+    lab: Lab,
+    plan: Mapping[str, Any],
+    svg: Path | None,
+    export: Path | None,
+) -> Result:
+    """Write the files of --svg and --export, and add them to the result. Raises: Usage - it cannot
+    be written.
+    """
     data, lines = dict(result.data), []
     if svg is not None:
         from orchestrator.plan.design.export import picture
@@ -216,14 +261,21 @@ def _with_files(result: Result, found: Design, lab: Lab, plan: Mapping[str, Any]
         try:
             written, refused = exported(found, lab, export)
         except OSError as error:
-            raise Usage(f"{export}: {error.strerror}", hint="choose a directory that can be written") from error
+            raise Usage(
+                f"{export}: {error.strerror}", hint="choose a directory that can be written"
+            ) from error
         data |= {"exported": [*written], "not_exported": [*refused]}
-        lines = [f"  exported   {len(written)} files to {export}", *(f"             not {line}" for line in refused)]
+        lines = [
+            f"  exported   {len(written)} files to {export}",
+            *(f"             not {line}" for line in refused),
+        ]
     return replace(result, data=data, text="\n".join([*lines, result.text]))
 
 
 def _of_another(name: str) -> Any:
-    """The command of a topology generator of another distribution; None: there is none of this name."""
+    """The command of a topology generator of another distribution; None: there is none of this
+    name.
+    """
     from planner.registry import TOPOLOGIES, plugins
 
     found = next((one for one in plugins(TOPOLOGIES) if one.name == name), None)
@@ -285,7 +337,10 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         from planner.topology.methods import Wanted
 
         if lab and call.inventory and lab != call.inventory:
-            raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="give only one")
+            raise Usage(
+                f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other",
+                hint="give only one",
+            )
         if workload is None:
             hint = f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
             raise Usage(f"{call.verb}: no workload given", hint=hint)

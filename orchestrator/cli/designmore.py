@@ -1,4 +1,6 @@
-"""The verbs of `testbed design` that assess plans and labs: `compare`, `rewire`, `replan`, `partitions` and `cost`."""
+"""The verbs of `testbed design` that assess plans and labs: `compare`, `rewire`, `replan`,
+`partitions` and `cost`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,16 @@ from orchestrator.cli.shared import own_tenancy, write_file
 if TYPE_CHECKING:
     from optics.plan import Plan
 
-Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan made by `testbed design`.")]
-LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) that ports need to come up once they have light.")]
+Topology = Annotated[
+    Path | None,
+    typer.Option("--topology", "-t", metavar="PLAN", help="A plan made by `testbed design`."),
+]
+LinkUp = Annotated[
+    float,
+    typer.Option(
+        "--link-up-s", min=0, help="Time (s) that ports need to come up once they have light."
+    ),
+]
 
 MOST_SIDE, MOST_SIDES = 4096, 3
 """Limits of grids and slices on the command line."""
@@ -42,11 +52,15 @@ def predicted(call: Call, run: str) -> Result:
     running = False
     if job is not None and job.run == record.id:
         try:
-            running = call.work(engine.job_status).state == "running"  # fetches the newest iterations
+            # fetches the newest iterations
+            running = call.work(engine.job_status).state == "running"
         except TestbedError as error:
             call.note(f"its newest iterations could not be fetched: {error.line}")
     found = versus(*of_run)
-    if running and any(one.figure == "bandwidth tax" and one.predicted and one.measured is None for one in found.figures):
+    if running and any(
+        one.figure == "bandwidth tax" and one.predicted and one.measured is None
+        for one in found.figures
+    ):
         try:
             call.work(job_profile, iterations=COUNTED)
             found = versus(*of_run)
@@ -67,7 +81,9 @@ def predicted(call: Call, run: str) -> Result:
 
 
 def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
-    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is not a plan of this lab."""
+    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is not a
+    plan of this lab.
+    """
     from orchestrator.session import load_lab, load_plan
 
     if path is None or not path.exists():
@@ -88,7 +104,10 @@ app = typer.Typer()
 def compare(
     call: Call,
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job).")
+        str,
+        typer.Argument(
+            metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job)."
+        ),
     ] = "last",
 ) -> Result:
     return predicted(call, run)
@@ -113,9 +132,14 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
     with call.store() as store:
         current = store.current(own_tenancy(call))
     if current is None:
-        raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {path}")
+        raise Missing(
+            "no plan is up on this lab: there is nothing to compare with",
+            hint=f"testbed up --topology {path}",
+        )
     change = call.work(engine.plan, path)
-    report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
+    report = rewiring(
+        wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s
+    )
     return Result(report.to_json(), designtext.rewire(report))
 
 
@@ -136,10 +160,18 @@ host. It changes no lab; the next command does.
 def replan(
     call: Call,
     topology: Topology = None,
-    link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A failed link; may be repeated.")] = None,
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A failed host; may be repeated.")] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="A:B", help="A failed link; may be repeated."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="A failed host; may be repeated."),
+    ] = None,
     link_up_s: LinkUp = 0.0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the repaired plan.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the repaired plan.")
+    ] = None,
 ) -> Result:
     from optics.errors import Missing
     from orchestrator.cli import designtext
@@ -155,7 +187,10 @@ def replan(
         raise Usage(f"{call.verb}: no failure given", hint="--link gpu01:gpu02, or --host gpu07")
     path, plan = _plan(call, topology)
     lab, failed = load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs)
-    data: dict[str, Any] = {"plan": plan.name, "failed": [*(f"{a}--{b}" for a, b in failed), *(host or [])]}
+    data: dict[str, Any] = {
+        "plan": plan.name,
+        "failed": [*(f"{a}--{b}" for a, b in failed), *(host or [])],
+    }
     lines: list[str] = []
     try:
         found = repair_options(plan, lab, failed, host or [], link_up_s)
@@ -164,23 +199,43 @@ def replan(
             raise
     else:
         even = found.options.break_even_iterations
-        data |= cast(dict[str, Any], to_json(found.options)) | {"break_even_iterations": None if even == float("inf") else even}
+        data |= cast(dict[str, Any], to_json(found.options)) | {
+            "break_even_iterations": None if even == float("inf") else even
+        }
         lines.append(designtext.replan(found))
     if out is None:
         return Result(data, "\n".join(lines))
     made = repaired(plan, load_plan(path, lab)[1], lab, failed, host or [])
     write_file(out, made.text)
-    avoid = "".join(f" --avoid {port}" for port in made.ports) + (" --avoid PORT, of the failed link" if made.open else "")
+    avoid = "".join(f" --avoid {port}" for port in made.ports) + (
+        " --avoid PORT, of the failed link" if made.open else ""
+    )
     lines[:0] = [f"  repaired   {text}" for text in made.message]
-    data |= {"out": str(out), "repaired": [*made.message], "avoid": [str(port) for port in made.ports]}
-    return Result(data, "\n".join([*lines, f"Repaired: {plan.name}, in {out}"]), hint=f"testbed up --topology {out}{avoid}")
+    data |= {
+        "out": str(out),
+        "repaired": [*made.message],
+        "avoid": [str(port) for port in made.ports],
+    }
+    return Result(
+        data,
+        "\n".join([*lines, f"Repaired: {plan.name}, in {out}"]),
+        hint=f"testbed up --topology {out}{avoid}",
+    )
 
 
 def _sides(option: str, text: str) -> tuple[int, ...]:
-    """The sides of an option such as 3x4; none for an empty one. Raises: Usage - it has no such form."""
+    """The sides of an option such as 3x4; none for an empty one. Raises: Usage - it has no such
+    form.
+    """
     tokens = text.split("x") if text else []
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= MOST_SIDE and len(word) < 5 for word in tokens):
-        raise Usage(f"{option} {text}: wanted sides of 1 to {MOST_SIDE} hosts with x between", hint=f"{option} 3x4")
+    if not all(
+        word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= MOST_SIDE and len(word) < 5
+        for word in tokens
+    ):
+        raise Usage(
+            f"{option} {text}: wanted sides of 1 to {MOST_SIDE} hosts with x between",
+            hint=f"{option} 3x4",
+        )
     if len(tokens) > MOST_SIDES:
         raise Usage(f"{option} {text}: more than {MOST_SIDES} sides", hint=f"{option} 3x4")
     return tuple(map(int, tokens))
@@ -200,14 +255,34 @@ testbed design slices --slice 4x4 --grid 4x8 --block 2x2 --failures 6     a fail
 )
 def partitions(
     call: Call,
-    wanted: Annotated[str, typer.Option("--slice", metavar="SIDES", help="The slice: hosts along each of its sides, as 2x4.")] = "",
-    grid: Annotated[
-        str, typer.Option("--grid", metavar="SIDES", help="The lab's hosts as a grid, as 3x4; by default as square as can be.")
+    wanted: Annotated[
+        str,
+        typer.Option(
+            "--slice", metavar="SIDES", help="The slice: hosts along each of its sides, as 2x4."
+        ),
     ] = "",
-    block: Annotated[str, typer.Option("--block", metavar="SIDES", help="Hosts that a slice takes together, as 2x2.")] = "",
-    failed: Annotated[str, typer.Option("--failed", metavar="LIST", help="Hosts that have failed: gpu03,gpu08.")] = "",
-    failures: Annotated[int, typer.Option("--failures", min=0, help="Show probabilities for up to this many failures.")] = 4,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw them to this file.")] = None,
+    grid: Annotated[
+        str,
+        typer.Option(
+            "--grid",
+            metavar="SIDES",
+            help="The lab's hosts as a grid, as 3x4; by default as square as can be.",
+        ),
+    ] = "",
+    block: Annotated[
+        str,
+        typer.Option("--block", metavar="SIDES", help="Hosts that a slice takes together, as 2x2."),
+    ] = "",
+    failed: Annotated[
+        str, typer.Option("--failed", metavar="LIST", help="Hosts that have failed: gpu03,gpu08.")
+    ] = "",
+    failures: Annotated[
+        int,
+        typer.Option("--failures", min=0, help="Show probabilities for up to this many failures."),
+    ] = 4,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw them to this file.")
+    ] = None,
 ) -> Result:
     from optics.plain import did_you_mean
     from orchestrator.cli import slicetext
@@ -216,23 +291,36 @@ def partitions(
 
     if not wanted:
         raise Usage(f"{call.verb}: no slice given", hint="testbed design slices --slice 2x4")
-    sides = {option: _sides(option, text) for option, text in (("--slice", wanted), ("--grid", grid), ("--block", block))}
-    if odd := [option for option, one in sides.items() if one and len(one) != len(sides["--slice"])]:
+    sides = {
+        option: _sides(option, text)
+        for option, text in (("--slice", wanted), ("--grid", grid), ("--block", block))
+    }
+    if odd := [
+        option for option, one in sides.items() if one and len(one) != len(sides["--slice"])
+    ]:
         message = f"{call.verb}: {odd[0]} and --slice have different numbers of sides"
         raise Usage(message, hint="testbed design slices --slice 2x4 --grid 3x4 --block 1x2")
     names = [host.strip() for host in failed.split(",") if host.strip()]
     lab = load_lab(call.settings.inventory)
     whole = [name for name, host in lab.hosts.items() if host.partition is None]
     if unknown := [host for host in names if host not in whole]:
-        message = f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], whole)}"
+        message = (
+            f"--failed {failed}: there is no host {unknown[0]}{did_you_mean(unknown[0], whole)}"
+        )
         raise Usage(f"{call.verb}: {message}", hint=f"the hosts: {', '.join(whole)}")
-    report = found_slices(whole, sides["--slice"], sides["--grid"], sides["--block"], names, failures)
+    report = found_slices(
+        whole, sides["--slice"], sides["--grid"], sides["--block"], names, failures
+    )
     data = slicetext.data(report)
     if svg is not None:
         write_file(svg, slicetext.svg(report))
         data["svg"] = str(svg)
     hosts = ",".join(report.reconfigurable.hosts)
-    hint = f"testbed design torus --hosts {hosts} --workload FILE --out plan.json" if report.failed and hosts else ""
+    hint = (
+        f"testbed design torus --hosts {hosts} --workload FILE --out plan.json"
+        if report.failed and hosts
+        else ""
+    )
     return Result(data, slicetext.text(report), hint=hint)
 
 
@@ -257,14 +345,25 @@ def methods(call: Call) -> Result:
         ("schedules", SCHEDULES, tuple(OWN_SCHEDULES)),
     ):
         others = plugins(group)
-        known: list[Json] = [{"name": name, "distribution": "optical-testbed", "object": "", "problem": ""} for name in own]
+        known: list[Json] = [
+            {"name": name, "distribution": "optical-testbed", "object": "", "problem": ""}
+            for name in own
+        ]
         known += [
-            {"name": one.name, "distribution": one.distribution, "object": one.entry.value, "problem": one.problem}
+            {
+                "name": one.name,
+                "distribution": one.distribution,
+                "object": one.entry.value,
+                "problem": one.problem,
+            }
             for one in others
         ]
         data[kind] = known
         rows += [(kind, name, "testbed", "") for name in own]
-        rows += [(kind, one.name, f"{one.entry.value} of {one.distribution}", one.problem) for one in others]
+        rows += [
+            (kind, one.name, f"{one.entry.value} of {one.distribution}", one.problem)
+            for one in others
+        ]
     return Result(data, "\n".join(columns(rows)))
 
 
@@ -278,8 +377,12 @@ def methods(call: Call) -> Result:
 def cost(
     call: Call,
     ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports per host.")] = 4,
-    rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Rate of each port.")] = 25.0,
-    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")] = None,
+    rate_gbps: Annotated[
+        float, typer.Option("--rate-gbps", min=0.001, help="Rate of each port.")
+    ] = 25.0,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")
+    ] = None,
 ) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.plan.design.prices import fabrics

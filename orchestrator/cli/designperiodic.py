@@ -1,4 +1,6 @@
-"""`testbed design periodic`: a schedule in which every pair of hosts meets in turn, beside the plan without one."""
+"""`testbed design periodic`: a schedule in which every pair of hosts meets in turn, beside the plan
+without one.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,26 @@ if TYPE_CHECKING:
 Workload = Annotated[
     Path | None,
     typer.Option(
-        "--workload", "-w", metavar="FILE", help="The job's traffic: a YAML file or a task graph.", autocompletion=workloads
+        "--workload",
+        "-w",
+        metavar="FILE",
+        help="The job's traffic: a YAML file or a task graph.",
+        autocompletion=workloads,
     ),
 ]
-Dwell = Annotated[float | None, typer.Option("--dwell", metavar="S", help="Light of a slot (s); by default for a duty of 90 %.")]
+Dwell = Annotated[
+    float | None,
+    typer.Option(
+        "--dwell", metavar="S", help="Light of a slot (s); by default for a duty of 90 %."
+    ),
+]
 Guard = Annotated[
     str,
-    typer.Option("--guard", metavar="S|auto", help="Hosts stop sending this long (s) before a slot's end; auto: as packets wait."),
+    typer.Option(
+        "--guard",
+        metavar="S|auto",
+        help="Hosts stop sending this long (s) before a slot's end; auto: as packets wait.",
+    ),
 ]
 Pattern = Annotated[
     str,
@@ -35,15 +50,28 @@ Pattern = Annotated[
         help="staggered: each port its own pairs; round-robin: all alike; opera: one port moves at a time; demand: by bytes.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")]
-Hosts = Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of their ranks: gpu01,gpu02.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option("--hosts", metavar="LIST", help="Hosts in the order of their ranks: gpu01,gpu02."),
+]
 Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Ports to use of each host.")]
 Scale = Annotated[
     float | None,
-    typer.Option("--scale", min=0, help="Bytes of the job per byte of the workload; by default from the lab's link rate."),
+    typer.Option(
+        "--scale",
+        min=0,
+        help="Bytes of the job per byte of the workload; by default from the lab's link rate.",
+    ),
 ]
-Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Iterations of the job; 0: until stopped.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed; the same seed gives the same plan.")]
+Iterations = Annotated[
+    int, typer.Option("--iterations", min=0, help="Iterations of the job; 0: until stopped.")
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Random seed; the same seed gives the same plan.")
+]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.")]
 
 app = typer.Typer()
@@ -88,13 +116,19 @@ def periodic(
         raise Usage(f"{call.verb}: no workload given", hint=hint)
     one_of(pattern, PATTERNS, "--pattern")
     if dwell is not None and not 0 < dwell <= 3600:
-        raise Usage(f"--dwell {dwell:g}: wanted a time above 0, at most 3600 s", hint="--dwell 0.45")
+        raise Usage(
+            f"--dwell {dwell:g}: wanted a time above 0, at most 3600 s", hint="--dwell 0.45"
+        )
     guard_s = _guard_s(guard)
     lab = load_lab(call.settings.inventory)
     named = tuple(host.strip() for host in (hosts or "").split(",") if host.strip())
-    wanted = Wanted("topoopt", hosts=named, ports=ports, scale=scale, iterations=iterations, seed=seed)
+    wanted = Wanted(
+        "topoopt", hosts=named, ports=ports, scale=scale, iterations=iterations, seed=seed
+    )
     static = design(read_workload(workload), lab, wanted)
-    found = designed(static, document(static), lab, pattern=pattern, dwell_s=dwell, guard_s=guard_s, name=name)
+    found = designed(
+        static, document(static), lab, pattern=pattern, dwell_s=dwell, guard_s=guard_s, name=name
+    )
     text = json.dumps(found.content, indent=1) + "\n"
     read_plan(text, str(out or "plan.json"), lab)
     if out is not None:
@@ -142,7 +176,9 @@ def shown(found: PeriodicDesign) -> str:
         f"             dwell {seconds_text(found.dwell_s)}, guard {seconds_text(found.guard_s)}, dark {seconds_text(found.dark_s)}"
         f": cycle {seconds_text(found.cycle_s)}, duty {found.duty:.0%}",
     ]
-    rows: list[tuple[str, ...]] = [("  predicted", "compute", "transfers", "all-reduce", "iteration")]
+    rows: list[tuple[str, ...]] = [
+        ("  predicted", "compute", "transfers", "all-reduce", "iteration")
+    ]
     for name, one in (("with the schedule", found), ("topoopt, static", static)):
         times = (one.compute_s, one.transfers_s, one.allreduce_s, one.iteration_s)
         rows.append((f"  {name}", *map(seconds_text, times)))
@@ -150,4 +186,9 @@ def shown(found: PeriodicDesign) -> str:
     ratio = found.iteration_s / static.iteration_s
     better = f"{ratio:.2f} times as long as" if ratio >= 1 else f"{1 / ratio:.2f} times as fast as"
     name = found.static.read.workload.name
-    return "\n".join([*lines, f"Designed: {found.content['name']} for {name}; an iteration is {better} the static plan's"])
+    return "\n".join(
+        [
+            *lines,
+            f"Designed: {found.content['name']} for {name}; an iteration is {better} the static plan's",
+        ]
+    )

@@ -33,10 +33,19 @@ def data(found: Design) -> dict[str, Any]:
 def _prediction(given: Prediction) -> dict[str, float]:
     seconds = {"iteration": given.iteration_s, "compute": given.compute_s}
     seconds |= {"transfers": given.transfers_s, "allreduce": given.allreduce_s}
-    return {f"{name}_ms": round(s * 1e3, 3) for name, s in seconds.items()} | {"busbw_mbps": round(given.busbw / 1e6, 3)}
+    return {f"{name}_ms": round(s * 1e3, 3) for name, s in seconds.items()} | {
+        "busbw_mbps": round(given.busbw / 1e6, 3)
+    }
 
 
-def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, ports_mbps: Sequence[float] = ()) -> str:
+def text(
+    found: Design,
+    name: str,
+    *,
+    routing: Sequence[str],
+    predict: bool,
+    ports_mbps: Sequence[float] = (),
+) -> str:
     """The design; `routing`: the lines that explain it; `predict`: with each part of an iteration.
 
     ports_mbps: rates of this lab's packet switch ports, if the design uses any.
@@ -63,7 +72,9 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
     joined, rates = ("ports", sorted({*ports_mbps})) if ports_mbps else ("links", [found.link_mbps])
     rate = f"{_range(mbps / found.link_mbps * workload.rate_gbps for mbps in rates)} Gb/s"
     here = f"{_range(rates)} Mb/s"
-    lines.append(f"  predicted  iteration {seconds_text(found.own.iteration_s)} on {joined} of {rate}")
+    lines.append(
+        f"  predicted  iteration {seconds_text(found.own.iteration_s)} on {joined} of {rate}"
+    )
     if found.time_scale != 1:
         lines.append(
             f"             iteration {seconds_text(found.here.iteration_s)} on this lab's {joined} of {here}, "
@@ -75,12 +86,21 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
             f"             {counted(len(found.raised), 'group')} would reduce less than one number here, raised to 4 bytes: {few}"
         )
     if predict:
-        parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
+        parts: list[tuple[str, ...]] = [
+            ("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")
+        ]
         for where, given in ((rate, found.own), (here, found.here)):
             seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
-            parts.append((f"  {where}", *(seconds_text(s) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
+            parts.append(
+                (f"  {where}", *(seconds_text(s) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s")
+            )
         lines += columns(parts)
-    return "\n".join([*lines, f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}"])
+    return "\n".join(
+        [
+            *lines,
+            f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}",
+        ]
+    )
 
 
 def _range(rates: Iterable[float]) -> str:
@@ -100,26 +120,39 @@ def versus(report: Versus) -> str:
     """Prediction and measurement."""
     rows: list[tuple[str, ...]] = [("figure", "predicted", "measured", "off")]
     for one in report.figures:
-        cells = (_figure(one.predicted, one.unit), _figure(one.measured, one.unit), "" if one.off is None else f"{one.off:+.1%}")
+        cells = (
+            _figure(one.predicted, one.unit),
+            _figure(one.measured, one.unit),
+            "" if one.off is None else f"{one.off:+.1%}",
+        )
         rows.append((one.figure, *cells))
     lines = [f"  {line}" for line in columns(rows)]
     if report.limit:
         lines.append(f"  {report.limit}")
     if report.time_scale != 1:
-        lines.append(f"  multiply times here by {1 / report.time_scale:.3g} for those on the workload's own links")
+        lines.append(
+            f"  multiply times here by {1 / report.time_scale:.3g} for those on the workload's own links"
+        )
     return "\n".join(
-        [*lines, f"Compared: {report.plan}, job {report.job}, {counted(report.iterations, 'iteration')}, run {report.run}"]
+        [
+            *lines,
+            f"Compared: {report.plan}, job {report.job}, {counted(report.iterations, 'iteration')}, run {report.run}",
+        ]
     )
 
 
 def _figure(value: float | None, unit: str) -> str:
-    return "-" if value is None else ms_text(value) if unit == "ms" else f"{value:.4g} {unit}".rstrip()
+    return (
+        "-" if value is None else ms_text(value) if unit == "ms" else f"{value:.4g} {unit}".rstrip()
+    )
 
 
 def profile(report: Profile) -> str:
     """Traffic on each link."""
     rows: list[tuple[str, ...]] = [("link", "bytes per iteration")]
-    rows += [(f"{link.src}:p{link.port} -> {link.dst}", _bytes(link.bytes)) for link in report.links]
+    rows += [
+        (f"{link.src}:p{link.port} -> {link.dst}", _bytes(link.bytes)) for link in report.links
+    ]
     lines = [f"  {line}" for line in columns(rows)]
     total = sum(link.bytes for link in report.links)
     tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links per byte sent"
@@ -178,9 +211,18 @@ def replan(found: Degraded) -> str:
 
 def cost(found: Fabrics) -> str:
     """One line per fabric, with the note on the prices."""
-    rows: list[tuple[str, ...]] = [("fabric", "links", "Gb/s per host", f"{found.currency} per host", "relative", "W per host")]
+    rows: list[tuple[str, ...]] = [
+        ("fabric", "links", "Gb/s per host", f"{found.currency} per host", "relative", "W per host")
+    ]
     for one in found.rows:
         rows.append(
-            (one.fabric, str(one.links), f"{one.gbps:.4g}", f"{one.price:.0f}", f"x {one.price_ratio:.2f}", f"{one.watts:.1f}")
+            (
+                one.fabric,
+                str(one.links),
+                f"{one.gbps:.4g}",
+                f"{one.price:.0f}",
+                f"x {one.price_ratio:.2f}",
+                f"{one.watts:.1f}",
+            )
         )
     return "\n".join([*(f"  {line}" for line in columns(rows)), f"({found.mark})"])

@@ -1,4 +1,6 @@
-"""`testbed devices`: identity and abilities of the devices, optical power on every circuit, and the drivers."""
+"""`testbed devices`: identity and abilities of the devices, optical power on every circuit, and the
+drivers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def list_(call: Call) -> Result:
     from orchestrator.cli.text import columns
 
     report = call.work(engine.devices)
-    rows: list[Sequence[str]] = [("device", "", "driver", "ports", "holds", "settles", "light", "abilities", "identity")]
+    rows: list[Sequence[str]] = [
+        ("device", "", "driver", "ports", "holds", "settles", "light", "abilities", "identity")
+    ]
     for d in report.devices:
         if not d.ok:
             rows.append((d.name, "FAIL", d.driver, "-", "-", "-", "-", "", d.error.splitlines()[0]))
@@ -41,9 +45,23 @@ def list_(call: Call) -> Result:
         if d.min_dbm is not None:
             light += f", {d.min_dbm:.1f} to {d.max_dbm:.1f} dBm"
         ports = f"{len(d.ingress)}x{len(d.egress)}"
-        rows.append((d.name, "ok", d.driver, ports, str(d.settings), settles, light, ", ".join(d.abilities) or "-", d.identity))
+        rows.append(
+            (
+                d.name,
+                "ok",
+                d.driver,
+                ports,
+                str(d.settings),
+                settles,
+                light,
+                ", ".join(d.abilities) or "-",
+                d.identity,
+            )
+        )
     data, text = report.to_json(), "\n".join(columns(rows))
-    return unanswered(data, text, {d.name: d.code for d in report.devices if not d.ok}, "testbed doctor") or Result(data, text)
+    return unanswered(
+        data, text, {d.name: d.code for d in report.devices if not d.ok}, "testbed doctor"
+    ) or Result(data, text)
 
 
 @verb(
@@ -63,11 +81,19 @@ def power(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", "-d", metavar="NAME", help="Only circuits through this device.", autocompletion=completing.devices
+            "--device",
+            "-d",
+            metavar="NAME",
+            help="Only circuits through this device.",
+            autocompletion=completing.devices,
         ),
     ] = None,
-    history: Annotated[bool, typer.Option("--history", help="Also show changes since the first measurement.")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw a bar chart to this file.")] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Also show changes since the first measurement.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw a bar chart to this file.")
+    ] = None,
     unicode: Unicode = True,
 ) -> Result:
     from optics.plain import counted
@@ -76,7 +102,10 @@ def power(
     report = call.work(engine.devices_power, device=device, history=history)
     lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
     if history:
-        lines += ["", *(lightpicture.history(report.history, call.colour) or ["  no earlier measurements"])]
+        lines += [
+            "",
+            *(lightpicture.history(report.history, call.colour) or ["  no earlier measurements"]),
+        ]
     lines += [f"  {note}" for note in report.notes]
     if svg is not None:
         write_file(svg, lightpicture.svg(report))
@@ -84,7 +113,9 @@ def power(
     dark = sum(bool(c.lost) for c in report.circuits)
     drifted = sum(c.beyond for c in report.history)
     blind = sum(c.in_dbm is None and c.out_dbm is None and not c.lost for c in report.circuits)
-    summary = counted(len(report.circuits), "circuit") + (f", {blind} not measured (no power meter on the path)" if blind else "")
+    summary = counted(len(report.circuits), "circuit") + (
+        f", {blind} not measured (no power meter on the path)" if blind else ""
+    )
     summary += f", {dark} dark" if dark else ""
     summary += f", {drifted} changed beyond repeatability" if drifted else ""
     return Result(report.to_json(), "\n".join([*lines, f"Power on {report.lab}: {summary}"]))

@@ -26,9 +26,15 @@ testbed doctor --store --recover       copy what is readable of a damaged one to
 )
 def doctor(
     call: Call,
-    store: Annotated[bool, typer.Option("--store", help="Only check the file of the run store.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Only check the file of the run store.")
+    ] = False,
     recover: Annotated[
-        bool, typer.Option("--recover", help="With --store: copy what is readable of a damaged store to a new file.")
+        bool,
+        typer.Option(
+            "--recover",
+            help="With --store: copy what is readable of a damaged store to a new file.",
+        ),
     ] = False,
 ) -> Result:
     from optics.plain import counted
@@ -38,8 +44,12 @@ def doctor(
     from orchestrator.verify.doctor_store import examine_store
 
     if recover and not store:
-        raise Usage("--recover can only be used with --store", hint="testbed doctor --store --recover")
-    checks = examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
+        raise Usage(
+            "--recover can only be used with --store", hint="testbed doctor --store --recover"
+        )
+    checks = (
+        examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
+    )
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     lines = []
     # All reachable hosts share one line, and so do those that fail alike.
@@ -49,17 +59,23 @@ def doctor(
         if check.area == "reach":
             alike.setdefault((check.state, check.detail, check.fix), []).append(check.name)
     for check in checks:
-        names = alike[check.state, check.detail, check.fix] if check.area == "reach" else [check.name]
+        names = (
+            alike[check.state, check.detail, check.fix] if check.area == "reach" else [check.name]
+        )
         if names[0] != check.name or (check.area == "reach" and check.state == "ok"):
             continue
         first, *rest = check.detail.splitlines() or [""]
-        lines.append(f"  {paint(f'{check.state:<4}', colours[check.state], call.colour)} {listed(names, 4):<42} {first}")
+        lines.append(
+            f"  {paint(f'{check.state:<4}', colours[check.state], call.colour)} {listed(names, 4):<42} {first}"
+        )
         lines += [f"       {line}" for line in rest]
         if check.state != "ok":
             lines.append(f"       fix: {check.fix}")
             lines.append(f"       still works: {check.works}")
     if answering:
-        lines.append(f"  {paint('ok  ', 'green', call.colour)} {'reachable':<42} {len(answering)}: {listed(answering, 4)}")
+        lines.append(
+            f"  {paint('ok  ', 'green', call.colour)} {'reachable':<42} {len(answering)}: {listed(answering, 4)}"
+        )
     failed = [c for c in checks if c.state == "fail"]
     data = {"checks": to_json(checks), "failed": len(failed)}
     if not failed:
@@ -69,7 +85,19 @@ def doctor(
         return Result(data, text, "E-STORE", 2, failed[0].detail, failed[0].fix, ok=False)
     message = f"{counted(len(failed), 'check')} failed: {listed([c.name for c in failed])}"
     if any(c.area in ("machine", "store") for c in failed):
-        return Result(data, text, "E-MISSING", 2, message, "follow the lines that start with `fix:`", ok=False)
+        return Result(
+            data, text, "E-MISSING", 2, message, "follow the lines that start with `fix:`", ok=False
+        )
     if any(c.area == "inventory" for c in failed):
-        return Result(data, text, "E-BAD-FILE", 3, message, "follow the lines that start with `fix:`", ok=False)
-    return Result(data, text, "E-UNREACHABLE", 5, message, "follow the lines that start with `fix:`", ok=False)
+        return Result(
+            data,
+            text,
+            "E-BAD-FILE",
+            3,
+            message,
+            "follow the lines that start with `fix:`",
+            ok=False,
+        )
+    return Result(
+        data, text, "E-UNREACHABLE", 5, message, "follow the lines that start with `fix:`", ok=False
+    )

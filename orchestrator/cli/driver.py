@@ -1,4 +1,6 @@
-"""`testbed devices driver list | conform | matrix`: the drivers, their conformance checks, and the tables of the documentation."""
+"""`testbed devices driver list | conform | matrix`: the drivers, their conformance checks, and the
+tables of the documentation.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,12 @@ testbed devices driver list --update {DRIVERS_PAGE}
 )
 def list_(
     call: Call,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
-    update: Annotated[Path | None, typer.Option("--update", help="Update the tables in this page.")] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables of the reference page.")
+    ] = False,
+    update: Annotated[
+        Path | None, typer.Option("--update", help="Update the tables in this page.")
+    ] = None,
 ) -> Result:
     from conformance.present import evidence_table, options_table, traits_table
     from drivers.registry import built_in_drivers, evidence, known_drivers
@@ -52,7 +58,11 @@ def list_(
 
     if markdown or update:
         own = built_in_drivers()
-        tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
+        tables = {
+            "evidence": evidence_table(own),
+            "traits": traits_table(own),
+            "options": options_table(own),
+        }
         if update:
             return _update(update, tables)
         return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
@@ -60,8 +70,17 @@ def list_(
     data: list[Any] = []
     for name in known_drivers():
         evidence_of, able = evidence(name), _abilities(name)
-        rows.append((name, ", ".join(evidence_of.schemes), ", ".join(able) or "-", evidence_of.family))
-        data.append({"driver": name, "schemes": list(evidence_of.schemes), "abilities": able, "devices": evidence_of.family})
+        rows.append(
+            (name, ", ".join(evidence_of.schemes), ", ".join(able) or "-", evidence_of.family)
+        )
+        data.append(
+            {
+                "driver": name,
+                "schemes": list(evidence_of.schemes),
+                "abilities": able,
+                "devices": evidence_of.family,
+            }
+        )
     return Result({"drivers": data}, "\n".join(columns(rows)))
 
 
@@ -80,19 +99,35 @@ testbed devices driver conform polatis-scpi --device ocs1               a device
 )
 def conform(
     call: Call,
-    driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=drivers)],
-    device: Annotated[str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.")] = None,
-    hardware: Annotated[bool, typer.Option("--hardware", help="Confirm that it is a real device.")] = False,
+    driver: Annotated[
+        str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=drivers)
+    ],
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.")
+    ] = None,
+    hardware: Annotated[
+        bool, typer.Option("--hardware", help="Confirm that it is a real device.")
+    ] = False,
     junit: Junit = None,
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CHECK", help="Only this check; may be repeated."),
+    ] = None,
 ) -> Result:
     from drivers.registry import driver_class, known_drivers
 
     if driver not in known_drivers():
-        raise Missing(f"there is no driver {driver!r}{did_you_mean(driver, known_drivers())}", hint="testbed devices driver list")
+        raise Missing(
+            f"there is no driver {driver!r}{did_you_mean(driver, known_drivers())}",
+            hint="testbed devices driver list",
+        )
     driver_class(driver)
     _known(only or [])
-    report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
+    report = (
+        _on_device(call, driver, device, hardware, only or [])
+        if device
+        else _on_emulator(call, driver, only or [])
+    )
     if junit:
         from conformance.present import junit as as_junit
 
@@ -108,7 +143,9 @@ def conform(
 )
 def matrix(
     call: Call,
-    update: Annotated[Path | None, typer.Option("--update", help="Update the matrix in this page.")] = None,
+    update: Annotated[
+        Path | None, typer.Option("--update", help="Update the matrix in this page.")
+    ] = None,
     junit: Junit = None,
 ) -> Result:
     from conformance.lab import devices_lab, families, name_of
@@ -122,17 +159,32 @@ def matrix(
     names = [name for name in known_drivers() if name in families()]
     with devices_lab(names) as lab:
         subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
-        reports = call._run(run_many(subjects, notify=lambda subject, found: _notify(call, found, subject.config.driver)))
+        reports = call._run(
+            run_many(
+                subjects, notify=lambda subject, found: _notify(call, found, subject.config.driver)
+            )
+        )
     text = table(reports.values())
     if junit:
         kit.write(junit, as_junit(reports.values()))
-    data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
+    data: dict[str, Any] = {
+        "matrix": text,
+        "drivers": [as_json(report) for report in reports.values()],
+    }
     if update:
         data |= _update(update, {"matrix": text}).data
     failed = [name for name, report in reports.items() if not report.ok]
     if failed:
         message = f"{counted(len(failed), 'driver')} failed: {', '.join(failed)}"
-        return Result(data, text, "E-NOT-VERIFIED", 7, message, f"testbed devices driver conform {failed[0]}", ok=False)
+        return Result(
+            data,
+            text,
+            "E-NOT-VERIFIED",
+            7,
+            message,
+            f"testbed devices driver conform {failed[0]}",
+            ok=False,
+        )
     return Result(data, text)
 
 
@@ -143,11 +195,17 @@ def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:
 
     with devices_lab([driver]) as lab:
         subject = Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver)))
-        return call._run(_closing(subject, run(subject, chosen(subject, only), lambda found: _notify(call, found))))
+        return call._run(
+            _closing(
+                subject, run(subject, chosen(subject, only), lambda found: _notify(call, found))
+            )
+        )
 
 
 def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequence[str]) -> Report:
-    """Check a device of the inventory, under the lab's lock. Raises: Usage, Missing, Locked, Interlock."""
+    """Check a device of the inventory, under the lab's lock. Raises: Usage, Missing, Locked,
+    Interlock.
+    """
     from conformance.hardware import run_on_hardware
     from conformance.subject import Subject
     from conformance.truth import Truth
@@ -163,8 +221,13 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     emulated = labproc.is_emulated(settings.inventory)
     require_running_lab(settings.inventory)
     if not emulated and not hardware:
-        raise Interlock(f"{name} is a real device", hint="add --hardware; it is only read until you confirm more")
-    truth = Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
+        raise Interlock(
+            f"{name} is a real device",
+            hint="add --hardware; it is only read until you confirm more",
+        )
+    truth = (
+        Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
+    )
     subject = Subject(config, truth)
 
     async def agreed(text: str) -> None:
@@ -175,9 +238,16 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
 
     async def checked(store: Store) -> Report:
         async with holding(
-            lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), "devices driver conform", name
+            lab,
+            Command(Silent(), store, settings),
+            Scope(devices=frozenset({name})),
+            "devices driver conform",
+            name,
         ):
-            return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _notify(call, found), tuple(only)))
+            return await _closing(
+                subject,
+                run_on_hardware(subject, agreed, lambda found: _notify(call, found), tuple(only)),
+            )
 
     with call.store() as store:
         return call._run(checked(store))
@@ -215,27 +285,42 @@ def _notify(call: Call, found: Found, driver: str = "") -> None:
     from conformance.run import Verdict
     from optics.plain import seconds_text
 
-    mark = {Verdict.PASSED: "ok  ", Verdict.FAILED: "FAIL", Verdict.NOT_TRIED: "-   "}[found.verdict]
+    mark = {Verdict.PASSED: "ok  ", Verdict.FAILED: "FAIL", Verdict.NOT_TRIED: "-   "}[
+        found.verdict
+    ]
     whose = f"{driver:<18} " if driver else ""
-    call.note(f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.message or found.check.sentence}")
+    call.note(
+        f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.message or found.check.sentence}"
+    )
 
 
 def _result(call: Call, report: Report, *, part: bool = False) -> Result:
-    """The result of a run. part: of some checks only, so that the others are not listed and there is no row of the matrix."""
+    """The result of a run. part: of some checks only, so that the others are not listed and there
+    is no row of the matrix.
+    """
     from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, statuses
     from orchestrator.cli.text import columns, paint
 
     tones = {"confirmed": "green", "not confirmed": "red", "not tried": "yellow"}
     rows = [row for row in statuses(report) if not part or row[1] != "not tried"]
     lines = [f"{report.driver} on {report.device}: {report.identity}"]
-    lines += columns((f"  {name}", paint(status, tones[status], call.colour), means) for name, status, means in rows)
+    lines += columns(
+        (f"  {name}", paint(status, tones[status], call.colour), means)
+        for name, status, means in rows
+    )
     if report.emulated and not part:
         lines += ["", markdown(MATRIX_HEAD, [matrix_row(report)])]
     data: Any = as_json(report)
     if report.ok:
         return Result(data, "\n".join(lines))
     first = report.failed[0]
-    lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.message}" for found in report.failed)]
+    lines += [
+        "",
+        *(
+            f"FAIL {found.check.name}: {found.check.sentence}\n     {found.message}"
+            for found in report.failed
+        ),
+    ]
     text = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
     again = f"testbed devices driver conform {report.driver} --only {first.check.name}"
     return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, text, again, ok=False)
@@ -260,4 +345,7 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
         raise BadFile([f"{page}: {reason(error)}"]) from error
     if new != text:
         kit.write(page, new)
-    return Result({"page": str(page), "changed": new != text}, f"{page}: {'updated' if new != text else 'already up to date'}")
+    return Result(
+        {"page": str(page), "changed": new != text},
+        f"{page}: {'updated' if new != text else 'already up to date'}",
+    )

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class EventPrinter:
-    """Prints events as they come, as text or as JSON lines, and appends them to a log file if one is given."""
+    """Prints events as they come, as text or as JSON lines, and appends them to a log file if one
+    is given.
+    """
 
     def __init__(self, verb: str, jsonl: bool, silent: bool, log: Path | None) -> None:
         self.jsonl, self.silent = jsonl, silent
@@ -40,7 +42,12 @@ class EventPrinter:
             return
         at = time.strftime("%H:%M:%S", time.localtime(float(str(event["at"]))))
         try:
-            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {printable(str(event['message']), keep='')}", flush=True)
+            print(
+                line
+                if self.jsonl
+                else f"{at}  {event['event']!s:<13} {printable(str(event['message']), keep='')}",
+                flush=True,
+            )
         except BrokenPipeError:  # the reader has gone; the verb keeps running
             self.silent = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,6 @@
-"""What `testbed examples` lists: for each example what it shows, how long it takes, and the commands to begin."""
+"""What `testbed examples` lists: for each example what it shows, how long it takes, and the
+commands to begin.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ TABLE = Path("examples") / "examples.yaml"
 
 
 def example_table(home: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The examples that have commands, each with its group, and the files without; home: the directory with `examples`."""
+    """The examples that have commands, each with its group, and the files without; home: the
+    directory with `examples`.
+    """
     import yaml
 
     table = yaml.safe_load((home / TABLE).read_text(encoding="utf-8"))
-    rows = [{"group": part["group"], "end": [], **row} for part in table["groups"] for row in part["examples"]]
+    rows = [
+        {"group": part["group"], "end": [], **row}
+        for part in table["groups"]
+        for row in part["examples"]
+    ]
     return rows, table["more"]
 
 

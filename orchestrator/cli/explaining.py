@@ -1,4 +1,6 @@
-"""Explanations of a design as text: the hosts' routing against the planner's, division over paths, a periodic schedule."""
+"""Explanations of a design as text: the hosts' routing against the planner's, division over paths,
+a periodic schedule.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,30 @@ PATHS = 4
 
 def explained(found: Design, lab: Lab) -> list[str]:
     """Routing, rules, shares, and a periodic schedule for comparison, one line each."""
-    return [*routing(found, lab), *against_planner(found, lab), *divided(found), *scheduled(found, lab)]
+    return [
+        *routing(found, lab),
+        *against_planner(found, lab),
+        *divided(found),
+        *scheduled(found, lab),
+    ]
 
 
 def taken(found: Design, lab: Lab) -> dict[Pair, frozenset[Path]]:
     """The paths of all lanes between each pair of ranks as hosts route them, in ranks."""
     rank = {host: number for number, host in enumerate(found.hosts)}
-    rings = [tuple(found.hosts[r] for r in order) for g, each in found.orders.items() if g not in found.schedules for order in each]
+    rings = [
+        tuple(found.hosts[r] for r in order)
+        for g, each in found.orders.items()
+        if g not in found.schedules
+        for order in each
+    ]
     chosen = next_hops(found.links, lanes_of(lab), (), rings)
     chosen_paths: dict[Pair, frozenset[Path]] = {}
     for a, b in permutations(found.hosts, 2):
         paths = (follow(chosen, lab, a, b, lane) for lane in range(lanes_of(lab)))
-        chosen_paths[rank[a], rank[b]] = frozenset((rank[a], *(rank[hop.into.host] for hop in path)) for path in paths)
+        chosen_paths[rank[a], rank[b]] = frozenset(
+            (rank[a], *(rank[hop.into.host] for hop in path)) for path in paths
+        )
     return chosen_paths
 
 
@@ -48,14 +62,25 @@ def against_planner(found: Design, lab: Lab) -> list[str]:
     demand, rules = found.read.demand, found.wanted.rules
     finding = find(demand, found.lab, rules=rules, seed=found.wanted.seed)
     if finding.shape != found.shape:
-        return ["TopoOpt's routing applies to its own rings; these links are parallel to one of them"]
+        return [
+            "TopoOpt's routing applies to its own rings; these links are parallel to one of them"
+        ]
     planner_routes = planned(finding, demand.mp, k=PATHS, seed=found.wanted.seed)
-    light = [pair for pair, each in planner_routes.paths.items() if len(each) == 1 and not demand.mp[pair]]
+    light = [
+        pair
+        for pair, each in planner_routes.paths.items()
+        if len(each) == 1 and not demand.mp[pair]
+    ]
     coins = Routes(found.shape.n, {pair: planner_routes.paths[pair] for pair in light})
     host_paths = taken(found, lab)
-    same = sum(paths <= {path for path, _ in planner_routes.paths[pair]} for pair, paths in host_paths.items())
+    same = sum(
+        paths <= {path for path, _ in planner_routes.paths[pair]}
+        for pair, paths in host_paths.items()
+    )
     short = {pair: min(len(path) for path, _ in planner_routes.paths[pair]) for pair in host_paths}
-    longer = sum(any(len(path) > short[pair] for path in paths) for pair, paths in host_paths.items())
+    longer = sum(
+        any(len(path) > short[pair] for path in paths) for pair, paths in host_paths.items()
+    )
     heavy = len(host_paths) - len(light)
     how = f"up to {PATHS} shortest paths" if rules == "paper" else "one path drawn by the seed"
     text = f"TopoOpt's routing ({rules}): {len(light)} pairs by strides (coin change), {heavy} by {how}; "
@@ -63,7 +88,9 @@ def against_planner(found: Design, lab: Lab) -> list[str]:
     lines = [text]
     if light:
         can = (
-            "depend on the destination only, so that next hops can express them" if coins.by_destination else "depend on the source"
+            "depend on the destination only, so that next hops can express them"
+            if coins.by_destination
+            else "depend on the source"
         )
         lines.append(f"paths by strides {can}")
     if heavy and not planner_routes.by_destination:
@@ -75,7 +102,9 @@ def against_planner(found: Design, lab: Lab) -> list[str]:
 
 
 def divided(found: Design) -> list[str]:
-    """The share of transfers that uses several paths, and what the best division over all paths (a linear program) would reach."""
+    """The share of transfers that uses several paths, and what the best division over all paths (a
+    linear program) would reach.
+    """
     size: dict[Pair, list[int]] = {}
     for one in found.transfers:
         size.setdefault((one.src, one.dst), []).append(one.bytes)
@@ -85,7 +114,10 @@ def divided(found: Design) -> list[str]:
     several = sum(sum(parts) for parts in size.values() if len(parts) > 1) / total
     text = f"transfers: {several:.0%} of the bytes use several paths, divided over lanes to minimise the load of the fullest link"
     if found.shape.n <= MOST_RANKS and not found.found.segments:
-        loads = pair_loads([PairFlow(one.bytes, (one.path,)) for one in found.transfers], [(1.0,)] * len(found.transfers))
+        loads = pair_loads(
+            [PairFlow(one.bytes, (one.path,)) for one in found.transfers],
+            [(1.0,)] * len(found.transfers),
+        )
         mp = np.zeros((found.shape.n, found.shape.n))
         for pair, parts in size.items():
             mp[pair] = sum(parts)
@@ -95,7 +127,9 @@ def divided(found: Design) -> list[str]:
 
 
 def scheduled(found: Design, lab: Lab) -> list[str]:
-    """The iteration time with a round robin of matchings at the workload's own rate; `testbed design periodic` makes a plan."""
+    """The iteration time with a round robin of matchings at the workload's own rate;
+    `testbed design periodic` makes a plan.
+    """
     if found.found.segments:
         return []
     home = replace(found.lab, rate_gbps=found.read.workload.rate_gbps * PAYLOAD)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.telemetry.grafana import GrafanaApi
 
-Url = Annotated[str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="URL of Grafana.")]
+Url = Annotated[
+    str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="URL of Grafana.")
+]
 Token = Annotated[
     str,
     typer.Option(
@@ -34,7 +36,10 @@ def _grafana(call: Call, url: str, token: str) -> GrafanaApi:
 
     for given, flag in ((url, "--url"), (token, "--token")):
         if not given:
-            raise Usage(f"{call.verb}: {flag} is missing", hint=f"or TESTBED_GRAFANA_{flag[2:].upper()} in the environment")
+            raise Usage(
+                f"{call.verb}: {flag} is missing",
+                hint=f"or TESTBED_GRAFANA_{flag[2:].upper()} in the environment",
+            )
     return GrafanaApi(url, token, timeout_s=min(TIMEOUT_S, call.settings.timeout_s))
 
 
@@ -49,13 +54,20 @@ app = family("grafana", short="Dashboards for Grafana.")
     more="Requires neither a token nor a running Grafana.",
 )
 def provision(
-    call: Call, out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")]
+    call: Call,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")
+    ],
 ) -> Result:
     from orchestrator.telemetry.provisioning import write_provisioning
 
     written = write_provisioning(out)
     text = "\n".join(f"  {path}" for path in written)
-    return Result({"files": [str(path) for path in written]}, text, hint="docs/how-to/grafana.md shows where to put each")
+    return Result(
+        {"files": [str(path) for path in written]},
+        text,
+        hint="docs/how-to/grafana.md shows where to put each",
+    )
 
 
 @verb(
@@ -80,7 +92,13 @@ def push(
         ),
     ] = "",
     database: Annotated[
-        str, typer.Option("--database", envvar="TESTBED_INFLUX_DB", metavar="NAME", help="Database or bucket in InfluxDB.")
+        str,
+        typer.Option(
+            "--database",
+            envvar="TESTBED_INFLUX_DB",
+            metavar="NAME",
+            help="Database or bucket in InfluxDB.",
+        ),
     ] = "testbed",
 ) -> Result:
     import os
@@ -88,15 +106,29 @@ def push(
     from orchestrator.telemetry import provisioning
 
     grafana = _grafana(call, url, token)
-    server = "" if influx in ("none", "auto") else influx  # values of telemetry.influx.url; Grafana does not use a private server
+    # values of telemetry.influx.url; Grafana does not use a private server
+    server = "" if influx in ("none", "auto") else influx
     if server and not server.startswith(("http://", "https://")):
         raise Usage(f"{call.verb}: --influx must be http://HOST:PORT")
-    done = provisioning.push(grafana, influx_url=server, database=database, influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""))
-    sources = {"made": "created or updated", "kept": "provisioned from files, unchanged", "none": "unchanged (no --influx)"}
+    done = provisioning.push(
+        grafana,
+        influx_url=server,
+        database=database,
+        influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""),
+    )
+    sources = {
+        "made": "created or updated",
+        "kept": "provisioned from files, unchanged",
+        "none": "unchanged (no --influx)",
+    }
     lines = [f"Grafana {done.version or '(unknown version)'} at {grafana.url}"]
     lines += [f"  {uid:<24} {grafana.url}{page}" for uid, page in done.pages.items()]
     lines.append(f"  data source {provisioning.SOURCE_UID}: {sources[done.source]}")
-    data: dict[str, Json] = {"grafana": done.version, "dashboards": dict(done.pages), "data_source": done.source}
+    data: dict[str, Json] = {
+        "grafana": done.version,
+        "dashboards": dict(done.pages),
+        "data_source": done.source,
+    }
     if done.source_answer:
         lines.append(f"  the data source does not work: {done.source_answer}")
     data["data_source_answer"] = done.source_answer
@@ -115,7 +147,9 @@ def note(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the note.")],
     url: Url = "",
     token: Token = "",
-    at: Annotated[str, typer.Option("--at", metavar="TIME", help="Time of the event (default: now).")] = "",
+    at: Annotated[
+        str, typer.Option("--at", metavar="TIME", help="Time of the event (default: now).")
+    ] = "",
     until: Annotated[str, typer.Option("--until", metavar="TIME", help="End of the event.")] = "",
 ) -> Result:
     from orchestrator.telemetry.grafana import Annotation
@@ -131,8 +165,12 @@ def note(
 
 
 def _moment(call: Call, flag: str, given: str) -> int:
-    """A time in ISO 8601, in the local zone unless it names one, in ms since the epoch. Raises: Usage."""
+    """A time in ISO 8601, in the local zone unless it names one, in ms since the epoch. Raises:
+    Usage.
+    """
     try:
         return round(datetime.fromisoformat(given).timestamp() * 1000)
     except ValueError:
-        raise Usage(f"{call.verb}: {flag}: {given!r} is not a time such as 2026-11-21T14:03 or 2026-11-21T14:03:22+01:00") from None
+        raise Usage(
+            f"{call.verb}: {flag}: {given!r} is not a time such as 2026-11-21T14:03 or 2026-11-21T14:03:22+01:00"
+        ) from None

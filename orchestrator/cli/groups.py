@@ -1,4 +1,6 @@
-"""The classes of commands: `testbed` itself, families of verbs, and verbs, whose help fits on a screen."""
+"""The classes of commands: `testbed` itself, families of verbs, and verbs, whose help fits on a
+screen.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Root(TyperGroup):
 
 
 class Family(TyperGroup):
-    """Verbs of one subject. The options of all verbs may also come before the verb's name, as they may before the family's."""
+    """Verbs of one subject. The options of all verbs may also come before the verb's name, as they
+    may before the family's.
+    """
 
     default = ""
     """The verb that is meant where none is named."""
@@ -56,7 +60,11 @@ class Family(TyperGroup):
         place = first_word(args)
         if place is not None and args[place] in self.commands:
             return [args[place], *args[:place], *args[place + 1 :]]
-        return [self.default, *args] if self.default and place != 0 and args[:1] != ["--help"] else args
+        return (
+            [self.default, *args]
+            if self.default and place != 0 and args[:1] != ["--help"]
+            else args
+        )
 
 
 class Listed(Family):
@@ -66,7 +74,9 @@ class Listed(Family):
 
 
 class Verb(TyperCommand):
-    """A verb. Where its help is longer than a screen, the last options, and those of all verbs, show with `--help --all`."""
+    """A verb. Where its help is longer than a screen, the last options, and those of all verbs,
+    show with `--help --all`.
+    """
 
     def get_help(self, ctx: Any) -> str:
         return with_pages(self._on_a_screen(ctx))

@@ -19,34 +19,57 @@ _KINDS = (".json", ".py", ".yaml", ".yml", ".md", ".svg", ".toml", ".ipynb", ".t
 
 
 def _shipped() -> dict[Path, Path]:
-    """Examples, inventories and extensions' scenarios: each file's path in the repository, and where it is. Raises: Missing."""
+    """Examples, inventories and extensions' scenarios: each file's path in the repository, and
+    where it is. Raises: Missing.
+    """
     import optical_testbed_home
 
-    of_packages = (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"), (optical_testbed_home.HOME, "inventory/*/*")
+    of_packages = (
+        (optical_testbed_home.HOME, "extensions/*/scenarios/**/*"),
+        (optical_testbed_home.HOME, "inventory/*/*"),
+    )
     trees = ((examples_home(), "examples/**/*"), *of_packages)
-    found = ((path.relative_to(home), path) for home, pattern in trees for path in home.glob(pattern) if path.is_file())
-    return {name: path for name, path in sorted(found) if "__pycache__" not in name.parts and name.suffix in _KINDS}
+    found = (
+        (path.relative_to(home), path)
+        for home, pattern in trees
+        for path in home.glob(pattern)
+        if path.is_file()
+    )
+    return {
+        name: path
+        for name, path in sorted(found)
+        if "__pycache__" not in name.parts and name.suffix in _KINDS
+    }
 
 
 def scenarios() -> dict[str, Path]:
-    """The scenario files that come with the program, by name. Raises: Missing - the examples are not installed."""
+    """The scenario files that come with the program, by name. Raises: Missing - the examples are
+    not installed.
+    """
     found = [path for path in _shipped().values() if path.name == SCENARIO]
     return {path.parent.name: path for path in sorted(found, key=lambda path: path.parent.name)}
 
 
 def _copy(files: Mapping[Path, Path], to: Path) -> None:
-    """Copy files, by their paths below it, into an empty or new directory. Raises: Usage - there is something."""
+    """Copy files, by their paths below it, into an empty or new directory. Raises: Usage - there is
+    something.
+    """
     import shutil
 
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise Usage(f"{to}: exists and is not an empty directory", hint="choose another one; nothing was written")
+            raise Usage(
+                f"{to}: exists and is not an empty directory",
+                hint="choose another one; nothing was written",
+            )
         for name, path in files.items():
             target = to / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
-        raise Usage(f"{to}: {error.strerror}", hint="choose another directory: testbed examples copy DIR") from error
+        raise Usage(
+            f"{to}: {error.strerror}", hint="choose another directory: testbed examples copy DIR"
+        ) from error
 
 
 app = family("examples", Listed)
@@ -81,12 +104,16 @@ def list_(call: Call) -> Result:
     "Copy the examples into a new or empty directory.",
     examples="testbed examples copy trial\ncd trial && testbed up --topology examples/ring-12.json",
 )
-def copy(call: Call, to: Annotated[Path, typer.Argument(metavar="DIR", help="The directory.")]) -> Result:
+def copy(
+    call: Call, to: Annotated[Path, typer.Argument(metavar="DIR", help="The directory.")]
+) -> Result:
     shipped = _shipped()
     _copy(shipped, to)
     files = [str(name) for name in shipped]
     hint = f"cd {to} && testbed up --topology examples/topoopt-12.json"
-    return Result({"folder": str(to), "files": [*files]}, f"Copied {len(files)} files to {to}", hint=hint)
+    return Result(
+        {"folder": str(to), "files": [*files]}, f"Copied {len(files)} files to {to}", hint=hint
+    )
 
 
 @verb(
@@ -99,7 +126,10 @@ def copy(call: Call, to: Annotated[Path, typer.Argument(metavar="DIR", help="The
 def schema(
     call: Call,
     what: Annotated[Schema, typer.Argument(help="The file format, or data.")] = Schema.plan,
-    verb: Annotated[list[str] | None, typer.Argument(metavar="[VERB]", help="Of data: a verb, such as job status.")] = None,
+    verb: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VERB]", help="Of data: a verb, such as job status."),
+    ] = None,
 ) -> Result:
     from orchestrator.experiments.files.scenario.edges import scenario_schema
     from orchestrator.experiments.files.sweep.edges import sweep_schema
@@ -109,9 +139,16 @@ def schema(
     if what is Schema.data:
         found = cast(dict[str, Json], _data_schema(call, " ".join(verb or ())))
     elif verb:
-        raise Usage(f"examples schema: {what.value} has no schema of a verb", hint="testbed examples schema data status")
+        raise Usage(
+            f"examples schema: {what.value} has no schema of a verb",
+            hint="testbed examples schema data status",
+        )
     else:
-        of_file = {Schema.plan: plan_schema, Schema.scenario: scenario_schema, Schema.sweep: sweep_schema}
+        of_file = {
+            Schema.plan: plan_schema,
+            Schema.scenario: scenario_schema,
+            Schema.sweep: sweep_schema,
+        }
         found = cast(dict[str, Json], of_file[what]())
     return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
 

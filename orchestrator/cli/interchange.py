@@ -16,7 +16,12 @@ app = typer.Typer()
 
 def plan_name(*wanted: str) -> str:
     """The first of these of which something is left as the name of a plan; `imported` if none."""
-    kept = ("".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in one).strip("._-")[:63] for one in wanted)
+    kept = (
+        "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in one).strip(
+            "._-"
+        )[:63]
+        for one in wanted
+    )
     return next(filter(None, kept), "imported")
 
 
@@ -34,16 +39,35 @@ testbed design import zoo.graphml --hosts gpu01,gpu05,gpu09 --out plan.json
 )
 def import_(
     call: Call,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The topology: GraphML, or YAML of containerlab.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="The topology: GraphML, or YAML of containerlab."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file."),
+    ] = None,
     hosts: Annotated[
-        str, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of the file's nodes: gpu01,gpu02.")
+        str,
+        typer.Option(
+            "--hosts", metavar="LIST", help="Hosts in the order of the file's nodes: gpu01,gpu02."
+        ),
     ] = "",
-    any_port: Annotated[bool, typer.Option("--any-port", help="Choose all ports, whatever interfaces the file names.")] = False,
-    duplex: Annotated[
-        bool, typer.Option("--duplex", help="Every edge leads both ways, whatever the file says (yEd always says one way).")
+    any_port: Annotated[
+        bool,
+        typer.Option("--any-port", help="Choose all ports, whatever interfaces the file names."),
     ] = False,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan; by default the topology's.")] = "",
+    duplex: Annotated[
+        bool,
+        typer.Option(
+            "--duplex",
+            help="Every edge leads both ways, whatever the file says (yEd always says one way).",
+        ),
+    ] = False,
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Name of the plan; by default the topology's."),
+    ] = "",
 ) -> Result:
     from optics import BadFile
     from optics.plain import counted, reason
@@ -54,9 +78,14 @@ def import_(
     from orchestrator.session import load_lab
 
     if file is None:
-        raise Usage(f"{call.verb}: no file given", hint=f"testbed {call.verb} topology.graphml --out plan.json")
+        raise Usage(
+            f"{call.verb}: no file given",
+            hint=f"testbed {call.verb} topology.graphml --out plan.json",
+        )
     if name and plan_name(name) != name:
-        message = f"{call.verb}: --name {name}: wanted letters, digits, '.', '_' and '-', at most 63"
+        message = (
+            f"{call.verb}: --name {name}: wanted letters, digits, '.', '_' and '-', at most 63"
+        )
         raise Usage(message, hint=f"--name {plan_name(name)}")
     lab = load_lab(call.settings.inventory)
     try:
@@ -68,7 +97,9 @@ def import_(
     with attentive(str(file)):
         graph = read_graphml(data, str(file)) if xml else read_containerlab(text, str(file))
         given = [host.strip() for host in hosts.split(",") if host.strip()]
-        called = name or plan_name("" if graph.name in ("G", "") else graph.name, file.name.partition(".")[0])
+        called = name or plan_name(
+            "" if graph.name in ("G", "") else graph.name, file.name.partition(".")[0]
+        )
         found = imported(graph, lab, called, given, any_port=any_port, duplex=duplex)
     if out is not None:
         write_file(out, found.text)
@@ -78,7 +109,8 @@ def import_(
     pairs = ", ".join(f"{node} is {host}" for node, host in found.hosts.items() if node != host)
     lines = [
         f"  read       {graph.kind}: {counted(len(graph.nodes), 'node')}, {counted(len(graph.wires), 'link')}",
-        f"  hosts      {len(found.hosts)}" + (f": {pairs}" if pairs else ", as the file names them"),
+        f"  hosts      {len(found.hosts)}"
+        + (f": {pairs}" if pairs else ", as the file names them"),
         f"  links      {len(links)}"
         + (f", {one_direction} of one direction (--duplex: of both)" if one_direction else "")
         + f"; the file names {found.named} of their {2 * len(links)} ports",
@@ -94,7 +126,9 @@ def import_(
     }
     data_ |= {"out": None if out is None else str(out)}
     hint = (
-        f"testbed up --topology {shlex.quote(str(out))}" if out else f"testbed {call.verb} {shlex.quote(str(file))} --out plan.json"
+        f"testbed up --topology {shlex.quote(str(out))}"
+        if out
+        else f"testbed {call.verb} {shlex.quote(str(file))} --out plan.json"
     )
     return Result(data_, "\n".join(lines), hint=hint)
 
@@ -113,9 +147,14 @@ def export(
     call: Call,
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan file.")] = None,
     containerlab: Annotated[
-        Path | None, typer.Option("--containerlab", metavar="FILE", help="Write containerlab's topology to this file.")
+        Path | None,
+        typer.Option(
+            "--containerlab", metavar="FILE", help="Write containerlab's topology to this file."
+        ),
     ] = None,
-    image: Annotated[str, typer.Option("--image", metavar="IMAGE", help="Container image of the hosts.")] = "alpine:3",
+    image: Annotated[
+        str, typer.Option("--image", metavar="IMAGE", help="Container image of the hosts.")
+    ] = "alpine:3",
 ) -> Result:
     from optics.plain import counted
     from orchestrator.plan.interchange import containerlab as written
@@ -123,7 +162,10 @@ def export(
 
     if plan is None or containerlab is None:
         missing = "plan" if plan is None else "--containerlab"
-        raise Usage(f"{call.verb}: no {missing} given", hint=f"testbed {call.verb} plan.json --containerlab lab.clab.yml")
+        raise Usage(
+            f"{call.verb}: no {missing} given",
+            hint=f"testbed {call.verb} plan.json --containerlab lab.clab.yml",
+        )
     lab = load_lab(call.settings.inventory)
     read, _ = load_plan(plan, lab)
     text, left = written.containerlab(read, lab, image)
@@ -139,4 +181,6 @@ def export(
         "segments": [*read.segments],
         "left_out": [*left],
     }
-    return Result(data_, "\n".join(lines), hint=f"containerlab deploy --topo {shlex.quote(str(containerlab))}")
+    return Result(
+        data_, "\n".join(lines), hint=f"containerlab deploy --topo {shlex.quote(str(containerlab))}"
+    )

@@ -1,4 +1,6 @@
-"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its environment; the queue."""
+"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its
+environment; the queue.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ def _result(report: JobStatus) -> Result:
 
     text = render.job(report)
     if report.state == "failed":
-        return Result(report.to_json(), text, "E-JOB-FAILED", 1, f"job {report.name} failed", "testbed job logs", ok=False)
+        return Result(
+            report.to_json(),
+            text,
+            "E-JOB-FAILED",
+            1,
+            f"job {report.name} failed",
+            "testbed job logs",
+            ok=False,
+        )
     return Result(report.to_json(), text)
 
 
@@ -45,7 +55,12 @@ def restore(call: Call) -> Result:
     return _result(call.work(engine.job_restore))
 
 
-@verb(app, "status", "Show the state of the job, as its ranks report it.", examples="testbed job status\ntestbed job status --json")
+@verb(
+    app,
+    "status",
+    "Show the state of the job, as its ranks report it.",
+    examples="testbed job status\ntestbed job status --json",
+)
 def status(call: Call) -> Result:
     return _result(call.work(engine.job_status))
 
@@ -66,17 +81,24 @@ code is 0 only if nothing is wrong; 8 if a fault is named (E-FAULT-FOUND), and i
 (E-CANNOT-TELL).
 """,
 )
-def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic", help="Send no test traffic.")] = False) -> Result:
+def diagnose(
+    call: Call,
+    no_traffic: Annotated[bool, typer.Option("--no-traffic", help="Send no test traffic.")] = False,
+) -> Result:
     from orchestrator.cli import diagnosistext
 
     report = call.work(engine.job_diagnose, traffic=not no_traffic)
     verdict, text = report.verdict, diagnosistext.text(report)
     if verdict.wrong:
         message = f"{verdict.component}: {verdict.kind}"
-        return Result(report.to_json(), text, "E-FAULT-FOUND", 8, message, verdict.next_command, ok=False)
+        return Result(
+            report.to_json(), text, "E-FAULT-FOUND", 8, message, verdict.next_command, ok=False
+        )
     if verdict.kind == "unknown":
         message = "it cannot be told which component is at fault"
-        return Result(report.to_json(), text, "E-CANNOT-TELL", 8, message, verdict.next_command, ok=False)
+        return Result(
+            report.to_json(), text, "E-CANNOT-TELL", 8, message, verdict.next_command, ok=False
+        )
     return Result(report.to_json(), text, hint=verdict.next_command)
 
 
@@ -89,7 +111,9 @@ def diagnose(call: Call, no_traffic: Annotated[bool, typer.Option("--no-traffic"
 def logs(
     call: Call,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
-    host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", autocompletion=hosts)] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Only ranks of this host.", autocompletion=hosts)
+    ] = None,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
 ) -> Result:
     from orchestrator.cli import render
@@ -111,21 +135,31 @@ testbed job env --srun            a command line for Slurm; likewise --mpirun (O
 )
 def env(
     call: Call,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="N", min=0, help="Only this rank.")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="N", min=0, help="Only this rank.")
+    ] = None,
     srun: Annotated[bool, typer.Option("--srun", help="A command line for Slurm.")] = False,
     mpirun: Annotated[bool, typer.Option("--mpirun", help="A command line for Open MPI.")] = False,
-    torchrun: Annotated[bool, typer.Option("--torchrun", help="A command line of torchrun for each host.")] = False,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="A command line of torchrun for each host.")
+    ] = False,
 ) -> Result:
     from orchestrator.hosts import by_hand
 
-    chosen = [name for name, given in (("srun", srun), ("mpirun", mpirun), ("torchrun", torchrun)) if given]
+    chosen = [
+        name
+        for name, given in (("srun", srun), ("mpirun", mpirun), ("torchrun", torchrun))
+        if given
+    ]
     if len(chosen) + (rank is not None) > 1:
         raise Usage("job env: --rank, --srun, --mpirun and --torchrun exclude each other")
     found = call.work(engine.job_env)
     lines = {"srun": by_hand.srun, "mpirun": by_hand.mpirun, "torchrun": by_hand.torchrun}
     reports = lines[chosen[0]](found) if chosen else by_hand.exports(found, rank)
     data = found.to_json()
-    return Result({**data, "lines": [*reports]} if chosen else data, "\n".join(reports), verbatim=True)
+    return Result(
+        {**data, "lines": [*reports]} if chosen else data, "\n".join(reports), verbatim=True
+    )
 
 
 @verb(
@@ -137,7 +171,10 @@ def env(
 )
 def pause(
     call: Call,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Go on by itself after this time, at most 1h.")] = "10m",
+    for_: Annotated[
+        str,
+        typer.Option("--for", metavar="TIME", help="Go on by itself after this time, at most 1h."),
+    ] = "10m",
 ) -> Result:
     return _result(call.work(engine.job_pause, for_s=seconds("--for", for_, "10m")))
 
@@ -167,9 +204,17 @@ The host need not answer. The job goes on from the newest checkpoint of the othe
 )
 def evict(
     call: Call,
-    host: Annotated[str, typer.Argument(metavar="HOST", help="The host to leave.", autocompletion=hosts)],
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="The host to leave.", autocompletion=hosts)
+    ],
     spare: Annotated[
-        str, typer.Option("--spare", metavar="HOST", help="A host like it, which the plan does not use.", autocompletion=hosts)
+        str,
+        typer.Option(
+            "--spare",
+            metavar="HOST",
+            help="A host like it, which the plan does not use.",
+            autocompletion=hosts,
+        ),
     ] = "",
     wait: Wait = None,
 ) -> Result:
@@ -188,8 +233,13 @@ def evict(
 )
 def profile(
     call: Call,
-    iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Number of iterations to measure.")] = 5,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the result as a workload.")] = None,
+    iterations: Annotated[
+        int, typer.Option("--iterations", "-n", min=1, help="Number of iterations to measure.")
+    ] = 5,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write the result as a workload."),
+    ] = None,
 ) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.verbs.profile import as_workload, job_profile
@@ -200,7 +250,9 @@ def profile(
 
         write_file(out, yaml.safe_dump(as_workload(report), sort_keys=False))
     return Result(
-        report.to_json(), designtext.profile(report), hint="" if out is None else f"testbed design topoopt --workload {out}"
+        report.to_json(),
+        designtext.profile(report),
+        hint="" if out is None else f"testbed design topoopt --workload {out}",
     )
 
 

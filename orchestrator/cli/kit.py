@@ -22,12 +22,17 @@ app = typer.Typer()
 
 
 def device_config(lab: Lab, name: str) -> DeviceConfig:
-    """A device of the inventory, with its password. Raises: Missing - there is none of that name."""
+    """A device of the inventory, with its password. Raises: Missing - there is none of that
+    name.
+    """
     from optics.plain import did_you_mean
     from orchestrator.credentials import with_secret
 
     if name not in lab.devices:
-        raise Missing(f"there is no device {name!r} in this lab{did_you_mean(name, lab.devices)}", hint="testbed devices")
+        raise Missing(
+            f"there is no device {name!r} in this lab{did_you_mean(name, lab.devices)}",
+            hint="testbed devices",
+        )
     return with_secret(lab, lab.devices[name])
 
 
@@ -38,7 +43,9 @@ def write(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise Missing(f"{path} cannot be written: {error.strerror}", hint="choose another file") from error
+        raise Missing(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file"
+        ) from error
 
 
 @verb(
@@ -53,9 +60,15 @@ testbed devices driver new acme-box --protocol http --out ../acme
 )
 def new(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The driver's name, such as acme-scpi.")],
-    protocol: Annotated[str, typer.Option("--protocol", metavar="P", help="scpi, tl1, http or cli.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Directory; default ./NAME.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The driver's name, such as acme-scpi.")
+    ],
+    protocol: Annotated[
+        str, typer.Option("--protocol", metavar="P", help="scpi, tl1, http or cli.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Directory; default ./NAME.")
+    ] = None,
 ) -> Result:
     from conformance.scaffold import scaffold
     from drivers.registry import known_drivers
@@ -66,8 +79,16 @@ def new(
     try:
         files = scaffold(name, protocol, folder)
     except OSError as error:
-        raise Missing(f"{folder} cannot be written: {error.strerror}", hint="choose another directory: --out DIR") from error
-    lines = [*(f"  {path}" for path in files), "", f"next: pip install -e {folder}", f"      testbed devices driver conform {name}"]
+        raise Missing(
+            f"{folder} cannot be written: {error.strerror}",
+            hint="choose another directory: --out DIR",
+        ) from error
+    lines = [
+        *(f"  {path}" for path in files),
+        "",
+        f"next: pip install -e {folder}",
+        f"      testbed devices driver conform {name}",
+    ]
     return Result({"files": [str(path) for path in files]}, "\n".join(lines))
 
 
@@ -84,8 +105,12 @@ testbed devices driver record ocs1 --out ocs1.txt --source "own S320, lab 4"
 def record(
     call: Call,
     device: Annotated[str, typer.Argument(metavar="DEVICE", help="A device of the inventory.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The transcript; the file must not exist.")],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Where the device comes from.")] = "",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The transcript; the file must not exist.")
+    ],
+    source: Annotated[
+        str, typer.Option("--source", metavar="TEXT", help="Where the device comes from.")
+    ] = "",
 ) -> Result:
     from conformance.transcript import Recorder
     from drivers.link.recorder import listening
@@ -104,12 +129,16 @@ def record(
         asked, identity = call._run(_ask(open_device(config)))
     whose = source or ("emulated device" if emulated else "own device")
     text = recorder.text(
-        f"{whose}; {identity}; driver {config.driver}; credentials masked", "constructed" if emulated else "REAL", asked
+        f"{whose}; {identity}; driver {config.driver}; credentials masked",
+        "constructed" if emulated else "REAL",
+        asked,
     )
     write(out, text)
     grade = " (recorded from an emulator, so not evidence: grade constructed)" if emulated else ""
     message = f"{out}: {counted(recorder.exchanges, 'question')}{grade}"
-    return Result({"file": str(out), "questions": recorder.exchanges, "asked": list(asked)}, message)
+    return Result(
+        {"file": str(out), "questions": recorder.exchanges, "asked": list(asked)}, message
+    )
 
 
 @verb(
@@ -121,8 +150,14 @@ def record(
 def replay(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The transcript.")],
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="TCP port; 0: any free one.")] = 0,
-    seconds: Annotated[float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Stop after this many seconds.")] = None,
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="TCP port; 0: any free one."),
+    ] = 0,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="S", min=0.1, help="Stop after this many seconds."),
+    ] = None,
 ) -> Result:
     import asyncio
 
@@ -140,17 +175,23 @@ def replay(
                 call.note(note + ("" if seconds else "; Ctrl-C stops it"))
                 await asyncio.sleep(seconds if seconds is not None else 1e9)
         except OSError as error:
-            raise Missing(f"port {port}: {error.strerror}", hint="choose another; --port 0 takes any free one") from error
+            raise Missing(
+                f"port {port}: {error.strerror}", hint="choose another; --port 0 takes any free one"
+            ) from error
 
     try:
         asyncio.run(serve())
     except KeyboardInterrupt:
         pass
-    return Result({"asked": list(device.asked)}, f"{counted(len(device.asked), 'question')} answered")
+    return Result(
+        {"asked": list(device.asked)}, f"{counted(len(device.asked), 'question')} answered"
+    )
 
 
 async def _ask(device: CircuitSwitch) -> tuple[list[str], str]:
-    """Send every query that changes nothing. Returns the names of the queries, and the identity of the device."""
+    """Send every query that changes nothing. Returns the names of the queries, and the identity of
+    the device.
+    """
     from drivers.api import Persistence, PortControl, PowerMeter
     from optics import Port, TestbedError
 

@@ -12,7 +12,9 @@ from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
 BAR = 24
 """Width of a terminal bar, characters."""
 NOTABLE_DB = 1.0
-"""A circuit that loses this much more than expected is marked: a dirty connector costs about as much."""
+"""A circuit that loses this much more than expected is marked: a dirty connector costs about as
+much.
+"""
 _PLOT, _ROW, _TOP = 420, 22, 64
 _LEAST_LABEL, _LETTER = 120, 7.2  # px; about the width of a sans-serif letter of 12 px
 _LOST, _FINE, _MORE, _AXIS = "#b3261e", "#2f6f9f", "#d98200", "#666666"
@@ -23,11 +25,20 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def table(report: PowerReport, colour: bool, *, unicode: bool = True) -> list[str]:
-    """One line per circuit: power in and out, measured and expected loss, and a bar of the measured loss with a mark at the
-    expected one."""
+    """One line per circuit: power in and out, measured and expected loss, and a bar of the measured
+    loss with a mark at the expected one."""
     longest = max([1.0, *(max(c.loss_db or 0.0, c.expected_db) for c in report.circuits)])
     rows: list[Sequence[str]] = [
-        ("circuit", "in dBm", "out dBm", "loss dB", "expected", "diff", "margin", f"0{longest:>{BAR - 1}.1f} dB")
+        (
+            "circuit",
+            "in dBm",
+            "out dBm",
+            "loss dB",
+            "expected",
+            "diff",
+            "margin",
+            f"0{longest:>{BAR - 1}.1f} dB",
+        )
     ]
     for c in report.circuits:
         figures = (c.in_dbm, c.out_dbm, c.loss_db, c.expected_db)
@@ -49,22 +60,42 @@ def _bar(c: CircuitLight, longest: float, unicode: bool) -> str:
     if c.lost:
         return "dark"
     full, mark = ("█", "┃") if unicode else ("#", "|")
-    cells = [full if c.loss_db is not None and (at + 0.5) / BAR * longest <= c.loss_db else " " for at in range(BAR)]
+    cells = [
+        full if c.loss_db is not None and (at + 0.5) / BAR * longest <= c.loss_db else " "
+        for at in range(BAR)
+    ]
     cells[min(BAR - 1, int(c.expected_db / longest * BAR))] = mark
     return "".join(cells)
 
 
 def history(changes: Sequence[LossChange], colour: bool) -> list[str]:
     """One line per circuit and direction: the change of its loss since the first measurement."""
-    rows: list[Sequence[str]] = [("circuit", "readings", "since", "first dB", "latest", "change", "")]
+    rows: list[Sequence[str]] = [
+        ("circuit", "readings", "since", "first dB", "latest", "change", "")
+    ]
     for c in changes:
         since = datetime.fromtimestamp(c.since).strftime("%Y-%m-%d %H:%M")
         rows.append(
-            (c.circuit, str(c.measurements), since, f"{c.first_db:.2f}", f"{c.latest_db:.2f}", f"{c.change_db:+.2f}", reported(c))
+            (
+                c.circuit,
+                str(c.measurements),
+                since,
+                f"{c.first_db:.2f}",
+                f"{c.latest_db:.2f}",
+                f"{c.change_db:+.2f}",
+                reported(c),
+            )
         )
     lines = [f"  {line}" for line in columns(rows)]
     tones = [None, *("red" if c.certain else "yellow" if c.beyond else None for c in changes)]
-    return [paint(line, tone, colour) if tone else line for line, tone in zip(lines, tones, strict=True)] if changes else []
+    return (
+        [
+            paint(line, tone, colour) if tone else line
+            for line, tone in zip(lines, tones, strict=True)
+        ]
+        if changes
+        else []
+    )
 
 
 def reported(c: LossChange) -> str:
@@ -77,7 +108,9 @@ def reported(c: LossChange) -> str:
 
 
 def svg(report: PowerReport) -> str:
-    """The losses as a self-contained bar chart, with a tick at the expected loss, and `dark` for circuits without light."""
+    """The losses as a self-contained bar chart, with a tick at the expected loss, and `dark` for
+    circuits without light.
+    """
     rows = report.circuits
     longest = max([1.0, *(max(c.loss_db or 0.0, c.expected_db) for c in rows)]) * 1.05
     left = int(max([_LEAST_LABEL, *(_LETTER * len(c.circuit) + 26 for c in rows)]))
@@ -93,18 +126,28 @@ def svg(report: PowerReport) -> str:
     bottom = _TOP + _ROW * len(rows)
     for k in range(int(longest / step) + 1):
         x = left + k * step / longest * _PLOT
-        parts.append(f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" fill="{_AXIS}" text-anchor="middle">{k * step:g}</text>')
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{bottom + 18}" fill="{_AXIS}" text-anchor="middle">{k * step:g}</text>'
+        )
     parts.append(f'<text x="{left + _PLOT + 12}" y="{bottom + 18}" fill="{_AXIS}">dB</text>')
     for index, c in enumerate(rows):
         y = _TOP + index * _ROW
-        parts.append(f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{escape(c.circuit)}</text>')
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{escape(c.circuit)}</text>'
+        )
         if c.loss_db is not None:
             over = (c.difference_db or 0.0) > NOTABLE_DB + c.meter_db
             length = max(c.loss_db, 0.0) / longest * _PLOT
-            parts.append(f'<rect x="{left}" y="{y + 3}" width="{length:.1f}" height="14" fill="{_MORE if over else _FINE}"/>')
+            parts.append(
+                f'<rect x="{left}" y="{y + 3}" width="{length:.1f}" height="14" fill="{_MORE if over else _FINE}"/>'
+            )
         x = left + c.expected_db / longest * _PLOT
-        parts.append(f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 20}" stroke="black" stroke-width="2"/>')
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 20}" stroke="black" stroke-width="2"/>'
+        )
         if c.lost:
             text, tone = "dark", _LOST
         elif c.out_dbm is None:
@@ -112,5 +155,7 @@ def svg(report: PowerReport) -> str:
         else:
             text, tone = f"{c.out_dbm:.1f} dBm, margin {_number(c.margin_db, '+.1f')} dB", "black"
             text += f", attenuated {c.attenuation_db:.1f} dB" if c.attenuation_db else ""
-        parts.append(f'<text x="{left + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(text)}</text>')
+        parts.append(
+            f'<text x="{left + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(text)}</text>'
+        )
     return "\n".join([*parts, "</svg>", ""])

@@ -1,4 +1,6 @@
-"""The verbs of `testbed` in groups, each with its module, and `testbed --help`, which imports none of these modules, nor typer."""
+"""The verbs of `testbed` in groups, each with its module, and `testbed --help`, which imports none
+of these modules, nor typer.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,13 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "examples": ("installed", "List and copy the examples; print schemas of files."),
     },
 }
-"""The verbs in the order of `testbed --help`: of each its module, of this package unless it names another, and what it does."""
+"""The verbs in the order of `testbed --help`: of each its module, of this package unless it names
+another, and what it does.
+"""
 
-VERBS: Mapping[str, tuple[str, str]] = {verb: found for verbs in GROUPS.values() for verb, found in verbs.items()}
+VERBS: Mapping[str, tuple[str, str]] = {
+    verb: found for verbs in GROUPS.values() for verb, found in verbs.items()
+}
 
 COMMON_OPTIONS: Mapping[str, tuple[str, str]] = {
     "inventory": ("-i, --inventory DIR", "Lab to use, a directory."),
@@ -96,9 +102,16 @@ def added(group: str) -> Iterator[Any]:
 
 def help_text() -> str:
     """What `testbed --help` prints."""
-    sections = {heading: {verb: summary for verb, (_, summary) in verbs.items()} for heading, verbs in GROUPS.items()}
+    sections = {
+        heading: {verb: summary for verb, (_, summary) in verbs.items()}
+        for heading, verbs in GROUPS.items()
+    }
     sections["Options"] = {**dict(COMMON_OPTIONS.values()), **_OF_TESTBED}
-    return _HEAD + "".join(_section(heading, rows) for heading, rows in sections.items()) + _TAIL.rstrip("\n")
+    return (
+        _HEAD
+        + "".join(_section(heading, rows) for heading, rows in sections.items())
+        + _TAIL.rstrip("\n")
+    )
 
 
 def _section(heading: str, rows: Mapping[str, str]) -> str:

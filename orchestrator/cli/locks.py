@@ -1,4 +1,6 @@
-"""`testbed lock` and `testbed tagout`: locks and reservations, and tags that keep light off while people work in the rack."""
+"""`testbed lock` and `testbed tagout`: locks and reservations, and tags that keep light off while
+people work in the rack.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,23 @@ if TYPE_CHECKING:
 def _reason(text: str) -> str:
     if not text.isprintable() or len(text) > MOST_CHARACTERS:
         raise Usage(
-            f"--reason: must be one line of printable text, at most {MOST_CHARACTERS} characters", hint='--reason "hands in rack"'
+            f"--reason: must be one line of printable text, at most {MOST_CHARACTERS} characters",
+            hint='--reason "hands in rack"',
         )
     return text
 
 
 MOST_CHARACTERS = 500
 """Characters of a reason, which is shown in tables, status and error messages."""
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown to others.", callback=_reason)]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why; shown to others.", callback=_reason)
+]
 Steal = Annotated[
-    bool, typer.Option("--steal", help="Allow another owner's, by its exact ID; needs --reason and is logged in the audit.")
+    bool,
+    typer.Option(
+        "--steal",
+        help="Allow another owner's, by its exact ID; needs --reason and is logged in the audit.",
+    ),
 ]
 Names = list[str] | None
 AUDITED = 20
@@ -78,8 +87,12 @@ def _table(live: Sequence[Lock]) -> str:
             if lock.for_s is not None
             else "released"
         )
-        state = lock.state + (f" after {lock.after}" if lock.after and lock.state == "waiting" else "")
-        rows.append((lock.id, state, lock.kind, by, clock(lock.since), until, str(lock.scope), lock.reason))
+        state = lock.state + (
+            f" after {lock.after}" if lock.after and lock.state == "waiting" else ""
+        )
+        rows.append(
+            (lock.id, state, lock.kind, by, clock(lock.since), until, str(lock.scope), lock.reason)
+        )
     return "\n".join(columns(rows))
 
 
@@ -106,7 +119,9 @@ testbed lock audit --last 200
 )
 def audit(
     call: Call,
-    last: Annotated[int, typer.Option("--last", metavar="N", min=1, max=10000, help="How many records.")] = AUDITED,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, max=10000, help="How many records.")
+    ] = AUDITED,
 ) -> Result:
     from orchestrator.cli.text import columns, when
     from orchestrator.results import to_json
@@ -135,20 +150,36 @@ testbed lock reserve --for 30m --reason "upgrade" --after 3f9a1c   the whole lab
 )
 def reserve(
     call: Call,
-    hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and the ports their fibres lead to.")] = None,
-    ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
-    device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.")] = "",
+    hosts: Annotated[
+        Names,
+        typer.Option("--hosts", metavar="HOSTS", help="Hosts and the ports their fibres lead to."),
+    ] = None,
+    ports: Annotated[
+        Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")
+    ] = None,
+    device: Annotated[
+        Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")
+    ] = None,
+    for_: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.")
+    ] = "",
     reason: Reason = "",
-    after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Start when that lock ends.")] = "",
-    queue: Annotated[bool, typer.Option("--queue", help="Join the queue if others hold any of it.")] = False,
+    after: Annotated[
+        str, typer.Option("--after", metavar="LOCK", help="Start when that lock ends.")
+    ] = "",
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Join the queue if others hold any of it.")
+    ] = False,
 ) -> Result:
     from orchestrator.store.lock_queue import clock
     from orchestrator.store.scope import read_scope
 
     if not for_ or not reason:
         missing = "--for" if not for_ else "--reason"
-        raise Usage(f"lock reserve: {missing} is missing", hint='testbed lock reserve --for 2h --reason "..."')
+        raise Usage(
+            f"lock reserve: {missing} is missing",
+            hint='testbed lock reserve --for 2h --reason "..."',
+        )
     for_s = seconds("--for", for_, "2h")
     with _locks(call) as (lab, locks):
         scope = read_scope(lab, hosts or (), ports or (), device or ())
@@ -157,8 +188,13 @@ def reserve(
     if made.state == "active":
         text = f"Reserved {made.scope} until {clock(made.expires or 0.0)}   lock {made.id}"
     else:
-        text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(f"  behind {one} [lock {one.id}]" for one in ahead)
-    data: dict[str, Json] = {"lock": _data(made), "behind": cast("Json", [_data(one) for one in ahead])}
+        text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(
+            f"  behind {one} [lock {one.id}]" for one in ahead
+        )
+    data: dict[str, Json] = {
+        "lock": _data(made),
+        "behind": cast("Json", [_data(one) for one in ahead]),
+    }
     return Result(data, text, hint=f"testbed lock release {made.id}")
 
 
@@ -178,9 +214,13 @@ reject every run of this store as outdated: they will accept the next one. First
 )
 def release(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="LOCK", help="The complete ID.", autocompletion=lock_ids)] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="LOCK", help="The complete ID.", autocompletion=lock_ids)
+    ] = "",
     steal: Steal = False,
-    hosts: Annotated[bool, typer.Option("--hosts", help="Make hosts accept runs of this store again.")] = False,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Make hosts accept runs of this store again.")
+    ] = False,
     reason: Reason = "",
 ) -> Result:
     from optics.errors import Locked, Missing
@@ -190,25 +230,43 @@ def release(
     if hosts:
         return _take_hosts(call, reason)
     if steal and not reason:
-        raise Usage("lock release: --steal needs a --reason", hint=f'testbed lock release {name} --steal --reason "..."')
+        raise Usage(
+            "lock release: --steal needs a --reason",
+            hint=f'testbed lock release {name} --steal --reason "..."',
+        )
     with _locks(call) as (_, locks):
         found = next((one for one in locks.listed() if one.id == name), None)
         if found is None:
             ended = locks.get(name)
-            how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there is no such ID"
+            how = (
+                f"it {ended.state if ended.state != 'died' else 'ended with its process'}"
+                if ended
+                else "there is no such ID"
+            )
             raise Missing(f"lock {name} is neither held nor queued: {how}", hint="testbed lock")
-        owned = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
+        owned = found.owner == locks.who.owner and (
+            found.kind == "reservation" or found.state == "waiting"
+        )
         if not owned and not steal:
-            whose = "held by a running command" if found.owner == locks.who.owner else f"owned by {found.owner}"
+            whose = (
+                "held by a running command"
+                if found.owner == locks.who.owner
+                else f"owned by {found.owner}"
+            )
             raise Locked(
-                f"lock {name} is {whose}: {found}", hint=f'ask {found.user}, or: testbed lock release {name} --steal --reason "..."'
+                f"lock {name} is {whose}: {found}",
+                hint=f'ask {found.user}, or: testbed lock release {name} --steal --reason "..."',
             )
         taken = locks.steal(name, reason) if steal else locks.release(name, reason)
         if taken is None:
             raise Missing(f"lock {name} has ended in the meantime", hint="testbed lock")
     text = f"{'Stolen from' if steal else 'Released by'} {taken}"
     running = steal and taken.kind == "run" and taken.state == "active"
-    hint = f"process {taken.pid} on {taken.host} may still finish its current step; check with testbed status" if running else ""
+    hint = (
+        f"process {taken.pid} on {taken.host} may still finish its current step; check with testbed status"
+        if running
+        else ""
+    )
     return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
 
 
@@ -227,7 +285,12 @@ testbed tagout remove 9c02d1 --steal --reason "..."    another owner's, by ID
 )
 def tagout(
     call: Call,
-    subject: Annotated[str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", autocompletion=taggable)] = "",
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SUBJECT|list|remove]", help="What to tag.", autocompletion=taggable
+        ),
+    ] = "",
     name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.")] = "",
     reason: Reason = "",
     steal: Steal = False,
@@ -238,10 +301,16 @@ def tagout(
         if not name:
             raise Usage("tagout remove: nothing to remove is given", hint="testbed tagout list")
         if steal and not reason:
-            raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
+            raise Usage(
+                "tagout: --steal needs a --reason",
+                hint=f'testbed tagout remove {name} --steal --reason "..."',
+            )
         return _untag(call, name, steal, reason)
     if name or steal or not reason:
-        raise Usage("tagout: --reason is missing" if not reason else "tagout: unexpected arguments", hint="testbed tagout --help")
+        raise Usage(
+            "tagout: --reason is missing" if not reason else "tagout: unexpected arguments",
+            hint="testbed tagout --help",
+        )
     return _tag(call, subject, reason)
 
 
@@ -249,7 +318,10 @@ def _take_hosts(call: Call, reason: str) -> Result:
     from orchestrator.verbs.fencing import take_hosts
 
     if not reason:
-        raise Usage("lock release: --hosts needs a --reason", hint='testbed lock release --hosts --reason "..."')
+        raise Usage(
+            "lock release: --hosts needs a --reason",
+            hint='testbed lock release --hosts --reason "..."',
+        )
     report = call.work(take_hosts, reason)
     text = "No host rejects runs of this store"
     if report.hosts:
@@ -275,10 +347,23 @@ def _tag(call: Call, subject: str, reason: str) -> Result:
     with _locks(call) as (lab, locks):
         place = place_of(subject, lab)
         made = Tagouts(locks.store, locks.lab, locks.who).set(subject, reason)
-        existing = of_ports(lab, place.ports) | Scope(frozenset(p.host for p in place.host_ports), devices=place.devices)
-        busy = [one for one in locks.listed() if one.kind == "run" and one.state == "active" and one.scope.overlaps(existing)]
-    hint = f"do not work there until this run has ended: {busy[0]}" if busy else f"testbed tagout remove {made.id}"
-    data: dict[str, Json] = {"tagout": to_json(made), "busy": cast("Json", [_data(one) for one in busy])}
+        existing = of_ports(lab, place.ports) | Scope(
+            frozenset(p.host for p in place.host_ports), devices=place.devices
+        )
+        busy = [
+            one
+            for one in locks.listed()
+            if one.kind == "run" and one.state == "active" and one.scope.overlaps(existing)
+        ]
+    hint = (
+        f"do not work there until this run has ended: {busy[0]}"
+        if busy
+        else f"testbed tagout remove {made.id}"
+    )
+    data: dict[str, Json] = {
+        "tagout": to_json(made),
+        "busy": cast("Json", [_data(one) for one in busy]),
+    }
     return Result(data, f"{made}", hint=hint)
 
 

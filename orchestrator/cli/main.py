@@ -1,4 +1,6 @@
-"""The command `testbed`: build the app, run one verb, print its result or error, exit with its exit code."""
+"""The command `testbed`: build the app, run one verb, print its result or error, exit with its exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from typer.main import get_command
 
 from optics.errors import BadFile, HandsNeeded, TestbedError
 from optics.plain import did_you_mean, indented, json_safe, printable
-from orchestrator.cli.call import API, AsJson, Inventory, NoColor, Owner, Result, Timeout, Version, Yes
+from orchestrator.cli.call import (
+    API,
+    AsJson,
+    Inventory,
+    NoColor,
+    Owner,
+    Result,
+    Timeout,
+    Version,
+    Yes,
+)
 from orchestrator.cli.groups import ALL, Root, first_word
 from orchestrator.cli.listing import VERBS
 from orchestrator.cli.pages import with_pages
@@ -49,17 +61,20 @@ def named(argv: Sequence[str]) -> str:
 
 
 def app(only: str | None = None) -> typer.Typer:
-    """Build the app, with the verb `only` alone if there is one of this name: building all takes 0.1 s, and a run uses one.
+    """Build the app, with the verb `only` alone if there is one of this name: building all takes
+    0.1 s, and a run uses one.
 
-    only: empty for none, if only their list is asked for. The modules of the verbs are cheap to import; what they need is imported
-    when they run.
+    only: empty for none, if only their list is asked for. The modules of the verbs are cheap to
+    import; what they need is imported when they run.
     """
     from importlib import import_module
 
     verbs = [] if only == "" else [verb for verb in VERBS if verb == only] or list(VERBS)
     modules = dict.fromkeys(VERBS[verb][0] for verb in verbs)
     # Rich help costs about 100 ms per start; plain help is the same text.
-    root = typer.Typer(name="testbed", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
+    root = typer.Typer(
+        name="testbed", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False
+    )
 
     @root.callback(cls=Root, invoke_without_command=True)
     def options(
@@ -72,7 +87,14 @@ def app(only: str | None = None) -> typer.Typer:
         owner: Owner = None,
         version: Version = False,
     ) -> Result | None:
-        given = {"inventory": inventory, "json": json, "no_color": no_color, "yes": yes, "timeout": timeout, "owner": owner}
+        given = {
+            "inventory": inventory,
+            "json": json,
+            "no_color": no_color,
+            "yes": yes,
+            "timeout": timeout,
+            "owner": owner,
+        }
         ctx.obj = {**(ctx.obj or {}), **given}
         if version:
             from orchestrator.cli.installed import versions
@@ -103,9 +125,25 @@ def envelope(result: Result) -> str:
 def failure(error: BaseException) -> Result:
     """Turn any error into a result."""
     if isinstance(error, BadFile):
-        return Result({"problems": list(error.problems)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
+        return Result(
+            {"problems": list(error.problems)},
+            "",
+            error.code,
+            error.exit_code,
+            str(error),
+            error.hint,
+            ok=False,
+        )
     if isinstance(error, HandsNeeded):
-        return Result({"left": list(error.left)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
+        return Result(
+            {"left": list(error.left)},
+            "",
+            error.code,
+            error.exit_code,
+            str(error),
+            error.hint,
+            ok=False,
+        )
     if isinstance(error, TestbedError):
         return Result({}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
@@ -118,21 +156,32 @@ def failure(error: BaseException) -> Result:
             "testbed status shows the state of the lab, testbed run list what was done",
             ok=False,
         )
-    if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
+    # typer's own usage errors; their class has moved between its versions
+    if hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         hint = f"{context.command_path} --help" if context is not None else "testbed --help"
         return Result({}, "", "E-USAGE", 2, _reworded(error.format_message()), hint, ok=False)
-    return Result({}, "", "E-UNEXPECTED", 1, f"{type(error).__name__}: {error}", _traceback(error), ok=False)
+    return Result(
+        {}, "", "E-UNEXPECTED", 1, f"{type(error).__name__}: {error}", _traceback(error), ok=False
+    )
 
 
 def _reworded(message: str) -> str:
-    """A usage error of typer; of a value that is none of those accepted, in the words of `shared.one_of`."""
+    """A usage error of typer; of a value that is none of those accepted, in the words of
+    `shared.one_of`.
+    """
     import re
 
-    found = re.fullmatch(r"(?s)Invalid value for '(.*)': Value error, '(.*)' is not one of (.*)\.", message)
+    found = re.fullmatch(
+        r"(?s)Invalid value for '(.*)': Value error, '(.*)' is not one of (.*)\.", message
+    )
     if found is None:
         return message
-    name, value, known = found[1].partition("' / '")[0], found[2], re.findall(r"'([^']+)'", found[3])
+    name, value, known = (
+        found[1].partition("' / '")[0],
+        found[2],
+        re.findall(r"'([^']+)'", found[3]),
+    )
     return f"{f'{name} ' if name.startswith('-') else ''}{value}: not one of {', '.join(known)}{did_you_mean(value, known)}"
 
 
@@ -145,7 +194,9 @@ def _traceback(error: BaseException) -> str:
     if os.environ.get("TESTBED_DEBUG"):
         print(lines, file=sys.stderr)
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="testbed-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="testbed-crash-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
             file.write(lines)
     except OSError:
         return "run again with TESTBED_DEBUG=1 for the traceback"
@@ -164,7 +215,8 @@ def run(argv: Sequence[str]) -> int:
             standalone_mode=False,
             obj={ALL: whole_help},
         )
-        if isinstance(outcome, int):  # typer's Exit: --help, completion, or its own handling of Ctrl-C
+        # typer's Exit: --help, completion, or its own handling of Ctrl-C
+        if isinstance(outcome, int):
             if outcome != 130:
                 return int(outcome)
             result = failure(KeyboardInterrupt())
@@ -175,7 +227,12 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and not isinstance(error, TestbedError) and error.errno in LOST_OUTPUT and not error.filename:
+        if (
+            isinstance(error, OSError)
+            and not isinstance(error, TestbedError)
+            and error.errno in LOST_OUTPUT
+            and not error.filename
+        ):
             raise
         result = failure(error)
     try:
@@ -237,8 +294,10 @@ def _unwritable(error: OSError) -> int:
 
 def main() -> None:
     """Entry point of the `testbed` script."""
-    os.umask(0o077)  # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
-    gc.set_threshold(50_000, 20, 20)  # in a short-lived process, collections during the imports cost more than they free
+    # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
+    os.umask(0o077)
+    # in a short-lived process, collections during the imports cost more than they free
+    gc.set_threshold(50_000, 20, 20)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -249,8 +308,10 @@ def main() -> None:
         code = 0
     except OSError as error:
         code = _unwritable(error)
-    if "duckdb" not in sys.modules:  # its binding reports what was not collected as leaks, on stderr
-        gc.freeze()  # the final collections would take 0.1 s and free nothing that the exit does not
+    # its binding reports what was not collected as leaks, on stderr
+    if "duckdb" not in sys.modules:
+        # the final collections would take 0.1 s and free nothing that the exit does not
+        gc.freeze()
     sys.exit(code)
 
 

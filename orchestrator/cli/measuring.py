@@ -1,4 +1,6 @@
-"""Shared by `experiment compare` and `experiment reproduce`: a tenant's verbs, and the end of a record with its page."""
+"""Shared by `experiment compare` and `experiment reproduce`: a tenant's verbs, and the end of a
+record with its page.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Tenant:
         kind, lines = module_of(extension, "service").KIND, []
         for options in arm_services()[extension].options(how):
             found = begun(self._call, kind, options)
-            lines.append(found.message if isinstance(found, ServiceNote) else getattr(found, "last", ""))
+            lines.append(
+                found.message if isinstance(found, ServiceNote) else getattr(found, "last", "")
+            )
         return [text for text in lines if text]
 
     def end(self, extension: str) -> None:
@@ -70,34 +74,47 @@ class Tenant:
 
 
 def progress_of(kept: ComparisonRecord) -> str:
-    """How many measurements there are: `4 of 6 measurements`; where their number is open, `4 measurements in 2 rounds`."""
+    """How many measurements there are: `4 of 6 measurements`; where their number is open,
+    `4 measurements in 2 rounds`.
+    """
     made = len(kept.slots) - len(kept.waiting)
     if "budget_s" not in kept.data:
         return f"{made} of {len(kept.slots)} measurements"
     states = [slot["state"] for slot in kept.slots]
-    other = "".join(f", {count} {state}" for state in ("void", "stalled") if (count := states.count(state)))
+    other = "".join(
+        f", {count} {state}" for state in ("void", "stalled") if (count := states.count(state))
+    )
     return f"{counted(made, 'measurement')} in {counted(kept.rounds, 'round')}{other}"
 
 
 @contextmanager
-def bounded(kept: ComparisonRecord, verbs: Mapping[str, Tenant], again: str, *, leaves: bool) -> Iterator[None]:
-    """Measure inside this block: what was measured is kept whatever ends it, and the message says so.
+def bounded(
+    kept: ComparisonRecord, verbs: Mapping[str, Tenant], again: str, *, leaves: bool
+) -> Iterator[None]:
+    """Measure inside this block: what was measured is kept whatever ends it, and the message says
+    so.
 
-    again: the command that continues. leaves: whether the lab is brought to the promised state also after an interrupt.
-    Raises: Interrupted; the errors of the block, with what became of the lab.
+    again: the command that continues. leaves: whether the lab is brought to the promised state also
+    after an interrupt. Raises: Interrupted; the errors of the block, with what became of the lab.
     """
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
         kept.data["left"] = ""
         kept.save()
-        state = f"the lab was left {left_text(kept, verbs)}" if leaves else "the lab was left as it was when stopped"
+        state = (
+            f"the lab was left {left_text(kept, verbs)}"
+            if leaves
+            else "the lab was left as it was when stopped"
+        )
         raise Interrupted(
             f"{kept.name}: interrupted; {progress_of(kept)} are saved; {state}",
             hint=f"to continue: {again}; to see the state of the lab: testbed status",
         ) from None
     except TestbedError as error:
-        left = "" if isinstance(error, HandsNeeded) else f"; the lab was left {left_text(kept, verbs)}"
+        left = (
+            "" if isinstance(error, HandsNeeded) else f"; the lab was left {left_text(kept, verbs)}"
+        )
         error.args = (f"{error}\n{kept.name}: {progress_of(kept)} are saved{left}",)
         error.hint = "; ".join(filter(None, (error.hint, f"to continue: {again}")))
         raise
@@ -129,9 +146,13 @@ def _measured(call: Call, kept: ComparisonRecord) -> tuple[ReportedRuns, Samples
     from orchestrator.views.report.samples import metric_samples
 
     with call.store() as store:
-        records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
+        records = [
+            r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None
+        ]
         campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
-    with ledger(list(campaign.journals.values()), (*questions.READ, "collective", "requests")) as book:
+    with ledger(
+        list(campaign.journals.values()), (*questions.READ, "collective", "requests")
+    ) as book:
         return campaign, metric_samples(book, kept.data)
 
 
@@ -149,5 +170,7 @@ def slowed_by(call: Call, kept: ComparisonRecord, slot: Mapping[str, Any]) -> Sl
     from orchestrator.views.report.samples import measured_slowed
 
     runs = {str(part["run"]) for parts in slot["jobs"].values() for part in parts}
-    with ledger([call.settings.run_dir(run) for run in sorted(runs)], ("iteration", "rank")) as book:
+    with ledger(
+        [call.settings.run_dir(run) for run in sorted(runs)], ("iteration", "rank")
+    ) as book:
         return measured_slowed(book, kept.data, slot)

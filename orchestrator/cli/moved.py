@@ -1,4 +1,6 @@
-"""Where verbs went that had another name, so that a command typed from memory is told its new place."""
+"""Where verbs went that had another name, so that a command typed from memory is told its new
+place.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,14 @@ MOVED: Mapping[str, str] = {
 
 
 def refuse_moved(argv: Sequence[str]) -> None:
-    """Raises: Usage - these words, a verb and what follows it, are a command that has another name now."""
+    """Raises: Usage - these words, a verb and what follows it, are a command that has another name
+    now.
+    """
     for old, new in MOVED.items():
         first, _, second = old.partition(" ")
         options = argv[1:] if argv[1:2] and argv[1].startswith("-") else ()
         if argv[:1] == [first] and (not second or second in (*argv[1:2], *options)):
-            raise Usage(f"`testbed {old}` is now `testbed {new}`", hint=f"testbed {new} --help" if " " in new else f"testbed {new}")
+            raise Usage(
+                f"`testbed {old}` is now `testbed {new}`",
+                hint=f"testbed {new} --help" if " " in new else f"testbed {new}",
+            )

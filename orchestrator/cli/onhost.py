@@ -1,4 +1,6 @@
-"""`testbed host exec` and `testbed host shell`: log in to a host with the SSH parameters of the inventory."""
+"""`testbed host exec` and `testbed host shell`: log in to a host with the SSH parameters of the
+inventory.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,27 @@ time limit. The exit code is 5 if the host cannot be reached.
 """,
 )
 def on_host(
-    call: Call, host: Name, command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")]
+    call: Call,
+    host: Name,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")
+    ],
 ) -> Result:
     from orchestrator.hosts.openssh import run
 
     settings = call.settings
     limit = None if settings.origins.get("timeout", "default") == "default" else settings.timeout_s
     code, out, err = run(_host(call, host), command, capture=call.json, timeout_s=limit)
-    data: dict[str, Json] = {"host": host, "command": [*command], "exit_code": code, "stdout": out, "stderr": err}
+    data: dict[str, Json] = {
+        "host": host,
+        "command": [*command],
+        "exit_code": code,
+        "stdout": out,
+        "stderr": err,
+    }
     if code:
-        text = f"{host}: the command exited with {code}" if call.json else ""  # else its own output says why
+        # else its own output says why
+        text = f"{host}: the command exited with {code}" if call.json else ""
         return Result(data, "", "E-COMMAND", code, text, ok=False)
     return Result(data)
 
@@ -71,6 +84,14 @@ def shell(call: Call, host: Name) -> Result:
     from orchestrator.hosts.openssh import run
 
     if call.json:
-        raise Usage("host shell: cannot be used with --json", hint="testbed host exec HOST --json -- COMMAND")
+        raise Usage(
+            "host shell: cannot be used with --json",
+            hint="testbed host exec HOST --json -- COMMAND",
+        )
     code, _, _ = run(_host(call, host), ())
-    return Result({"host": host, "exit_code": code}, exit_code=code, code="E-COMMAND" if code else "OK", ok=not code)
+    return Result(
+        {"host": host, "exit_code": code},
+        exit_code=code,
+        code="E-COMMAND" if code else "OK",
+        ok=not code,
+    )

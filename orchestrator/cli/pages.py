@@ -15,7 +15,8 @@ def examples_home() -> Path:
     import optical_testbed_home
     from optics.errors import Missing
 
-    if (optical_testbed_home.HOME / "examples" / "topoopt-12.json").is_file():  # run from its repository
+    # run from its repository
+    if (optical_testbed_home.HOME / "examples" / "topoopt-12.json").is_file():
         return optical_testbed_home.HOME
     try:
         installed = files("optical-testbed") or []
@@ -24,11 +25,16 @@ def examples_home() -> Path:
     for file in installed:
         if file.parts[-2:] == ("examples", "topoopt-12.json"):
             return Path(str(file.locate())).resolve().parents[1]
-    raise Missing("the examples are not installed", hint="pip install --force-reinstall --no-deps optical-testbed")
+    raise Missing(
+        "the examples are not installed",
+        hint="pip install --force-reinstall --no-deps optical-testbed",
+    )
 
 
 def with_pages(text: str) -> str:
-    """The text; a page of the documentation that is not below this directory is named by where it is installed."""
+    """The text; a page of the documentation that is not below this directory is named by where it
+    is installed.
+    """
     if ".md" not in text:
         return text
     from contextlib import suppress
@@ -36,7 +42,9 @@ def with_pages(text: str) -> str:
     import optical_testbed_home
 
     def place(page: re.Match[str]) -> str:
-        existing = (optical_testbed_home.HOME if page[0].startswith("extensions/") else home) / page[0]
+        existing = (
+            optical_testbed_home.HOME if page[0].startswith("extensions/") else home
+        ) / page[0]
         return page[0] if Path(page[0]).is_file() or not existing.parent.is_dir() else str(existing)
 
     with suppress(TestbedError):

@@ -1,4 +1,6 @@
-"""`testbed plan`: what `up` would change; `--prewire` has switches prepare it, `--rehearse` makes it on a twin of the lab."""
+"""`testbed plan`: what `up` would change; `--prewire` has switches prepare it, `--rehearse` makes
+it on a twin of the lab.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import typer
 
 from orchestrator.cli import rehearsing
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
-from orchestrator.cli.change import Adopt, Avoid, JobMode, PlanFile, Relabel, Topology, startable, wanted
+from orchestrator.cli.change import (
+    Adopt,
+    Avoid,
+    JobMode,
+    PlanFile,
+    Relabel,
+    Topology,
+    startable,
+    wanted,
+)
 from orchestrator.cli.shared import ExitCode, Wait, changed
 
 if TYPE_CHECKING:
@@ -24,16 +35,25 @@ TAKEN: Mapping[str, tuple[str, ...]] = {
     PREWIRE: ("--relabel", "--wait"),
     REHEARSE: ("--avoid", "--adopt", "--job", "--no-job", "--devices-only"),
 }
-"""The options that `plan` takes, alone, with `--prewire` and with `--rehearse`, beside its plan and those of all verbs."""
+"""The options that `plan` takes, alone, with `--prewire` and with `--rehearse`, beside its plan and
+those of all verbs.
+"""
 
 app = typer.Typer()
 
 
 def _only(mode: str, given: Mapping[str, Any]) -> None:
     """Raises: Usage - an option was given that this use of `plan` does not take."""
-    for option in (option for option, value in given.items() if value and option not in TAKEN[mode]):
-        uses = [f"testbed plan {one}".rstrip() for one, options in TAKEN.items() if option in options]
-        raise Usage(f"{f'plan {mode}'.rstrip()} does not take {option}", hint=f"{option} goes with {' and '.join(uses)}")
+    for option in (
+        option for option, value in given.items() if value and option not in TAKEN[mode]
+    ):
+        uses = [
+            f"testbed plan {one}".rstrip() for one, options in TAKEN.items() if option in options
+        ]
+        raise Usage(
+            f"{f'plan {mode}'.rstrip()} does not take {option}",
+            hint=f"{option} goes with {' and '.join(uses)}",
+        )
 
 
 @verb(
@@ -56,17 +76,30 @@ def plan(
     call: Call,
     file: PlanFile = None,
     topology: Topology = None,
-    rehearse: Annotated[bool, typer.Option(REHEARSE, help="Make the change on an emulated twin.")] = False,
-    prewire: Annotated[bool, typer.Option(PREWIRE, help="Let robotic switches prepare the plan.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Save the plan here.")] = None,
+    rehearse: Annotated[
+        bool, typer.Option(REHEARSE, help="Make the change on an emulated twin.")
+    ] = False,
+    prewire: Annotated[
+        bool, typer.Option(PREWIRE, help="Let robotic switches prepare the plan.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Save the plan here.")
+    ] = None,
     exit_code: ExitCode = False,
     avoid: Avoid = None,
     relabel: Relabel = False,
     adopt: Adopt = None,
-    job: Annotated[JobMode | None, typer.Option("--job", help="With --rehearse: as of `up`.")] = None,
-    no_job: Annotated[bool, typer.Option("--no-job", help="With --rehearse: do not launch the plan's job.")] = False,
+    job: Annotated[
+        JobMode | None, typer.Option("--job", help="With --rehearse: as of `up`.")
+    ] = None,
+    no_job: Annotated[
+        bool, typer.Option("--no-job", help="With --rehearse: do not launch the plan's job.")
+    ] = False,
     devices_only: Annotated[
-        bool, typer.Option("--devices-only", help="With --rehearse: a twin without hosts, which needs no root.")
+        bool,
+        typer.Option(
+            "--devices-only", help="With --rehearse: a twin without hosts, which needs no root."
+        ),
     ] = False,
     wait: Wait = None,
 ) -> Result:
@@ -75,7 +108,14 @@ def plan(
     if rehearse and prewire:
         raise Usage("plan: --rehearse and --prewire cannot be combined", hint="testbed plan --help")
     mode = REHEARSE if rehearse else PREWIRE if prewire else ""
-    given = {"--avoid": avoid, "--relabel": relabel, "--adopt": adopt, "--out": out, "--exit-code": exit_code, "--wait": wait}
+    given = {
+        "--avoid": avoid,
+        "--relabel": relabel,
+        "--adopt": adopt,
+        "--out": out,
+        "--exit-code": exit_code,
+        "--wait": wait,
+    }
     _only(mode, given | {"--job": job, "--no-job": no_job, "--devices-only": devices_only})
     call.verb = f"plan {mode}".rstrip()
     if prewire:
@@ -88,7 +128,9 @@ def plan(
     return _show(call, path, options, out, exit_code=exit_code)
 
 
-def _show(call: Call, path: Path, options: UpOptions, out: Path | None, *, exit_code: bool) -> Result:
+def _show(
+    call: Call, path: Path, options: UpOptions, out: Path | None, *, exit_code: bool
+) -> Result:
     from orchestrator.cli import render, saved
 
     report = call.work(engine.plan, path, options)
@@ -98,7 +140,11 @@ def _show(call: Call, path: Path, options: UpOptions, out: Path | None, *, exit_
         hint = f"testbed up --plan {out}"
     differs = exit_code and not report.nothing_to_do
     return Result(
-        report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
+        report.to_json(),
+        render.plan(report, call.colour),
+        "DIFFERENCES" if differs else "OK",
+        8 if differs else 0,
+        hint=hint,
     )
 
 
@@ -115,7 +161,11 @@ def _rehearse(call: Call, path: Path, options: UpOptions, *, devices_only: bool)
     report = rehearsing.rehearse(call, path, options, devices_only=devices_only)
     text = rehearsing.text(report, call)
     if not report.failed:
-        return Result(report.to_json(), text, hint=f"testbed up {rehearsing.reported(path, options)}")
+        return Result(
+            report.to_json(), text, hint=f"testbed up {rehearsing.reported(path, options)}"
+        )
     message = f"the change failed on the twin: {report.failed.splitlines()[0]}"
     hint = "mend what it names, or change the plan; nothing on the lab was touched"
-    return Result(report.to_json(), text, NotVerified.code, NotVerified.exit_code, message, hint, ok=False)
+    return Result(
+        report.to_json(), text, NotVerified.code, NotVerified.exit_code, message, hint, ok=False
+    )

@@ -18,7 +18,9 @@ Made = TypeVar("Made")
 
 @contextmanager
 def workers(count: int) -> Iterator[Workers | None]:
-    """So many processes; None for one: this process itself. Pieces that are not finished end with the context. Main thread only."""
+    """So many processes; None for one: this process itself. Pieces that are not finished end with
+    the context. Main thread only.
+    """
     import multiprocessing
     import signal
 
@@ -27,8 +29,11 @@ def workers(count: int) -> Iterator[Workers | None]:
         return
     spawn = multiprocessing.get_context("spawn")  # this process may have threads
     pipes = [spawn.Pipe() for _ in range(count)]
-    processes = [spawn.Process(target=_carry_out, args=(existing,), daemon=True) for _, existing in pipes]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which they inherit: what Ctrl-C means is decided here
+    processes = [
+        spawn.Process(target=_carry_out, args=(existing,), daemon=True) for _, existing in pipes
+    ]
+    # which they inherit: what Ctrl-C means is decided here
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for process, (_, existing) in zip(processes, pipes, strict=True):
             process.start()
@@ -46,7 +51,9 @@ def workers(count: int) -> Iterator[Workers | None]:
 
 
 class _Processes:
-    """A pipe for each process: nothing is shared, so whichever is killed, the others and this one do not wait for it."""
+    """A pipe for each process: nothing is shared, so whichever is killed, the others and this one
+    do not wait for it.
+    """
 
     def __init__(self, pipes: list[Connection]) -> None:
         self._idle, self._count = pipes, len(pipes)
@@ -65,7 +72,8 @@ class _Processes:
             if not handed:
                 return
             if handed[0] not in made:
-                made |= self._finished()  # also pieces of a call before, whose results nobody wanted
+                # also pieces of a call before, whose results nobody wanted
+                made |= self._finished()
                 continue
             value, error = made.pop(handed.popleft())
             if error is not None:

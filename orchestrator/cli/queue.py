@@ -73,7 +73,11 @@ def list_(
     with call.store() as store:
         view = queue_view(_command(call, store), ended=1_000_000 if all_ else ENDED)
     waits = view.mine and view.process is None
-    return Result(view.to_json(), text(view, explain=explain), hint="testbed service start queue" if waits else "")
+    return Result(
+        view.to_json(),
+        text(view, explain=explain),
+        hint="testbed service start queue" if waits else "",
+    )
 
 
 @verb(
@@ -94,11 +98,23 @@ given at most, then it is stopped with a checkpoint and its circuits are taken d
 def add(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A workload, or a plan with a job.")],
-    hosts: Annotated[int | None, typer.Option("--hosts", metavar="N", min=2, help="Hosts to use; default: the workload's.")] = None,
-    for_: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long it may run: 90s, 30m, 4h.")] = None,
-    preemptible: Annotated[bool, typer.Option("--preemptible", help="It may be stopped for a job that may not.")] = False,
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="How to design: testbed design methods.")] = "topoopt",
-    iterations: Annotated[int, typer.Option("--iterations", min=0, help="Iterations to do; 0: until its time is over.")] = 0,
+    hosts: Annotated[
+        int | None,
+        typer.Option("--hosts", metavar="N", min=2, help="Hosts to use; default: the workload's."),
+    ] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long it may run: 90s, 30m, 4h.")
+    ] = None,
+    preemptible: Annotated[
+        bool, typer.Option("--preemptible", help="It may be stopped for a job that may not.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="How to design: testbed design methods.")
+    ] = "topoopt",
+    iterations: Annotated[
+        int,
+        typer.Option("--iterations", min=0, help="Iterations to do; 0: until its time is over."),
+    ] = 0,
 ) -> Result:
     from optics import BadFile
     from optics.plain import counted, hours_text, reason
@@ -112,16 +128,34 @@ def add(
         )
     for_s = seconds("--for", for_, "4h")
     if file.suffix == ".fbuf":
-        hint = f"testbed design topoopt -w {file} -o plan.json, then testbed job queue add plan.json"
-        raise Usage(f"job queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint)
+        hint = (
+            f"testbed design topoopt -w {file} -o plan.json, then testbed job queue add plan.json"
+        )
+        raise Usage(
+            f"job queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint
+        )
     try:
         text = text_of(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{file}: {reason(error)}"], hint="examples/workloads/ has files to start from") from error
+        raise BadFile(
+            [f"{file}: {reason(error)}"], hint="examples/workloads/ has files to start from"
+        ) from error
     with call.store() as store, attentive(str(file)):
-        wanted = {"hosts": hosts, "for_s": for_s, "preemptible": preemptible, "method": method, "iterations": iterations}
+        wanted = {
+            "hosts": hosts,
+            "for_s": for_s,
+            "preemptible": preemptible,
+            "method": method,
+            "iterations": iterations,
+        }
         job = queue_add(_command(call, store), text, str(file), **wanted)  # type: ignore[arg-type]
-    data: dict[str, Json] = {"number": job.number, "name": job.name, "tenancy": job.tenancy, "count": job.count, "for_s": job.for_s}
+    data: dict[str, Json] = {
+        "number": job.number,
+        "name": job.name,
+        "tenancy": job.tenancy,
+        "count": job.count,
+        "for_s": job.for_s,
+    }
     hint = f"testbed service start queue, or take it out: testbed job queue drop {job.number}"
     data |= _serve_after(call, f"job {job} was added", hint)
     message = f"Job {job.number}: {job.name} on {counted(job.count, 'host')} for {hours_text(job.for_s)}, as {job.tenancy}"
@@ -134,7 +168,9 @@ def add(
     "Take a job out of the queue; one that runs is stopped with a checkpoint.",
     examples="testbed job queue drop 3",
 )
-def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, help="Its number.")]) -> Result:
+def drop(
+    call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, help="Its number.")]
+) -> Result:
     from orchestrator.store.locks import who
     from orchestrator.store.queue import drop as dropped
 
@@ -144,14 +180,21 @@ def drop(call: Call, number: Annotated[int, typer.Argument(metavar="N", min=1, h
     if job.state == "stopping" and job.user == call.settings.user:
         data |= _serve_after(call, f"job {job} is to be stopped", "testbed service start queue")
         return Result(data, f"Job {job.number} is being stopped", hint="testbed job queue list")
-    return Result(data, f"Job {job.number} is out of the queue" if job.state == "done" else f"Job {job.number} is being stopped")
+    return Result(
+        data,
+        f"Job {job.number} is out of the queue"
+        if job.state == "done"
+        else f"Job {job.number} is being stopped",
+    )
 
 
 def text(view: QueueView, *, explain: bool = False) -> str:
     """The queue as a table."""
     from orchestrator.cli.text import columns
 
-    served = f"served: {view.process}" if view.process is not None else "not served" if view.mine else ""
+    served = (
+        f"served: {view.process}" if view.process is not None else "not served" if view.mine else ""
+    )
     if not view.rows:
         return "No jobs in the queue"
     rows: list[tuple[str, ...]] = [("job", "name", "owner", "state", "hosts", "left", "since", "")]

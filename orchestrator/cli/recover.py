@@ -1,4 +1,6 @@
-"""The verbs that continue, undo, confirm or repeat a change: `resume`, `rollback`, `confirm`, `restore`."""
+"""The verbs that continue, undo, confirm or repeat a change: `resume`, `rollback`, `confirm`,
+`restore`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,12 @@ testbed resume last
 )
 def resume(
     call: Call,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs
+        ),
+    ],
     wait: Wait = None,
 ) -> Result:
     call.wait = wait
@@ -73,17 +80,25 @@ def confirm(
     call: Call,
     run: Run = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Do not confirm: wait, and roll the change back once it is overdue.")
+        bool,
+        typer.Option(
+            "--watch", help="Do not confirm: wait, and roll the change back once it is overdue."
+        ),
     ] = False,
 ) -> Result:
     if watch:
         seen = call.work(engine.watch, run)
-        how = {"confirmed": "was confirmed", "reverted": "was rolled back"}.get(seen.state, f"is no longer waiting ({seen.state})")
+        how = {"confirmed": "was confirmed", "reverted": "was rolled back"}.get(
+            seen.state, f"is no longer waiting ({seen.state})"
+        )
         return Result(seen.to_json(), f"Run {seen.of} {how}")
     report = call.work(engine.confirm, run)
     already = ", as before" if report.already else ""
     undo = call.here(f"testbed rollback {report.of}")
-    text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
+    text = [
+        *report.notes,
+        f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}",
+    ]
     return Result(report.to_json(), "\n".join(text))
 
 

@@ -19,26 +19,41 @@ BEGIN, END = "<!-- verbs: begin (generated) -->\n", "<!-- verbs: end -->\n"
 
 
 def _options(command: Any) -> str:
-    own = [p for p in command.params if p.param_type_name == "option" and p.name not in COMMON_OPTIONS]
+    own = [
+        p for p in command.params if p.param_type_name == "option" and p.name not in COMMON_OPTIONS
+    ]
     return ", ".join(f"`{max(param.opts, key=len)}`" for param in own)
 
 
 def _arguments(command: Any) -> str:
-    return "".join(f" {p.metavar or p.name.upper()}" for p in command.params if p.param_type_name == "argument")
+    return "".join(
+        f" {p.metavar or p.name.upper()}" for p in command.params if p.param_type_name == "argument"
+    )
 
 
 def _rows(command: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """The verb, or those of its family: command, purpose, options. Methods, which have the same options, are one row."""
+    """The verb, or those of its family: command, purpose, options. Methods, which have the same
+    options, are one row.
+    """
     if not hasattr(command, "commands"):
         yield f"`{path}{_arguments(command)}`", command.get_short_help_str(200), _options(command)
         return
-    verbs = {name: inner for name, inner in command.commands.items() if not hasattr(inner, "commands")}
+    verbs = {
+        name: inner for name, inner in command.commands.items() if not hasattr(inner, "commands")
+    }
     times = Counter(_options(inner) for inner in verbs.values())
-    methods = [name for name, inner in verbs.items() if times[_options(inner)] >= METHODS and _options(inner)]
+    methods = [
+        name
+        for name, inner in verbs.items()
+        if times[_options(inner)] >= METHODS and _options(inner)
+    ]
     if methods:
         purpose = " ".join(f"`{name}`: {verbs[name].get_short_help_str(200)}" for name in methods)
         yield f"`{path} METHOD`", purpose, _options(verbs[methods[0]])
-    for name, inner in [*verbs.items(), *((n, c) for n, c in command.commands.items() if n not in verbs)]:
+    for name, inner in [
+        *verbs.items(),
+        *((n, c) for n, c in command.commands.items() if n not in verbs),
+    ]:
         if name not in methods:
             yield from _rows(inner, f"{path} {name}")
 

@@ -1,4 +1,6 @@
-"""`testbed experiment report`: a page with figures about one run or several, each number with the query it comes from."""
+"""`testbed experiment report`: a page with figures about one run or several, each number with the
+query it comes from.
+"""
 
 from __future__ import annotations
 
@@ -49,24 +51,48 @@ def report(
     run: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN|CAMPAIGN]...", help="Run IDs, their last digits, `last`, `all`, or a campaign.", autocompletion=runs
+            metavar="[RUN|CAMPAIGN]...",
+            help="Run IDs, their last digits, `last`, `all`, or a campaign.",
+            autocompletion=runs,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the page here; default: next to the journal.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Write the page here; default: next to the journal."
+        ),
     ] = None,
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write every figure as PDF and SVG.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Write the tables of the journals as CSV.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Runs that began before this time.")] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="DIR", help="Write every figure as PDF and SVG."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Write the tables of the journals as CSV."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Runs that began before this time."),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")
+    ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="Only runs with this tag (testbed run note); may be repeated.")
+        list[str] | None,
+        typer.Option("--tag", help="Only runs with this tag (testbed run note); may be repeated."),
     ] = None,
 ) -> Result:
     with call.store() as store:
         campaign, others = _chosen(call, store, run or [], since, until, plan, tag or ())
-        more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
+        more = (
+            not run
+            and campaign.single
+            and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
+        )
     page_file = _place(call, campaign, out)
     for flag, folder in (("--figures", figures), ("--data", data)):
         if folder is not None:
@@ -76,7 +102,15 @@ def report(
     _save(made, page_file)
     drawn = _figures(made, figures)
     tables = _tables(campaign, made, data)
-    return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed experiment report all" if more else "")
+    return _result(
+        campaign,
+        made,
+        page_file,
+        drawn,
+        tables,
+        others=others,
+        hint="testbed experiment report all" if more else "",
+    )
 
 
 def _made(call: Call, campaign: ReportedRuns) -> Report:
@@ -121,7 +155,9 @@ def _chosen(
     begin, end = moment("--since", since), moment("--until", until)
     some = begin is not None or end is not None or plan is not None or bool(tags)
     if some and [word for word in run if word != "all"]:
-        raise Usage("experiment report: runs cannot be combined with --since, --until, --plan and --tag")
+        raise Usage(
+            "experiment report: runs cannot be combined with --since, --until, --plan and --tag"
+        )
     if some or list(run) == ["all"]:
         those = runs_with_tags(store, tags) if tags else None
         found = [
@@ -134,21 +170,41 @@ def _chosen(
             and (plan is None or r.plan_name == plan)
         ]
         if not found:
-            raise Usage("experiment report: no run that changed the lab matches", hint="testbed run list")
+            raise Usage(
+                "experiment report: no run that changed the lab matches", hint="testbed run list"
+            )
         found, others = _of_one_lab(call, found)
         lines = [
             f"{word} {value}"
-            for word, value in (("tag", ", ".join(tags)), ("plan", plan), ("since", since), ("until", until))
+            for word, value in (
+                ("tag", ", ".join(tags)),
+                ("plan", plan),
+                ("since", since),
+                ("until", until),
+            )
             if value
         ]
         return gather(found, store, settings, f"Campaign: {', '.join(lines) or 'all runs'}"), others
-    if len(run) == 1 and store.get(run[0]) is None and (path := record_file(settings, run[0])) is not None:
+    if (
+        len(run) == 1
+        and store.get(run[0]) is None
+        and (path := record_file(settings, run[0])) is not None
+    ):
         kept = read_record(path)
         runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
         records = [record for word in runs if (record := store.get(word)) is not None]
         if not records:
-            raise Usage(f"experiment report: {path}: none of its runs is in the store", hint="testbed run list")
-        return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept), ""
+            raise Usage(
+                f"experiment report: {path}: none of its runs is in the store",
+                hint="testbed run list",
+            )
+        return gather(
+            records,
+            store,
+            settings,
+            str(kept.get("title") or kept.get("name") or path.parent.name),
+            kept,
+        ), ""
     if not run:
         record, others = _newest(call, store)
         return gather([record], store, settings, record.id), others
@@ -158,18 +214,24 @@ def _chosen(
 
 
 def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
-    """The lab's newest run that brought a plan up, or tried to; else the newest. Raises: Missing - there are none."""
+    """The lab's newest run that brought a plan up, or tried to; else the newest. Raises: Missing -
+    there are none.
+    """
     from orchestrator.store.runs import named
     from orchestrator.store.verbs import verb_of
     from orchestrator.views.report.texts import was_up
 
     found, others = _of_one_lab(call, store.history(limit=0))
     lighting = [r for r in found if verb_of(r.verb).plan]
-    return next((r for r in lighting if was_up(r)), None) or next(iter(lighting or found), None) or named(store, "last"), others
+    return next((r for r in lighting if was_up(r)), None) or next(
+        iter(lighting or found), None
+    ) or named(store, "last"), others
 
 
 def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:
-    """The runs, newest first, of one lab: the inventory's, or the newest run's if it has none; and the other labs."""
+    """The runs, newest first, of one lab: the inventory's, or the newest run's if it has none; and
+    the other labs.
+    """
     from collections import Counter
 
     from optics import TestbedError
@@ -193,7 +255,9 @@ def _place(call: Call, campaign: ReportedRuns, out: Path | None) -> Path:
     if out is not None:
         path = out / "report.html" if out.is_dir() else out
     elif campaign.comparison:
-        path = call.settings.state_dir / "campaigns" / str(campaign.comparison["name"]) / "report.html"
+        path = (
+            call.settings.state_dir / "campaigns" / str(campaign.comparison["name"]) / "report.html"
+        )
     elif campaign.single:
         path = campaign.sources[0].folder / "report.html"
     else:
@@ -229,7 +293,11 @@ def _tables(campaign: ReportedRuns, made: Report, folder: Path | None) -> list[P
     if folder is None:
         return []
     with _writing("--data", folder):
-        paths = list(tables.export_tables([Recorded(path) for path in campaign.journals.values()], folder, "csv"))
+        paths = list(
+            tables.export_tables(
+                [Recorded(path) for path in campaign.journals.values()], folder, "csv"
+            )
+        )
         answers = folder / "answers.json"
         results = {name: answer.to_json() for name, answer in made.answers.items()}
         write_whole(answers, json.dumps(results, indent=1, ensure_ascii=False))
@@ -243,17 +311,27 @@ def _writing(flag: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Usage(
-            f"experiment report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}"
+            f"experiment report: {path} cannot be written: {error.strerror or error}",
+            hint=f"choose another {flag}",
         ) from error
 
 
 def _result(
-    campaign: ReportedRuns, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, others: str, hint: str
+    campaign: ReportedRuns,
+    made: Report,
+    page_file: Path,
+    drawn: list[Path],
+    tables: list[Path],
+    *,
+    others: str,
+    hint: str,
 ) -> Result:
     from orchestrator.results import Json, path_text
 
     runs = [source.record.id for source in campaign.sources]
-    lines = [f"Report: {path_text(page_file)}   {len(made.html) / 1e3:.0f} kB, {len(runs)} run{'s' * (len(runs) != 1)}"]
+    lines = [
+        f"Report: {path_text(page_file)}   {len(made.html) / 1e3:.0f} kB, {len(runs)} run{'s' * (len(runs) != 1)}"
+    ]
     lines += [f"  labs     {others}"] if others else []
     lines += [f"  figures  {len(drawn)} files in {path_text(drawn[0].parent)}"] if drawn else []
     lines += [f"  data     {len(tables)} files in {path_text(tables[0].parent)}"] if tables else []

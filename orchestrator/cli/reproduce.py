@@ -15,7 +15,15 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.installed import SCENARIO, scenarios
-from orchestrator.cli.measuring import Tenant, bounded, is_narrow, left_text, page_of, progress_of, slowed_by
+from orchestrator.cli.measuring import (
+    Tenant,
+    bounded,
+    is_narrow,
+    left_text,
+    page_of,
+    progress_of,
+    slowed_by,
+)
 from orchestrator.cli.shared import seconds
 from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS
 
@@ -54,30 +62,63 @@ with exit code 8 `claim holds, control does not`, `not shown`, `refuted` or `sta
 def reproduce(
     call: Call,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|FILE]", help="A scenario of --list, or a file.", autocompletion=_names)
+        str | None,
+        typer.Argument(
+            metavar="[NAME|FILE]", help="A scenario of --list, or a file.", autocompletion=_names
+        ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the scenarios that come with the program.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only read the scenario and its plans.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the scenarios that come with the program.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read the scenario and its plans.")
+    ] = False,
     repeats: Annotated[
-        int | None, typer.Option("--repeats", "-n", min=LEAST_ROUNDS, max=100, help="Rounds at least, instead of the scenario's.")
+        int | None,
+        typer.Option(
+            "--repeats",
+            "-n",
+            min=LEAST_ROUNDS,
+            max=100,
+            help="Rounds at least, instead of the scenario's.",
+        ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Begin no round after this time, instead of the scenario's: 30m.")
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Begin no round after this time, instead of the scenario's: 30m.",
+        ),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RECORD", help="Make the missing measurements of this one.")
+        str | None,
+        typer.Option(
+            "--resume", metavar="RECORD", help="Make the missing measurements of this one."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")
+    ] = None,
 ) -> Result:
     if list_:
         return _listed(call)
     if name is None:
-        raise Usage("experiment reproduce: a scenario is required", hint="testbed experiment reproduce --list")
+        raise Usage(
+            "experiment reproduce: a scenario is required",
+            hint="testbed experiment reproduce --list",
+        )
     scenario = read(_file(name))
     if resume is not None and (repeats is not None or budget is not None):
-        raise Usage("experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget")
+        raise Usage(
+            "experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget"
+        )
     scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
-    scenario = scenario if budget is None else replace(scenario, budget_s=seconds("--budget", budget, "30m"))
+    scenario = (
+        scenario
+        if budget is None
+        else replace(scenario, budget_s=seconds("--budget", budget, "30m"))
+    )
     kept = None if resume is None else _kept(call, scenario, resume)
     if scenario.lab is None:
         return _on_lab(call, scenario, kept, check, out)
@@ -86,11 +127,15 @@ def reproduce(
 
 
 def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
-    """The record that is to be continued. Raises: Usage - it is of another scenario, or of another version of this one."""
+    """The record that is to be continued. Raises: Usage - it is of another scenario, or of another
+    version of this one.
+    """
     from orchestrator.experiments.scenario.record import again, same_plans
 
     found = again(call.settings, word, "reproduce")
-    if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(found, scenario):
+    if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(
+        found, scenario
+    ):
         raise Usage(
             f"experiment reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name}",
             hint=f"start again: testbed experiment reproduce {scenario.name}",
@@ -108,7 +153,9 @@ def read(path: Path) -> Scenario:
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="testbed experiment reproduce --list") from error
+        raise BadFile(
+            [f"{path}: {reason(error)}"], hint="testbed experiment reproduce --list"
+        ) from error
     with attentive(str(path)):
         return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
 
@@ -125,14 +172,20 @@ def _file(word: str) -> Path:
     known = scenarios()
     if word not in known:
         raise Usage(
-            f"experiment reproduce: no scenario {word}{did_you_mean(word, known)}", hint="testbed experiment reproduce --list"
+            f"experiment reproduce: no scenario {word}{did_you_mean(word, known)}",
+            hint="testbed experiment reproduce --list",
         )
     return known[word]
 
 
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
-    from orchestrator.experiments.scenario.record import expected_duration_s, known, minutes, shipped
+    from orchestrator.experiments.scenario.record import (
+        expected_duration_s,
+        known,
+        minutes,
+        shipped,
+    )
 
     files = scenarios()
     found = {name: read(path) for name, path in files.items()}
@@ -146,7 +199,8 @@ def _listed(call: Call) -> Result:
             name,
             s.label,
             str(s.lab.hosts) if s.lab is not None else "any",
-            ("" if before[name].each_s is not None else "up to ") + minutes(expected_duration_s(s, before[name])),
+            ("" if before[name].each_s is not None else "up to ")
+            + minutes(expected_duration_s(s, before[name])),
             before[name].outcome + (" (shipped)" if before[name].shipped else "") or "-",
             before[name].day or "-",
             before[name].commit or "-",
@@ -155,18 +209,38 @@ def _listed(call: Call) -> Result:
         for name, s in found.items()
     ]
     data = [
-        {"name": n, "title": s.title, "label": s.label, "claim": s.claim, "source": [*s.source], "arms": [*s.arms]}
-        | {"hosts": s.lab.hosts if s.lab is not None else None, "seconds": expected_duration_s(s, before[n])}
-        | {"measured": before[n].each_s is not None, "outcome": before[n].outcome, "day": before[n].day}
+        {
+            "name": n,
+            "title": s.title,
+            "label": s.label,
+            "claim": s.claim,
+            "source": [*s.source],
+            "arms": [*s.arms],
+        }
+        | {
+            "hosts": s.lab.hosts if s.lab is not None else None,
+            "seconds": expected_duration_s(s, before[n]),
+        }
+        | {
+            "measured": before[n].each_s is not None,
+            "outcome": before[n].outcome,
+            "day": before[n].day,
+        }
         | {"commit": before[n].commit, "shipped": before[n].shipped}
         for n, s in found.items()
     ]
-    return Result({"scenarios": cast("Json", data)}, "\n".join(columns(rows)), hint="testbed experiment reproduce NAME")
+    return Result(
+        {"scenarios": cast("Json", data)},
+        "\n".join(columns(rows)),
+        hint="testbed experiment reproduce NAME",
+    )
 
 
 @contextmanager
 def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) -> Iterator[Call]:
-    """The call for the scenario's own lab, which is stopped at the end. Raises: Usage; Locked - another command uses it."""
+    """The call for the scenario's own lab, which is stopped at the end. Raises: Usage; Locked -
+    another command uses it.
+    """
     from optics.errors import Locked
     from orchestrator import emulated
     from orchestrator.experiments.scenario import lab
@@ -175,7 +249,8 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
 
     if call.inventory is not None:
         raise Usage(
-            f"experiment reproduce: {scenario.name} starts a lab of its own", hint="leave out --inventory, or give it `lab: any`"
+            f"experiment reproduce: {scenario.name} starts a lab of its own",
+            hint="leave out --inventory, or give it `lab: any`",
         )
     if check:
         with tempfile.TemporaryDirectory(prefix="testbed-scenario-") as name:
@@ -184,7 +259,10 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
     place = private_dir(call.settings.state_dir / "scenarios")
     with file_lock(place / f"{scenario.name}.lock") as own:
         if not own:
-            raise Locked(f"{scenario.name} is being reproduced by another command", hint="wait until it has ended")
+            raise Locked(
+                f"{scenario.name} is being reproduced by another command",
+                hint="wait until it has ended",
+            )
         inventory = lab.prepare_lab(place / scenario.name, wanted)
         try:
             yield replace(call, inventory=str(inventory))
@@ -192,11 +270,18 @@ def _own_lab(call: Call, scenario: Scenario, wanted: WantedLab, *, check: bool) 
             emulated.stop_emulated_lab(inventory)
 
 
-def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check: bool, out: Path | None) -> Result:
+def _on_lab(
+    call: Call, scenario: Scenario, kept: ComparisonRecord | None, check: bool, out: Path | None
+) -> Result:
     """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
     from orchestrator import emulated
     from orchestrator.experiments.scenario import lab as own
-    from orchestrator.experiments.scenario.record import begin_comparison, expected_duration_s, known, minutes
+    from orchestrator.experiments.scenario.record import (
+        begin_comparison,
+        expected_duration_s,
+        known,
+        minutes,
+    )
     from orchestrator.experiments.scenario.runner import Runner
     from orchestrator.experiments.scenario.surroundings import environment_fingerprint
     from orchestrator.session import load_lab
@@ -205,10 +290,16 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     if check:
         return _checked(lab, scenario)
     if scenario.lab is None:
-        call.confirm(f"Stop jobs and change the lab {lab.name} for {minutes(scenario.budget_s)} at most?")
+        call.confirm(
+            f"Stop jobs and change the lab {lab.name} for {minutes(scenario.budget_s)} at most?"
+        )
     before = known(call.settings, scenario)
     kept = kept or begin_comparison(
-        call.settings, lab, scenario, kind="reproduce", leave="before" if scenario.lab is None else "down"
+        call.settings,
+        lab,
+        scenario,
+        kind="reproduce",
+        leave="before" if scenario.lab is None else "down",
     )
 
     def report(text: str) -> None:
@@ -220,28 +311,46 @@ def _on_lab(call: Call, scenario: Scenario, kept: ComparisonRecord | None, check
     report(
         f"{kept.name}: {scenario.title}; {kept.data['least']} rounds take {text}; more until intervals are narrow, {most} at most"
     )
-    # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is whoever gave the command.
+    # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is
+    # whoever gave the command.
     many = scenario.lab is not None or len(scenario.tenants) > 1
-    verbs = {tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants}
+    verbs = {
+        tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants
+    }
     inventory = call.settings.inventory
     if emulated.is_emulated(inventory):
         emulated.start_emulated_lab(inventory)
     kept.data["environment"] = environment_fingerprint(lab)
     kept.save()
-    runner = Runner(kept, scenario, verbs, report, lambda ms: own.set_switching_time(inventory, ms), stalls=True, sleep=_sleep)
+    runner = Runner(
+        kept,
+        scenario,
+        verbs,
+        report,
+        lambda ms: own.set_switching_time(inventory, ms),
+        stalls=True,
+        sleep=_sleep,
+    )
     runner.share = lambda how: own.share(inventory, how)
     runner.slowed = lambda slot: slowed_by(call, kept, slot)
     if emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority):
         runner.priority = own.RanksPriority(inventory)
     kept.data["environment"]["priority"] = runner.priority is not None
-    with bounded(kept, verbs, f"testbed experiment reproduce {scenario.name} --resume {kept.name}", leaves=True):
+    with bounded(
+        kept,
+        verbs,
+        f"testbed experiment reproduce {scenario.name} --resume {kept.name}",
+        leaves=True,
+    ):
         runner.measure_rounds(lambda: is_narrow(call, kept))
     kept.data["left"] = left_text(kept, verbs)
     return _result(call, kept, out)
 
 
 def _checked(lab: Lab, scenario: Scenario) -> Result:
-    """The arms, and what the planner predicts beside each band. Raises: BadFile - a plan does not fit the lab."""
+    """The arms, and what the planner predicts beside each band. Raises: BadFile - a plan does not
+    fit the lab.
+    """
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.predicted import predict_comparison
     from orchestrator.experiments.scenario.record import check_arms
@@ -249,8 +358,15 @@ def _checked(lab: Lab, scenario: Scenario) -> Result:
     check_arms(lab, scenario)
     found = [predict_comparison(one, scenario.arms, lab) for one in scenario.compared]
     lines = [f"{scenario.name}: {len(scenario.arms)} arms: {', '.join(scenario.arms)}"]
-    lines += columns((f"  {p.compared.name} ({p.compared.role})", f"band {p.compared.band}", p.message) for p in found)
-    data: dict[str, Json] = {"name": scenario.name, "arms": [*scenario.arms], "compared": [p.to_json() for p in found]}
+    lines += columns(
+        (f"  {p.compared.name} ({p.compared.role})", f"band {p.compared.band}", p.message)
+        for p in found
+    )
+    data: dict[str, Json] = {
+        "name": scenario.name,
+        "arms": [*scenario.arms],
+        "compared": [p.to_json() for p in found],
+    }
     return Result(data, "\n".join(lines))
 
 

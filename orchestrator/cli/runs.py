@@ -33,10 +33,22 @@ def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
     keep = KEEP if keep is None else keep
     with call.store() as store:
         found = pruning.forgettable(store, call.settings, keep, target_of(call.settings))
-        data = {"removed": to_json([r.id for r in found.going]), "stay": to_json(dict(found.staying)), "mb": found.bytes / 1e6}
+        data = {
+            "removed": to_json([r.id for r in found.going]),
+            "stay": to_json(dict(found.staying)),
+            "mb": found.bytes / 1e6,
+        }
         lines = [f"{run}  kept: {why}" for run, why in found.staying]
         if not found.going:
-            return Result(data, "\n".join([*lines, f"Nothing to remove: no more than {keep} runs, or all older ones are needed"]))
+            return Result(
+                data,
+                "\n".join(
+                    [
+                        *lines,
+                        f"Nothing to remove: no more than {keep} runs, or all older ones are needed",
+                    ]
+                ),
+            )
         first, last = found.going[0].id, found.going[-1].id
         which = first if first == last else f"{first} to {last}"
         what = f"{counted(len(found.going), 'run')} ({which}), {found.bytes / 1e6:.1f} MB"
@@ -53,12 +65,16 @@ _OPTION = {"verb": "--verb", "status": "--status", "plan_name": "--plan", "user"
 
 
 def _unknown(option: str, value: str, existing: set[str]) -> str:
-    """A line that says what runs have instead, if none has this value; empty if one has, which other filters exclude."""
+    """A line that says what runs have instead, if none has this value; empty if one has, which
+    other filters exclude.
+    """
     from optics.plain import did_you_mean, printable
 
     if value in existing:
         return ""
-    listed = ", ".join(sorted(existing)[:MOST_LISTED]) + (", ..." if len(existing) > MOST_LISTED else "")
+    listed = ", ".join(sorted(existing)[:MOST_LISTED]) + (
+        ", ..." if len(existing) > MOST_LISTED else ""
+    )
     return f"\n  no run has {option} {printable(value, keep='')}; there are: {listed or 'none'}{did_you_mean(value, existing)}"
 
 
@@ -67,7 +83,8 @@ def _note_lines(notes: Sequence[Note]) -> list[str]:
     from orchestrator.cli.text import when
 
     return [
-        f"  note {n.number}   {when(n.at)} by {n.user}: {printable(n.text).replace(chr(10), f'{chr(10)}         ')}" for n in notes
+        f"  note {n.number}   {when(n.at)} by {n.user}: {printable(n.text).replace(chr(10), f'{chr(10)}         ')}"
+        for n in notes
     ]
 
 
@@ -97,15 +114,36 @@ Several filters: runs that match all of them, and have all of the tags.
 def list_(
     call: Call,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of runs.")] = 20,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag; may be repeated.")] = None,
-    verb_: Annotated[str | None, typer.Option("--verb", metavar="VERB", help="Only runs of this verb.")] = None,
-    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only runs that ended so: ok, failed.")] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
-    user: Annotated[str | None, typer.Option("--by", metavar="USER", help="Only runs of this user.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove all but your newest runs.")] = False,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="With --prune: number of runs to keep (default 200).")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only show what would be removed.")] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only runs with this tag; may be repeated.")
+    ] = None,
+    verb_: Annotated[
+        str | None, typer.Option("--verb", metavar="VERB", help="Only runs of this verb.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only runs that ended so: ok, failed."),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--by", metavar="USER", help="Only runs of this user.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21."),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove all but your newest runs.")
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, help="With --prune: number of runs to keep (default 200)."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --prune: only show what would be removed.")
+    ] = False,
 ) -> Result:
     from optics.plain import seconds_text
     from orchestrator.cli.text import columns, when
@@ -117,10 +155,16 @@ def list_(
     begin = moment("--since", since)
     if prune:
         if tag or wanted or since is not None:
-            raise Usage("run list: --prune cannot be combined with filters", hint="testbed run list --prune --keep 200 --dry-run")
+            raise Usage(
+                "run list: --prune cannot be combined with filters",
+                hint="testbed run list --prune --keep 200 --dry-run",
+            )
         return _prune(call, keep, dry_run)
     if keep is not None or dry_run:
-        raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed run list --prune --keep 200 --dry-run")
+        raise Usage(
+            "--keep and --dry-run can only be used with --prune",
+            hint="testbed run list --prune --keep 200 --dry-run",
+        )
     with call.store() as store:
         every = store.history(limit=0 if tag or wanted or since is not None else limit)
         tags = tags_of(store, [r.id for r in every])
@@ -132,18 +176,55 @@ def list_(
             and set(tag or ()) <= set(tags[r.id])
         ][:limit]
         notes = notes_of(store, [r.id for r in records])
-    unknown = "".join(_unknown(_OPTION[name], value, {getattr(r, name) for r in every} - {""}) for name, value in wanted.items())
-    unknown += "".join(_unknown("--tag", one, {each for of in tags.values() for each in of}) for one in tag or ())
-    rows = [("run", "verb", "plan", "status", "took", "started", "by", "tags" if any(tags[r.id] for r in records) else "")]
+    unknown = "".join(
+        _unknown(_OPTION[name], value, {getattr(r, name) for r in every} - {""})
+        for name, value in wanted.items()
+    )
+    unknown += "".join(
+        _unknown("--tag", one, {each for of in tags.values() for each in of}) for one in tag or ()
+    )
+    rows = [
+        (
+            "run",
+            "verb",
+            "plan",
+            "status",
+            "took",
+            "started",
+            "by",
+            "tags" if any(tags[r.id] for r in records) else "",
+        )
+    ]
     for r in records:
-        took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
+        took = (
+            "-"
+            if (s := r.seconds if r.seconds is not None else wall(r)) is None
+            else seconds_text(s)
+        )
         moved = ", ".join(r.options.evict)
         what = f"{r.verb}, evict {moved}" if moved else r.verb
-        rows.append((r.id, what, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}", ", ".join(tags[r.id])))
+        rows.append(
+            (
+                r.id,
+                what,
+                r.plan_name or "-",
+                r.status,
+                took,
+                when(r.started),
+                f"{r.user}@{r.host}",
+                ", ".join(tags[r.id]),
+            )
+        )
     text = (
-        "\n".join(columns(rows)) if records else f"No run matches{unknown}" if tag or wanted or since is not None else "No runs yet"
+        "\n".join(columns(rows))
+        if records
+        else f"No run matches{unknown}"
+        if tag or wanted or since is not None
+        else "No runs yet"
     )
-    data = [r.to_json() | {"tags": to_json(tags[r.id]), "notes": to_json(notes[r.id])} for r in records]
+    data = [
+        r.to_json() | {"tags": to_json(tags[r.id]), "notes": to_json(notes[r.id])} for r in records
+    ]
     return Result({"runs": cast(Json, data)}, text)
 
 
@@ -159,7 +240,12 @@ testbed run show 0007 --steps     list every step
 )
 def show(
     call: Call,
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)] = "last",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs
+        ),
+    ] = "last",
     steps: Annotated[bool, typer.Option("--steps", help="List every step.")] = False,
     unicode: Unicode = True,
 ) -> Result:
@@ -179,7 +265,10 @@ def show(
     with call.store() as store:
         record = named(store, run)
         done = store.steps(record.id)
-        tags, notes = tags_of(store, [record.id])[record.id], notes_of(store, [record.id])[record.id]
+        tags, notes = (
+            tags_of(store, [record.id])[record.id],
+            notes_of(store, [record.id])[record.id],
+        )
         whole = recorded(record, store, call.settings)
     directory = call.settings.run_dir(record.id)
     trouble: list[str] = []
@@ -189,7 +278,8 @@ def show(
     seconds = record.seconds if record.seconds is not None else wall(record)
     took = f", took {seconds_text(seconds)}" if seconds is not None else ""
     lines = [
-        f"{record.verb} {record.plan_name}".rstrip() + f"   run {record.id}   {record.status}{took}",
+        f"{record.verb} {record.plan_name}".rstrip()
+        + f"   run {record.id}   {record.status}{took}",
         f"  {when(record.started)} by {record.user}@{record.host} on {record.lab}",
     ]
     if record.message:
@@ -199,14 +289,28 @@ def show(
     width = shutil.get_terminal_size((100, 24)).columns
     lines += ["", *waterfall.draw(found, width, unicode=unicode and call.unicode)]
     neighbour = load_comparison(directory)
-    for more in (waterfall.reconfig_lines(points), waterfall.iteration_lines(jobs, record.id), comparison_lines(neighbour)):
+    for more in (
+        waterfall.reconfig_lines(points),
+        waterfall.iteration_lines(jobs, record.id),
+        comparison_lines(neighbour),
+    ):
         lines += ["", *more] if more else []
-    states = {state: sum(s.state == state for s in done) for state in ("done", "failed", "doing", "planned")}
+    states = {
+        state: sum(s.state == state for s in done)
+        for state in ("done", "failed", "doing", "planned")
+    }
     counts = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     lines += ["", f"  steps    {counts or 'none'}"]
     if steps:
         rows = [
-            (f"  {s.seq:>4}", s.state, s.subject, s.what, "-" if s.seconds is None else seconds_text(s.seconds), s.error)
+            (
+                f"  {s.seq:>4}",
+                s.state,
+                s.subject,
+                s.what,
+                "-" if s.seconds is None else seconds_text(s.seconds),
+                s.error,
+            )
             for s in done
         ]
         lines += columns(rows)
@@ -243,12 +347,24 @@ testbed run note                                       all tags
 def note(
     call: Call,
     run: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help="Run IDs, their last digits, or `last`.", autocompletion=runs)
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]", help="Run IDs, their last digits, or `last`.", autocompletion=runs
+        ),
     ] = None,
-    text: Annotated[str | None, typer.Option("--message", "-m", metavar="TEXT", help="Add this note.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Add this tag; may be repeated.")] = None,
-    untag: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag.")] = None,
-    drop: Annotated[list[int] | None, typer.Option("--drop", metavar="N", min=1, help="Remove the note of this number.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--message", "-m", metavar="TEXT", help="Add this note.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Add this tag; may be repeated.")
+    ] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove this tag.")
+    ] = None,
+    drop: Annotated[
+        list[int] | None,
+        typer.Option("--drop", metavar="N", min=1, help="Remove the note of this number."),
+    ] = None,
 ) -> Result:
     from optics.plain import counted
     from orchestrator.results import to_json
@@ -265,13 +381,28 @@ def note(
             return Result({"tags": to_json(dict(found))}, "\n".join(argv) or "No tags yet")
         chosen = list(dict.fromkeys(named(store, word).id for word in run))
         message = "" if text is None else check_text(text)
-        before = [found for each in notes_of(store, chosen).values() for found in each if found.number in (drop or ())]
+        before = [
+            found
+            for each in notes_of(store, chosen).values()
+            for found in each
+            if found.number in (drop or ())
+        ]
         if others := sorted({found.user for found in before} - {call.settings.user}):
             call.confirm(f"Remove a note by {', '.join(others)}?")
-        annotate(store, chosen, call.settings.user, text=message, tags=tag or (), untag=untag or (), drop=drop or ())
+        annotate(
+            store,
+            chosen,
+            call.settings.user,
+            text=message,
+            tags=tag or (),
+            untag=untag or (),
+            drop=drop or (),
+        )
         notes, tags = notes_of(store, chosen), tags_of(store, chosen)
     lines = []
     for each in chosen:
         lines += [f"run {each}   {', '.join(tags[each]) or 'no tags'}", *_note_lines(notes[each])]
-    data = [{"run": each, "tags": to_json(tags[each]), "notes": to_json(notes[each])} for each in chosen]
+    data = [
+        {"run": each, "tags": to_json(tags[each]), "notes": to_json(notes[each])} for each in chosen
+    ]
     return Result({"runs": cast("Json", data)}, "\n".join(lines))

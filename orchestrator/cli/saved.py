@@ -1,4 +1,6 @@
-"""Saved plans: `plan -o FILE` writes one, `up --plan FILE` applies exactly that, or refuses if the lab has changed."""
+"""Saved plans: `plan -o FILE` writes one, `up --plan FILE` applies exactly that, or refuses if the
+lab has changed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
     body = {
         "schema": FORMAT,
         "topology_name": topology.name,
-        "topology": relabelled_text(text_of(topology), report.relabel.labels if report.relabel else {}),
+        "topology": relabelled_text(
+            text_of(topology), report.relabel.labels if report.relabel else {}
+        ),
         "fingerprint": report.fingerprint,
         "report": report.to_json(),
     }
@@ -48,9 +52,16 @@ def load(file: Path, cache: Path) -> Saved:
         body = read_json(text_of(file, MAX_SAVED_BYTES), str(file)).value
         if body["schema"] != FORMAT:
             raise ValueError(f"schema is {body['schema']!r}, wanted {FORMAT!r}")
-        text, name, fingerprint = str(body["topology"]), Path(str(body["topology_name"])).name, str(body["fingerprint"])
+        text, name, fingerprint = (
+            str(body["topology"]),
+            Path(str(body["topology_name"])).name,
+            str(body["fingerprint"]),
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile([f"{file}: not a saved plan: {reason(error)}"], hint=f"testbed plan --topology PLAN -o {file}") from error
+        raise BadFile(
+            [f"{file}: not a saved plan: {reason(error)}"],
+            hint=f"testbed plan --topology PLAN -o {file}",
+        ) from error
     folder = private_dir(cache / "plans" / hashlib.sha256(text.encode()).hexdigest()[:12])
     copy = folder / (name or "plan.json")
     write_whole(copy, text)

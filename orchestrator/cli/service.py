@@ -1,4 +1,6 @@
-"""`testbed service`: the background processes of a lab. The verbs of each are made from its kind, with its options and help."""
+"""`testbed service`: the background processes of a lab. The verbs of each are made from its kind,
+with its options and help.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from orchestrator.background.state import ServiceState
     from orchestrator.results import Json
 
-Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File to append its events to.")]
+Log = Annotated[
+    Path | None, typer.Option("--log", metavar="FILE", help="File to append its events to.")
+]
 Kept = Annotated[bool, typer.Option("--kept", hidden=True)]
 
 
@@ -34,7 +38,9 @@ class _Verbs(TyperGroup):
 
 
 class _Kinds(TyperGroup):
-    """One command for each kind of service; the module of a kind is imported when its command is asked for."""
+    """One command for each kind of service; the module of a kind is imported when its command is
+    asked for.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         from orchestrator.background.registry import names
@@ -50,11 +56,21 @@ class _Kinds(TyperGroup):
         make = _start if self.name == "start" else _run
         function = make(found)
         function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*_parameters(inspect.signature(function, eval_str=True), found.options, once=self.name == "run")]
+            [
+                *_parameters(
+                    inspect.signature(function, eval_str=True),
+                    found.options,
+                    once=self.name == "run",
+                )
+            ]
         )
-        verb(one, cmd_name, found.short, examples=found.examples or f"testbed service {self.name} {cmd_name}", more=found.more)(
-            function
-        )
+        verb(
+            one,
+            cmd_name,
+            found.short,
+            examples=found.examples or f"testbed service {self.name} {cmd_name}",
+            more=found.more,
+        )(function)
         self.commands[cmd_name] = typer.main.get_command(one)
         return self.commands[cmd_name]
 
@@ -73,18 +89,33 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for word, purpose in (("start", "Start a service in the background."), ("run", "Run a service here, and print its events.")):
-    app.add_typer(typer.Typer(name=word, help=purpose, cls=_Kinds, no_args_is_help=True, rich_markup_mode=None))
+for word, purpose in (
+    ("start", "Start a service in the background."),
+    ("run", "Run a service here, and print its events."),
+):
+    app.add_typer(
+        typer.Typer(
+            name=word, help=purpose, cls=_Kinds, no_args_is_help=True, rich_markup_mode=None
+        )
+    )
 
 
-def _parameters(own: inspect.Signature, options: type[ServiceOptions], *, once: bool) -> list[inspect.Parameter]:
-    """The parameters of a function, its last one (all others) replaced by one for each option of a kind."""
+def _parameters(
+    own: inspect.Signature, options: type[ServiceOptions], *, once: bool
+) -> list[inspect.Parameter]:
+    """The parameters of a function, its last one (all others) replaced by one for each option of a
+    kind.
+    """
     found = list(own.parameters.values())[:-1]
     for name, default, option in options.declared():
         if once or not option.once:
             kind = Annotated[_type(default, option), _typed(option)]  # type: ignore[valid-type]
             value = shown(option, default) if option.metavar == TIME else default
-            found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind))
+            found.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
+                )
+            )
     return found
 
 
@@ -99,7 +130,9 @@ def _typed(option: Option) -> Any:
 
 
 def _options(kind: Kind[Any], given: Mapping[str, Any], log: Path | None, **more: Any) -> Any:
-    """The options as they were typed. Raises: Usage - a value is none of those known, or no duration."""
+    """The options as they were typed. Raises: Usage - a value is none of those known, or no
+    duration.
+    """
     values = dict(given)
     for name, default, option in kind.options.declared():
         if name in given and option.known:
@@ -110,25 +143,41 @@ def _options(kind: Kind[Any], given: Mapping[str, Any], log: Path | None, **more
 
 
 def _have(call: Call, function: str, *argv: Any, **more: Any) -> Any:
-    """What a function of a kind returns: a coroutine function works on the lab, a plain one needs no more than the settings."""
+    """What a function of a kind returns: a coroutine function works on the lab, a plain one needs
+    no more than the settings.
+    """
     from orchestrator.background.registry import by_path
 
     found = by_path(function)
-    return call.work(found, *argv, **more) if inspect.iscoroutinefunction(found) else found(call.settings, *argv, **more)
+    return (
+        call.work(found, *argv, **more)
+        if inspect.iscoroutinefunction(found)
+        else found(call.settings, *argv, **more)
+    )
 
 
 def key_of_one(call: Call, kind: Kind[Any]) -> str:
-    """The key of the caller's one of this kind. Raises: Usage - it is of a server, and none is configured."""
+    """The key of the caller's one of this kind. Raises: Usage - it is of a server, and none is
+    configured.
+    """
     if kind.of == "server":
         return kind.key(call.settings, "", "")
     return own_lab(call) if kind.of == "lab" else own_tenancy(call)
 
 
-def begun(call: Call, kind: Kind[Any], options: ServiceOptions | None = None) -> ServiceState | ServiceNote:
-    """Start one in the background, or find the one that runs. Raises: as `Kind.start`, and as `begin` of the kind."""
+def begun(
+    call: Call, kind: Kind[Any], options: ServiceOptions | None = None
+) -> ServiceState | ServiceNote:
+    """Start one in the background, or find the one that runs. Raises: as `Kind.start`, and as
+    `begin` of the kind.
+    """
     options, key = options or kind.options(), key_of_one(call, kind)
-    found: ServiceState | ServiceNote | None = _have(call, kind.begin, options) if kind.begin else None
-    return found or kind.start(call.settings, key, Path(options.log) if options.log else None, options)
+    found: ServiceState | ServiceNote | None = (
+        _have(call, kind.begin, options) if kind.begin else None
+    )
+    return found or kind.start(
+        call.settings, key, Path(options.log) if options.log else None, options
+    )
 
 
 def ended(call: Call, kind: Kind[Any]) -> tuple[ServiceState | None, ServiceNote]:
@@ -146,7 +195,12 @@ def _start(kind: Kind[Any]) -> Callable[..., Result]:
         options = _options(kind, given, log)
         before = kind.running(call.settings, key_of_one(call, kind))
         found = begun(call, kind, options)
-        data: dict[str, Json] = {"service": kind.name, "started": False, "state": None, "details": {}}
+        data: dict[str, Json] = {
+            "service": kind.name,
+            "started": False,
+            "state": None,
+            "details": {},
+        }
         if isinstance(found, ServiceNote):
             return Result(data | {"details": dict(found.data)}, found.message, hint=found.hint)
         data["state"] = to_json(found)
@@ -161,7 +215,9 @@ def _start(kind: Kind[Any]) -> Callable[..., Result]:
 
 
 def _run(kind: Kind[Any]) -> Callable[..., Result]:
-    def run(call: Call, jsonl: Jsonl = False, log: Log = None, kept: Kept = False, **given: Any) -> Result:
+    def run(
+        call: Call, jsonl: Jsonl = False, log: Log = None, kept: Kept = False, **given: Any
+    ) -> Result:
         from orchestrator.background.supervise import supervised
         from orchestrator.cli.events import EventPrinter
 
@@ -199,7 +255,9 @@ def stop(call: Call, name: Name) -> Result:
     text = f"No {found.noun} was running"
     if existing is not None:
         text = f"The {found.noun}{existing.of} was stopped (pid {existing.pid}){existing.leaves}"
-    hint = note.hint or (f"testbed service start {name}" if existing is not None and existing.leaves else "")
+    hint = note.hint or (
+        f"testbed service start {name}" if existing is not None and existing.leaves else ""
+    )
     return Result(data, text + (f"; {note.message}" if note.message else ""), hint=hint)
 
 
@@ -211,7 +269,9 @@ def stop(call: Call, name: Name) -> Result:
 )
 def status(
     call: Call,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one.", autocompletion=_names)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this one.", autocompletion=_names)
+    ] = None,
 ) -> Result:
     from orchestrator.background.registry import names, statuses
     from orchestrator.cli.text import columns, when
@@ -219,10 +279,16 @@ def status(
 
     if name is not None:
         one_of(name, names(), f"testbed {call.verb}")
-    found = [one for one in statuses(call.settings, own_tenancy(call), own_lab(call)) if name in (None, one.service)]
+    found = [
+        one
+        for one in statuses(call.settings, own_tenancy(call), own_lab(call))
+        if name in (None, one.service)
+    ]
     rows: list[tuple[str, ...]] = [("service", "state", "pid", "since", "trouble", "log")]
     for one in found:
         at = (str(one.pid or ""), when(one.since) if one.since else "")
-        rows.append((one.service, one.state, *at, one.trouble, path_text(one.log) if one.log else ""))
+        rows.append(
+            (one.service, one.state, *at, one.trouble, path_text(one.log) if one.log else "")
+        )
     argv = [one.message for one in found if name is not None and one.message]
     return Result({"services": to_json(found)}, "\n".join([*columns(rows), *argv]))

@@ -1,5 +1,6 @@
-"""What each verb puts into `data` of `--json`: a report, or fields with their types. A name that ends in `?` may be absent;
-`[X]` is a list of X, `{str: X}` has an X by name, `(X, None)` is an X or null.
+"""What each verb puts into `data` of `--json`: a report, or fields with their types. A name that
+ends in `?` may be absent; `[X]` is a list of X, `{str: X}` has an X by name, `(X, None)` is an X or
+null.
 
 Only `testbed examples schema` and tests import this module, and with it every report.
 """
@@ -13,7 +14,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import WithJsonSchema
 
 from orchestrator.background.registry import ServiceStatus, by_path, kinds
-from orchestrator.change.report import ConfirmReport, DownReport, PrewireReport, UpReport, WatchReport
+from orchestrator.change.report import (
+    ConfirmReport,
+    DownReport,
+    PrewireReport,
+    UpReport,
+    WatchReport,
+)
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
 from orchestrator.experiments.scenario.interval import ArmComparison
@@ -48,7 +55,9 @@ Shapes: TypeAlias = "Sequence[Shape]"
 
 
 def fields(report: Any, *without: str, **more: Any) -> dict[str, Any]:
-    """The fields that a report's `to_json` writes, the derived ones included, without some and with `more`."""
+    """The fields that a report's `to_json` writes, the derived ones included, without some and with
+    `more`.
+    """
     hints = typing.get_type_hints(report, localns={"Json": Any})  # else it refers to itself
     found = {name: hints[name] for name in report.__dataclass_fields__ if name not in without}
     for name in getattr(report, "derived", ()):
@@ -62,7 +71,9 @@ PlanFile: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(PLAN_FILE)]
 """The content of a plan file, which has a schema of its own."""
 Anything: TypeAlias = dict[str, Any]
 """What another program, a file of measurements or the emulated lab says; passed on as it is."""
-MS = {f"{part}_ms": float for part in ("iteration", "compute", "transfers", "allreduce")} | {"busbw_mbps": float}
+MS = {f"{part}_ms": float for part in ("iteration", "compute", "transfers", "allreduce")} | {
+    "busbw_mbps": float
+}
 DESIGN: dict[str, Any] = {
     "plan": PlanFile,
     "why": list[str],
@@ -80,17 +91,39 @@ DESIGN: dict[str, Any] = {
     "exported?": list[str],
     "not_exported?": list[str],
 }
-UP: dict[str, Any] = fields(UpReport) | {"rehearsed?": fields(RehearsalReport), "beside?": list[ComparedFigure]}
-SCOPE = {"everything": bool, "hosts": list[str], "devices": list[str], "ports": list[tuple[str, str]], "owners": list[str]}
+UP: dict[str, Any] = fields(UpReport) | {
+    "rehearsed?": fields(RehearsalReport),
+    "beside?": list[ComparedFigure],
+}
+SCOPE = {
+    "everything": bool,
+    "hosts": list[str],
+    "devices": list[str],
+    "ports": list[tuple[str, str]],
+    "owners": list[str],
+}
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, message=str)
 STEP = fields(StepRecord)
 RUN = fields(RunRecord, "plan_text", options=dict[str, Any], tags=list[str], notes=list[Note])
 RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database": str}
 FIGURE = fields(Figure, off=float | None)
-PROBABILITY = {"failures": int, "static": float, "static_exact": str, "reconfigurable": float, "reconfigurable_exact": str}
+PROBABILITY = {
+    "failures": int,
+    "static": float,
+    "static_exact": str,
+    "reconfigurable": float,
+    "reconfigurable_exact": str,
+}
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
 VERDICT = fields(ArmComparison, sure=bool)
-SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]} | {
+SCENARIO = {
+    "name": str,
+    "title": str,
+    "label": str,
+    "claim": str,
+    "source": list[str],
+    "arms": list[str],
+} | {
     "hosts": int | None,
     "seconds": float,
     "measured": bool,
@@ -99,22 +132,49 @@ SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": lis
     "commit": str,
     "shipped": bool,
 }
-FINDING = {"name": str, "role": str, "found": ({"value": float, "low": float | None, "high": float | None}, None), "n": int} | {
+FINDING = {
+    "name": str,
+    "role": str,
+    "found": ({"value": float, "low": float | None, "high": float | None}, None),
+    "n": int,
+} | {
     "how": str,
     "outcome": str,
     "holds": bool,
     "why": str,
 }
-PREDICTED = {"name": str, "role": str, "band": str, "why": str} | dict.fromkeys(("of", "over", "ratio"), float | None)
+PREDICTED = {"name": str, "role": str, "band": str, "why": str} | dict.fromkeys(
+    ("of", "over", "ratio"), float | None
+)
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *("lab", "plan", "run", "circuits", "devices", "job", "move", "marks", "ring_changes", "trouble", "ranks", "slots"),
+    *(
+        "lab",
+        "plan",
+        "run",
+        "circuits",
+        "devices",
+        "job",
+        "move",
+        "marks",
+        "ring_changes",
+        "trouble",
+        "ranks",
+        "slots",
+    ),
     *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
 METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
 DRIVER = {"driver": str, "schemes": list[str], "abilities": list[str], "devices": str}
-CHECK = {"name": str, "sentence": str, "capability": str, "verdict": str, "message": str, "seconds": float}
+CHECK = {
+    "name": str,
+    "sentence": str,
+    "capability": str,
+    "verdict": str,
+    "message": str,
+    "seconds": float,
+}
 CONFORM = {
     "driver": str,
     "device": str,
@@ -126,7 +186,13 @@ CONFORM = {
     "matrix_row": list[str],
 }
 CHANGED: dict[str, Any] = {"page": str, "changed": bool}
-MEASURED: dict[str, Any] = {"name": str, "slots": list[dict[str, Any]], "left": str, "report": str, "file": str}
+MEASURED: dict[str, Any] = {
+    "name": str,
+    "slots": list[dict[str, Any]],
+    "left": str,
+    "report": str,
+    "file": str,
+}
 SERVICE: dict[str, Any] = {"service": str, "details": dict[str, Any]}
 EXAMPLE: dict[str, Any] = {
     **dict.fromkeys(("group", "name", "shows", "see"), str),
@@ -149,7 +215,11 @@ DATA: dict[str, Shapes] = {
     "lock audit": ({"audit": list[AuditRecord], "older": bool},),
     "lock reserve": ({"lock": LOCK, "behind": [LOCK]},),
     "lock release": ({"lock": LOCK, "stolen": bool}, TakenReport),
-    "tagout": ({"tagouts": list[Tagout]}, {"tagout": Tagout, "busy": [LOCK]}, {"removed": list[Tagout]}),
+    "tagout": (
+        {"tagouts": list[Tagout]},
+        {"tagout": Tagout, "busy": [LOCK]},
+        {"removed": list[Tagout]},
+    ),
     "devices list": (DevicesReport,),
     "devices power": (PowerReport,),
     "devices driver list": (
@@ -158,7 +228,9 @@ DATA: dict[str, Shapes] = {
         CHANGED,
     ),
     "devices driver conform": (CONFORM,),
-    "devices driver matrix": ({"matrix": str, "drivers": [CONFORM], "page?": str, "changed?": bool},),
+    "devices driver matrix": (
+        {"matrix": str, "drivers": [CONFORM], "page?": str, "changed?": bool},
+    ),
     "devices driver new": ({"files": list[str]},),
     "devices driver record": ({"file": str, "questions": int, "asked": list[str]},),
     "devices driver replay": ({"asked": list[str]},),
@@ -210,17 +282,39 @@ DATA: dict[str, Shapes] = {
             "out": str | None,
         },
     ),
-    "design export": ({"plan": str, "file": str, "hosts": list[str], "segments": list[str], "left_out": list[str]},),
-    **dict.fromkeys((f"job {word}" for word in ("launch", "restore", "status", "pause", "resume", "stop")), (JobStatus,)),
+    "design export": (
+        {
+            "plan": str,
+            "file": str,
+            "hosts": list[str],
+            "segments": list[str],
+            "left_out": list[str],
+        },
+    ),
+    **dict.fromkeys(
+        (f"job {word}" for word in ("launch", "restore", "status", "pause", "resume", "stop")),
+        (JobStatus,),
+    ),
     "job diagnose": (DiagnosisReport,),
     "job logs": (JobLogs,),
     "job env": (fields(ByHand) | {"lines?": list[str]},),
     "job evict": (UpReport,),
     "job profile": (Profile,),
     "job queue list": (QueueView,),
-    "job queue add": ({"number": int, "name": str, "tenancy": str, "count": int, "for_s": float, "process?": QueueState | None},),
+    "job queue add": (
+        {
+            "number": int,
+            "name": str,
+            "tenancy": str,
+            "count": int,
+            "for_s": float,
+            "process?": QueueState | None,
+        },
+    ),
     "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
-    "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
+    "host exec": (
+        {"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},
+    ),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (
@@ -236,7 +330,10 @@ DATA: dict[str, Shapes] = {
             "trouble": list[str],
         },
     ),
-    "run note": ({"tags": dict[str, int]}, {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]}),
+    "run note": (
+        {"tags": dict[str, int]},
+        {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]},
+    ),
     "watch": (dict.fromkeys(WATCHED, Any),),
     "ui": ({"ended": Literal[True]},),
     "service stop": (SERVICE | {"stopped": bool, "state": dict[str, Any] | None},),
@@ -264,7 +361,15 @@ DATA: dict[str, Shapes] = {
         },
     ),
     "experiment reproduce": (
-        MEASURED | {"record": str, "outcome": str, "label": str, "findings": [FINDING], "ended": str, "environment": Any},
+        MEASURED
+        | {
+            "record": str,
+            "outcome": str,
+            "label": str,
+            "findings": [FINDING],
+            "ended": str,
+            "environment": Any,
+        },
         {"scenarios": [SCENARIO]},
         {"name": str, "arms": list[str], "compared": [PREDICTED]},
     ),
@@ -272,7 +377,9 @@ DATA: dict[str, Shapes] = {
         {"name": str, "kinds": dict[str, int], "trials": int, "parameters": list[str]},
         RESULTS | {"done": int, "failed": int, "total": int},
     ),
-    "experiment sweep show": (RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},),
+    "experiment sweep show": (
+        RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},
+    ),
     "telemetry status": (
         {"runs": int, "bytes": int, "url": str},
         {
@@ -293,17 +400,41 @@ DATA: dict[str, Shapes] = {
     ),
     "telemetry replay": ({"points": int, "runs": int, "refused": int, "url": str, "db": str},),
     "telemetry sample": (SampleReport,),
-    "telemetry query": ({"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},),
+    "telemetry query": (
+        {"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},
+    ),
     "telemetry export": ({"files": dict[str, int], "trouble": list[str]},),
     "telemetry prune": ({"runs": list[str], "stay": list[Old], "mb": float},),
     "telemetry grafana provision": ({"files": list[str]},),
-    "telemetry grafana push": ({"grafana": str, "dashboards": dict[str, str], "data_source": str, "data_source_answer": str},),
+    "telemetry grafana push": (
+        {
+            "grafana": str,
+            "dashboards": dict[str, str],
+            "data_source": str,
+            "data_source_answer": str,
+        },
+    ),
     "telemetry grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
-    "lab start": ({"pid": int, "seconds": float, "already": bool, "state_dir": str, "inventory": str, "plan?": str},),
+    "lab start": (
+        {
+            "pid": int,
+            "seconds": float,
+            "already": bool,
+            "state_dir": str,
+            "inventory": str,
+            "plan?": str,
+        },
+    ),
     "lab stop": ({"stopped": bool},),
     "lab status": (
         {"running": Literal[False], "emulated": bool, "others?": [OTHER]},
-        {"running": Literal[True], "emulated": Literal[True], "others?": [OTHER], "lab": Anything, "light": Any},
+        {
+            "running": Literal[True],
+            "emulated": Literal[True],
+            "others?": [OTHER],
+            "lab": Anything,
+            "light": Any,
+        },
     ),
     "lab fault add": ({"device": str, "kind": str, "number": int},),
     "lab fault list": ({"faults": dict[str, list[Anything]], "log": list[Anything]},),
@@ -312,7 +443,9 @@ DATA: dict[str, Shapes] = {
     "lab fibre splice": ({"name": str, "cut": list[str]},),
     "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
     "doctor": ({"checks": list[Probe], "failed": int},),
-    "examples list": ({"folder": str, "examples": [EXAMPLE], "more": [{"file": str, "shows": str}]},),
+    "examples list": (
+        {"folder": str, "examples": [EXAMPLE], "more": [{"file": str, "shows": str}]},
+    ),
     "examples copy": ({"folder": str, "files": list[str]},),
     "examples schema": (Anything,),
     "version": (dict[str, str],),
@@ -323,6 +456,12 @@ def data() -> dict[str, Shapes]:
     """The data of every verb, those of services and of extensions last."""
     found: dict[str, Shapes] = dict(DATA)
     for each in kinds():
-        found[f"service start {each.name}"] = (SERVICE | {"started": bool, "state": each.state | None},)
-        found[f"service run {each.name}"] = (typing.get_type_hints(by_path(each.work), localns={"Json": Any})["return"],)
-    return found | {verb: shapes for more in extension_parts("shapes", "DATA") for verb, shapes in more.items()}
+        found[f"service start {each.name}"] = (
+            SERVICE | {"started": bool, "state": each.state | None},
+        )
+        found[f"service run {each.name}"] = (
+            typing.get_type_hints(by_path(each.work), localns={"Json": Any})["return"],
+        )
+    return found | {
+        verb: shapes for more in extension_parts("shapes", "DATA") for verb, shapes in more.items()
+    }

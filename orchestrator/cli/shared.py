@@ -15,23 +15,56 @@ from orchestrator.verbs.invoke import is_stopped_lab
 if TYPE_CHECKING:
     from orchestrator.change.report import DownReport, PrewireReport, UpReport
 
-Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
-ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
-Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")]
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs
+    ),
+]
+ExitCode = Annotated[
+    bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")
+]
+Jsonl = Annotated[
+    bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")
+]
 GuardJobs = Annotated[
     bool,
-    typer.Option("--jobs", help="The guard also restarts the job from its newest checkpoint, and replaces dead hosts by spares."),
+    typer.Option(
+        "--jobs",
+        help="The guard also restarts the job from its newest checkpoint, and replaces dead hosts by spares.",
+    ),
 ]
 Restarts = Annotated[
-    str | None, typer.Option("--restarts", metavar="N/TIME", help="With --jobs: at most N recoveries in TIME (default 3/h).")
+    str | None,
+    typer.Option(
+        "--restarts",
+        metavar="N/TIME",
+        help="With --jobs: at most N recoveries in TIME (default 3/h).",
+    ),
 ]
-Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")
+]
 Pairs = Annotated[
-    str | None, typer.Option("--pairs", metavar="N|all", help="Ask at most N pairs of hosts for their hops (10000), or all.")
+    str | None,
+    typer.Option(
+        "--pairs",
+        metavar="N|all",
+        help="Ask at most N pairs of hosts for their hops (10000), or all.",
+    ),
 ]
-Passive = Annotated[bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")]
-Wait = Annotated[str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")]
-Unicode = Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")]
+Passive = Annotated[
+    bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")
+]
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        "--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m."
+    ),
+]
+Unicode = Annotated[
+    bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")
+]
 
 
 def seconds(option: str, text: str, example: str) -> float:
@@ -51,7 +84,9 @@ def one_of(value: str, known: Collection[str], option: str) -> str:
 
         meant = did_you_mean(value, known)
         nearest = meant.removeprefix("; did you mean ").removesuffix("?") or next(iter(known))
-        raise Usage(f"{option} {value}: not one of {', '.join(known)}{meant}", hint=f"{option} {nearest}")
+        raise Usage(
+            f"{option} {value}: not one of {', '.join(known)}{meant}", hint=f"{option} {nearest}"
+        )
     return value
 
 
@@ -71,7 +106,9 @@ def moment(flag: str, text: str | None) -> float | None:
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise Usage(f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
+        raise Usage(
+            f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)"
+        ) from None
 
 
 def write_file(path: Path, text: str) -> None:
@@ -81,7 +118,9 @@ def write_file(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise Usage(f"{path}: {error.strerror or error}", hint="choose a file that can be written") from error
+        raise Usage(
+            f"{path}: {error.strerror or error}", hint="choose a file that can be written"
+        ) from error
 
 
 def require_running_lab(inventory: Path) -> None:
@@ -109,17 +148,25 @@ def own_lab(call: Call) -> str:
 
 
 def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: str = "") -> Result:
-    """The result of a verb that changed the lab. retry: the command to run after the manual repair."""
+    """The result of a verb that changed the lab. retry: the command to run after the manual
+    repair.
+    """
     from orchestrator.change.report import PrewireReport, UpReport
     from orchestrator.cli import render
 
     if isinstance(report, PrewireReport):
         return Result(report.to_json(), render.prewire(report, call.colour, call.reported))
     if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.reported))
+        return Result(
+            report.to_json(), render.up(report, call.colour, call.started, call.here, call.reported)
+        )
     text = render.down(report, call.colour, call.here, call.reported)
     if not report.left:
         return Result(report.to_json(), text)
-    message = "manual repair is needed: 1 item" if len(report.left) == 1 else f"manual repair is needed: {len(report.left)} items"
+    message = (
+        "manual repair is needed: 1 item"
+        if len(report.left) == 1
+        else f"manual repair is needed: {len(report.left)} items"
+    )
     hint = f"once it is repaired: {retry or f'testbed resume {report.run}'}"
     return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, message, hint, ok=False)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
     from orchestrator.telemetry.influx_api import InfluxTarget
 
-RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
+RUN = typer.Argument(
+    metavar="RUN",
+    help="Run ID, its last digits, `last`, `all`, or a run's directory.",
+    autocompletion=runs,
+)
 
 
 def run_folders(call: Call, run: str) -> list[Path]:
@@ -35,7 +39,10 @@ def run_folders(call: Call, run: str) -> list[Path]:
             name = run if "/" not in run and part_files(runs / run) else named(store, run).id
         found = [runs / name] if part_files(runs / name) else []
     if not found:
-        raise Missing("there are no journals yet" if run == "all" else f"run {name} has no journal", hint="testbed run list")
+        raise Missing(
+            "there are no journals yet" if run == "all" else f"run {name} has no journal",
+            hint="testbed run list",
+        )
     return found
 
 
@@ -107,7 +114,9 @@ def status(call: Call) -> Result:
         except Later as error:
             server = str(error)
     marks = [tail.stored_mark(path, target.key, target.name) for path in kept]
-    behind = sum(tail.JournalTail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
+    behind = sum(
+        tail.JournalTail(path, mark).behind() for path, mark in zip(kept, marks, strict=True)
+    )
     refused = sum(mark.refused for mark in marks)
     state = sink.sink_status(settings.state_dir, target)
     sent = sum(mark.points for mark in marks)
@@ -123,8 +132,20 @@ def status(call: Call) -> Result:
         lines.append(f"refused   {next(mark.message for mark in reversed(marks) if mark.refused)}")
     if state.trouble and behind:
         lines.append(f"trouble   {state.trouble}")
-    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": state.alive, "sent": sent}
-    data |= {"behind": behind, "refused": refused, "trouble": state.trouble if behind else "", "state": to_json(state)}
+    data |= {
+        "server": server,
+        "version": version,
+        "live_url": live.url,
+        "db": target.db,
+        "sink": state.alive,
+        "sent": sent,
+    }
+    data |= {
+        "behind": behind,
+        "refused": refused,
+        "trouble": state.trouble if behind else "",
+        "state": to_json(state),
+    }
     return Result(data, "\n".join(lines))
 
 
@@ -143,7 +164,10 @@ def replay(
     call: Call,
     run: Annotated[str, RUN],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="Send to this InfluxDB instead of the configured one.")
+        str | None,
+        typer.Option(
+            "--to", metavar="URL", help="Send to this InfluxDB instead of the configured one."
+        ),
     ] = None,
 ) -> Result:
     from dataclasses import replace
@@ -155,7 +179,8 @@ def replay(
     target = target_for(call, to)
     if target is None:
         raise Usage(
-            "replay: no InfluxDB is configured (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL"
+            "replay: no InfluxDB is configured (telemetry.influx.url is none)",
+            hint="testbed telemetry replay last --to URL",
         )
     folders = run_folders(call, run)
     if target.private:
@@ -165,7 +190,13 @@ def replay(
         points, more = sink.send(target, folder, timeout_s=call.settings.timeout_s)
         total, written = total + points, written + more
     text = f"{counted(total, 'point')} of {counted(len(folders), 'run')} written to {target.url}, database {target.db}"
-    data: dict[str, Json] = {"points": total, "runs": len(folders), "refused": written.refused, "url": target.url, "db": target.db}
+    data: dict[str, Json] = {
+        "points": total,
+        "runs": len(folders),
+        "refused": written.refused,
+        "url": target.url,
+        "db": target.db,
+    }
     if written.refused:
         kept = "it stays" if written.refused == 1 else "they stay"
         message = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.message}"

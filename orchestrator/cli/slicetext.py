@@ -30,9 +30,14 @@ def data(report: SliceReport) -> dict[str, Any]:
         "failed": list(report.failed),
         **{name: {"hosts": list(one.hosts), "choices": one.choices} for name, one in both.items()},
         "probabilities": [
-            {"failures": count, **{name: float(one) for name, one in zip(FABRICS, row, strict=True)}}
+            {
+                "failures": count,
+                **{name: float(one) for name, one in zip(FABRICS, row, strict=True)},
+            }
             | {f"{name}_exact": str(one) for name, one in zip(FABRICS, row, strict=True)}
-            for count, row in enumerate(zip(*(one.probabilities for one in both.values()), strict=True))
+            for count, row in enumerate(
+                zip(*(one.probabilities for one in both.values()), strict=True)
+            )
         ],
     }
 
@@ -44,15 +49,20 @@ def text(report: SliceReport) -> str:
     neighbours = sorted(report.out - {*report.failed}, key=report.hosts.index)
     lines = [
         f"  grid            {times(machine.sides)}: {counted(machine.hosts, 'host')}{blocks}",
-        f"  failed          {', '.join(report.failed) or 'none'}" + (f"; with them {', '.join(neighbours)}" if neighbours else ""),
+        f"  failed          {', '.join(report.failed) or 'none'}"
+        + (f"; with them {', '.join(neighbours)}" if neighbours else ""),
         f"  reconfigurable  {_fabric(report.reconfigurable, 'choice', report)}",
         f"  static          {_fabric(report.static, 'place', report)}",
     ]
     rows: list[Sequence[str]] = [("failures", *FABRICS)]
-    for count, row in enumerate(zip(report.reconfigurable.probabilities, report.static.probabilities, strict=True)):
+    for count, row in enumerate(
+        zip(report.reconfigurable.probabilities, report.static.probabilities, strict=True)
+    ):
         rows.append((str(count), *map(_chance, row)))
     lines += [f"  {line}" for line in columns(rows)]
-    lines.append("  probability that a slice can be formed after so many failures of hosts, each set of them being as likely")
+    lines.append(
+        "  probability that a slice can be formed after so many failures of hosts, each set of them being as likely"
+    )
     return "\n".join([*lines, f"Slice {times(form.sides)}: {_verdict(report)}"])
 
 
@@ -60,7 +70,11 @@ def _fabric(fabric: Fabric, word: str, report: SliceReport) -> str:
     if not fabric.hosts:
         if word == "choice":
             return "none: the hosts left are too few"
-        return "none: no place is whole" if report.form.places else f"none: {times(report.form.sides)} does not fit the grid"
+        return (
+            "none: no place is whole"
+            if report.form.places
+            else f"none: {times(report.form.sides)} does not fit the grid"
+        )
     return f"{','.join(fabric.hosts)} ({counted(fabric.choices, word)})"
 
 
@@ -71,18 +85,22 @@ def _chance(value: Fraction) -> str:
 def _verdict(report: SliceReport) -> str:
     if report.static.hosts:
         return "can be formed, with fixed cables too"
-    return "can be formed by optical switches only" if report.reconfigurable.hosts else "cannot be formed"
+    return (
+        "can be formed by optical switches only"
+        if report.reconfigurable.hosts
+        else "cannot be formed"
+    )
 
 
 def svg(report: SliceReport) -> str:
-    """The grid on both fabrics, and the probabilities. Rows are all sides but the last, one below the other."""
+    """The grid on both fabrics, and the probabilities. Rows are all sides but the last, one below
+    the other.
+    """
     across = report.form.machine.sides[-1]
     rows = len(report.hosts) // across
     wide, high = across * _CELL, rows * _CELL // 2
     width, height = 4 * _GAP + 2 * wide + _PLOT, _TOP + max(high, _PLOT * 2 // 3) + 60
-    title = (
-        f"slice {times(report.form.sides)} of {times(report.form.machine.sides)} hosts, {counted(len(report.failed), 'failure')}"
-    )
+    title = f"slice {times(report.form.sides)} of {times(report.form.machine.sides)} hosts, {counted(len(report.failed), 'failure')}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="12" fill="{_INK}">',
@@ -94,7 +112,15 @@ def svg(report: SliceReport) -> str:
         inside = set(getattr(report, name).hosts)
         parts.append(f'<text x="{left}" y="{_TOP - 12}">{name}{"" if inside else ": none"}</text>')
         for at, host in enumerate(report.hosts):
-            tone = _FAILED if host in report.failed else _OUT if host in report.out else _IN if host in inside else _FREE
+            tone = (
+                _FAILED
+                if host in report.failed
+                else _OUT
+                if host in report.out
+                else _IN
+                if host in inside
+                else _FREE
+            )
             x, y = left + at % across * _CELL, _TOP + at // across * (_CELL // 2)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_CELL // 2}" fill="{tone}" stroke="{_INK}"/>'
@@ -115,10 +141,17 @@ def _curves(report: SliceReport, left: int) -> list[str]:
     ]
     for number, (name, tone) in enumerate(zip(FABRICS, _TONES, strict=True)):
         chances = getattr(report, name).probabilities
-        points = " ".join(f"{left + _PLOT * k / last:.1f},{_TOP + high * (1 - float(p)):.1f}" for k, p in enumerate(chances))
+        points = " ".join(
+            f"{left + _PLOT * k / last:.1f},{_TOP + high * (1 - float(p)):.1f}"
+            for k, p in enumerate(chances)
+        )
         dash = ' stroke-dasharray="6 4"' if number else ""
         y = _TOP + high + 18 + 16 * (number + 1)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{tone}" stroke-width="2.5"{dash}/>')
-        parts.append(f'<line x1="{left}" y1="{y - 4}" x2="{left + 22}" y2="{y - 4}" stroke="{tone}" stroke-width="2.5"{dash}/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{tone}" stroke-width="2.5"{dash}/>'
+        )
+        parts.append(
+            f'<line x1="{left}" y1="{y - 4}" x2="{left + 22}" y2="{y - 4}" stroke="{tone}" stroke-width="2.5"{dash}/>'
+        )
         parts.append(f'<text x="{left + 28}" y="{y}">{name}</text>')
     return parts

@@ -19,12 +19,16 @@ def text(report: StallReport) -> str:
     if report.points:
         usual = statistics.median(p.usual_ms for p in report.points)
         lines += [f"  {line}" for line in columns(table(report.points))]
-        lines.append(f"  time lost, median (least to most); the longest gap while nothing was dark: {ms_text(usual)}")
+        lines.append(
+            f"  time lost, median (least to most); the longest gap while nothing was dark: {ms_text(usual)}"
+        )
     lines += [f"  {note}" for note in report.notes]
     if report.points:
         lines += [f"  journal  {report.journal}"] if report.journal else []
         times = counted(len(report.points), "time")
-        lines.append(f"Stall curve of {report.lab}: {report.link} was dark {times}; circuits and routes are as before")
+        lines.append(
+            f"Stall curve of {report.lab}: {report.link} was dark {times}; circuits and routes are as before"
+        )
     runs = list(dict.fromkeys(p.run for p in report.earlier))
     for run in runs:
         points = [p for p in report.earlier if p.run == run]
@@ -36,7 +40,9 @@ def text(report: StallReport) -> str:
 
 
 def table(points: Sequence[StallPoint]) -> list[Sequence[str]]:
-    """A header, and a row for each darkness asked for: what it was, and the time lost in each mode."""
+    """A header, and a row for each darkness asked for: what it was, and the time lost in each
+    mode.
+    """
     rows: list[Sequence[str]] = [("asked", "dark", *MODES)]
     for asked in sorted({p.asked_ms for p in points}):
         here = [p for p in points if p.asked_ms == asked]

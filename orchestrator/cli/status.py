@@ -30,7 +30,9 @@ def status(call: Call, exit_code: ExitCode = False) -> Result:
 
     report = call.work(engine.status)
     data, text = report.to_json(), render.status(report, call.colour, call.here)
-    silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
+    silent = {d.name: d.code for d in report.devices if not d.ok} | {
+        h.name: "" for h in report.hosts if not h.ok
+    }
     hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
     if (refused := unanswered(data, text, silent, hint)) is not None:
         return refused
@@ -66,19 +68,42 @@ drained before, riding through, or held by the hosts. No job may run. Circuits a
 def verify(
     call: Call,
     level: Annotated[
-        list[str] | None, typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=levels)
+        list[str] | None,
+        typer.Option(
+            "--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=levels
+        ),
     ] = None,
-    qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
-    collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
+    qualify: Annotated[
+        bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")
+    ] = False,
+    collective: Annotated[
+        bool, typer.Option("--collective", help="Run a short all-reduce.")
+    ] = False,
     pairs: Pairs = None,
-    next_to_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
-    stall: Annotated[bool, typer.Option("--stall", help="Darken a link and measure how long traffic stands.")] = False,
+    next_to_job: Annotated[
+        bool, typer.Option("--beside-job", help="Load the links even while a job is running.")
+    ] = False,
+    stall: Annotated[
+        bool, typer.Option("--stall", help="Darken a link and measure how long traffic stands.")
+    ] = False,
     dark: Annotated[
         list[str] | None,
-        typer.Option("--dark", metavar="TIME", help="With --stall: how long it is dark, 0 for the shortest; may be repeated."),
+        typer.Option(
+            "--dark",
+            metavar="TIME",
+            help="With --stall: how long it is dark, 0 for the shortest; may be repeated.",
+        ),
     ] = None,
-    history: Annotated[bool, typer.Option("--history", help="Show earlier stall curves; without --stall measure nothing.")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the stall curve to this file.")] = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Show earlier stall curves; without --stall measure nothing."
+        ),
+    ] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Draw the stall curve to this file."),
+    ] = None,
 ) -> Result:
     from orchestrator.cli import render
     from orchestrator.verify.level import LEVELS
@@ -86,11 +111,20 @@ def verify(
     call.pairs = pairs
     if stall or history or dark or svg:
         if level or qualify or collective or next_to_job:
-            raise Usage("--stall checks no rung", hint="testbed verify --stall, then testbed verify with the other options")
+            raise Usage(
+                "--stall checks no rung",
+                hint="testbed verify --stall, then testbed verify with the other options",
+            )
         return _stall(call, stall, dark or [], history, svg)
 
     level_results = tuple(one_of(name, LEVELS, "--rung") for name in level or ())
-    report = call.work(engine.verify, levels=level_results, qualify=qualify, collective=collective, next_to_job=next_to_job)
+    report = call.work(
+        engine.verify,
+        levels=level_results,
+        qualify=qualify,
+        collective=collective,
+        next_to_job=next_to_job,
+    )
     data, text = report.to_json(), render.verify(report, call.colour)
     if report.ok:
         return Result(data, text)
@@ -107,9 +141,13 @@ def _stall(call: Call, measure: bool, dark: list[str], history: bool, svg: Path 
     from orchestrator.cli import stallcurve
 
     if dark and not measure:
-        raise Usage("--dark is an option of a measurement", hint="testbed verify --stall --dark 200ms")
+        raise Usage(
+            "--dark is an option of a measurement", hint="testbed verify --stall --dark 200ms"
+        )
     if svg is not None and not svg.parent.is_dir():  # before anything is measured
-        raise Usage(f"{svg}: {svg.parent} is no directory", hint="choose a file that can be written")
+        raise Usage(
+            f"{svg}: {svg.parent} is no directory", hint="choose a file that can be written"
+        )
     if measure:
         times = [0.0 if text == "0" else seconds("--dark", text, "200ms") for text in dark]
         report = call.work(engine.stall, dark_s=times, history=history)

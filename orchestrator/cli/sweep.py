@@ -21,11 +21,15 @@ ASK = 500
 """More trials than this are asked about."""
 RUN, FAILED = "run", 8
 ERRORS, MOST_SHOWN = 8, 300
-"""How many different errors are shown, and how much of each (characters); the rest is in the results."""
+"""How many different errors are shown, and how much of each (characters); the rest is in the
+results.
+"""
 
 
 class Files(Family):
-    """`experiment sweep FILE` is `experiment sweep run FILE`: a group with an argument could have no verbs."""
+    """`experiment sweep FILE` is `experiment sweep run FILE`: a group with an argument could have
+    no verbs.
+    """
 
     def ordered(self, args: list[str]) -> list[str]:
         place = first_word(args)
@@ -54,19 +58,37 @@ docs/how-to/sweep.md
 )
 def run(
     call: Call,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The campaign file (testbed.sweep/1).")],
-    scheduler: Annotated[str | None, typer.Argument(metavar="[ADDRESS]", help="With --on dask: of the scheduler.")] = None,
-    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="local, or dask ADDRESS.")] = "local",
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the results there are, make what is missing.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, max=256, help="Processes of this machine; one a core by default.")
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The campaign file (testbed.sweep/1).")
+    ],
+    scheduler: Annotated[
+        str | None, typer.Argument(metavar="[ADDRESS]", help="With --on dask: of the scheduler.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only read the campaign and count its trials.")] = False,
+    on: Annotated[
+        str, typer.Option("--on", metavar="WHERE", help="local, or dask ADDRESS.")
+    ] = "local",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the results there are, make what is missing.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Processes of this machine; one a core by default.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read the campaign and count its trials.")
+    ] = False,
 ) -> Result:
     where = _where(on, scheduler)
     if workers is not None and where != "local":
         raise Usage(
-            f"experiment sweep: --workers is of --on local; {where} has its own", hint="start more there: dask worker ADDRESS"
+            f"experiment sweep: --workers is of --on local; {where} has its own",
+            hint="start more there: dask worker ADDRESS",
         )
     from optics.errors import Infeasible
     from orchestrator.experiments.sweep.verb import carried_out, load_campaign
@@ -86,7 +108,9 @@ def run(
 
         text = f"{message}; parameters: {', '.join(campaign.parameters)}"
         if bad := impossible(trial.task for trial in campaign.trials):
-            text += f"\n{len(bad)} of {count} trials cannot be made: {'; '.join(dict.fromkeys(bad))}"
+            text += (
+                f"\n{len(bad)} of {count} trials cannot be made: {'; '.join(dict.fromkeys(bad))}"
+            )
             if len(bad) == count:
                 raise Infeasible(text, hint="a larger lab, or a workload of fewer ranks")
         return Result(data, text, hint=f"testbed experiment sweep {file}")
@@ -94,10 +118,18 @@ def run(
         try:
             call.confirm(f"{message}. Run them all?")
         except Usage as error:
-            raise Usage(f"{message}; {error}", hint=f"testbed experiment sweep {file} --yes") from None
+            raise Usage(
+                f"{message}; {error}", hint=f"testbed experiment sweep {file} --yes"
+            ) from None
     with call.progress() as progress:
         found, seen = carried_out(
-            call.settings, campaign, progress, where, workers, resume=resume, again=f"testbed experiment sweep {file} --resume"
+            call.settings,
+            campaign,
+            progress,
+            where,
+            workers,
+            resume=resume,
+            again=f"testbed experiment sweep {file} --resume",
         )
     return _ended(found, seen)
 
@@ -124,7 +156,10 @@ def _ended(found: CampaignRecord, seen: CampaignProgress) -> Result:
     from orchestrator.results import path_text
 
     table = found.folder / PARQUET
-    lines = [f"{found.name}: {seen.done} of {seen.total} trials done, {seen.failed} failed", *_failures(found.results())]
+    lines = [
+        f"{found.name}: {seen.done} of {seen.total} trials done, {seen.failed} failed",
+        *_failures(found.results()),
+    ]
     lines += [f"  results    {path_text(table)}"] if table.is_file() else []
     data = _data(found) | {"done": seen.done, "failed": seen.failed, "total": seen.total}
     text = "\n".join(lines)
@@ -153,16 +188,29 @@ def _data(found: CampaignRecord) -> dict[str, Json]:
 
 
 def _failures(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each error, with how many trials ended with it and the parameters of the first: `method=ring ports=4`."""
+    """A line for each error, with how many trials ended with it and the parameters of the first:
+    `method=ring ports=4`.
+    """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for each in results:
         if each["state"] == "failed":
-            found.setdefault(each["errors"][-1].splitlines()[0][:MOST_SHOWN], []).append(each["labels"])
+            found.setdefault(each["errors"][-1].splitlines()[0][:MOST_SHOWN], []).append(
+                each["labels"]
+            )
     lines = []
     for error, trials in found.items():
         others = f" (and {counted(len(trials) - 1, 'more trial')})" if len(trials) > 1 else ""
-        lines.append(f"  failed     {' '.join(f'{name}={value}' for name, value in trials[0].items())}{others}: {error}")
-    return [*lines[:ERRORS], *([f"             and {counted(len(lines) - ERRORS, 'other error')}"] if len(lines) > ERRORS else [])]
+        lines.append(
+            f"  failed     {' '.join(f'{name}={value}' for name, value in trials[0].items())}{others}: {error}"
+        )
+    return [
+        *lines[:ERRORS],
+        *(
+            [f"             and {counted(len(lines) - ERRORS, 'other error')}"]
+            if len(lines) > ERRORS
+            else []
+        ),
+    ]
 
 
 @verb(
@@ -182,14 +230,26 @@ Results of finished trials are shown while the campaign still runs.
 )
 def show(
     call: Call,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the campaign; the latest by default.")] = None,
-    figure: Annotated[
-        str | None, typer.Option("--figure", metavar="x=X,y=Y,by=B", help="Draw Y over X, a line for each value of B.")
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Of the campaign; the latest by default.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The figure's file: .svg, .pdf or .png.")] = None,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            "--figure", metavar="x=X,y=Y,by=B", help="Draw Y over X, a line for each value of B."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The figure's file: .svg, .pdf or .png."),
+    ] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option("--value", metavar="NAME", help="Show this value; may be repeated; the first few by default."),
+        typer.Option(
+            "--value",
+            metavar="NAME",
+            help="Show this value; may be repeated; the first few by default.",
+        ),
     ] = None,
 ) -> Result:
     from orchestrator.cli.text import columns
@@ -199,11 +259,14 @@ def show(
 
     if out is not None and figure is None:
         raise Usage(
-            "experiment sweep show: --out is of --figure", hint="testbed experiment sweep show --figure x=ports,y=iteration_ms"
+            "experiment sweep show: --out is of --figure",
+            hint="testbed experiment sweep show --figure x=ports,y=iteration_ms",
         )
     found = record.find_campaign(call.settings, name)
     results = list(found.results())
-    states = {state: sum(each["state"] == state for each in results) for state in ("done", "failed")}
+    states = {
+        state: sum(each["state"] == state for each in results) for state in ("done", "failed")
+    }
     rows = rows_of(found, results)
     wanted = tuple(value or ())
     known = list(dict.fromkeys(each for row in rows for each in row.values))
@@ -216,9 +279,17 @@ def show(
         )
     waiting = len(found.trials) - len(results)
     text = f"{found.name}: {states['done']} of {len(found.trials)} trials done, {states['failed']} failed, {waiting} waiting"
-    data: dict[str, Json] = _data(found) | states | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
+    data: dict[str, Json] = (
+        _data(found)
+        | states
+        | {"waiting": waiting, "rows": to_json([row.to_json() for row in rows])}
+    )
     cells, meaning = sweep_table(rows, wanted)
-    lines = [text, *(f"  {line}" for line in filter(None, (*columns(cells), meaning))), *_failures(results)]
+    lines = [
+        text,
+        *(f"  {line}" for line in filter(None, (*columns(cells), meaning))),
+        *_failures(results),
+    ]
     if figure is not None:
         place = out or found.folder / "figure.svg"
         draw_figure(parse_figure(figure, found, known), rows, found, place, call.settings.cache_dir)

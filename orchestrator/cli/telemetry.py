@@ -1,4 +1,6 @@
-"""`testbed telemetry`, beside the sink: sampling on demand, journals as tables and files, and old ones removed."""
+"""`testbed telemetry`, beside the sink: sampling on demand, journals as tables and files, and old
+ones removed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ class Kind(StrEnum):
 
 
 def _recorded(call: Call, run: str) -> list[Recorded]:
-    """The named runs, one that moved circuits under a running job with what that job did until the next change.
+    """The named runs, one that moved circuits under a running job with what that job did until the
+    next change.
 
-    `all` and a directory are the journals alone: of all runs, every point once. Raises: as `run_folders`.
+    `all` and a directory are the journals alone: of all runs, every point once. Raises: as
+    `run_folders`.
     """
     from orchestrator.telemetry.reader import Recorded, part_files
     from orchestrator.views.report.gather import recorded
@@ -56,7 +60,10 @@ testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY h
 )
 def sample(
     call: Call,
-    hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples per second and port, up to 1000.")] = None,
+    hz: Annotated[
+        str | None,
+        typer.Option("--hz", metavar="N", help="Samples per second and port, up to 1000."),
+    ] = None,
     span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Duration.")] = None,
 ) -> Result:
     from orchestrator.settings import duration, frequency
@@ -74,7 +81,11 @@ def sample(
     more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
     size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
     text = f"{size} in {report.seconds:.1f} s{missed}"
-    lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
+    lines = [
+        text + (f"; {' and '.join(more)}" if more else ""),
+        *report.notes,
+        f"Recorded as run {report.run}",
+    ]
     return Result(report.to_json(), "\n".join(lines))
 
 
@@ -89,7 +100,9 @@ testbed telemetry query 0007 "SELECT phase, subject, duration_ms FROM phase ORDE
 """,
     more="Uses SQLite in memory, with percentile(x, p) and median(x); no server is needed. time_ns is wall time.",
 )
-def query(call: Call, run: Annotated[str, RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
+def query(
+    call: Call, run: Annotated[str, RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]
+) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.telemetry import tables
 
@@ -98,7 +111,11 @@ def query(call: Call, run: Annotated[str, RUN], sql: Annotated[str, typer.Argume
         names, rows = tables.query(_recorded(call, run), sql, trouble)
     shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
+    data: dict[str, Json] = {
+        "columns": list(names),
+        "rows": cast("Json", found),
+        "trouble": cast("Json", trouble),
+    }
     return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
 
 
@@ -119,7 +136,9 @@ run's job become scalars by iteration; it needs the package tensorboard: pip ins
 def export(
     call: Call,
     run: Annotated[str, RUN],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Directory; created if missing.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Directory; created if missing.")
+    ],
     kind: Annotated[Kind, typer.Option("--format", "-f", help="Format of the files.")] = Kind.csv,
 ) -> Result:
     from orchestrator.cli.text import columns
@@ -129,14 +148,29 @@ def export(
     try:
         with call.timed():
             if kind is Kind.tensorboard:
-                made, counts = tensorboard.export_tensorboard(_recorded(call, run), out, trouble), "scalars"
+                made, counts = (
+                    tensorboard.export_tensorboard(_recorded(call, run), out, trouble),
+                    "scalars",
+                )
             else:
-                made, counts = tables.export_tables(_recorded(call, run), out, kind.value, trouble), "rows"
+                made, counts = (
+                    tables.export_tables(_recorded(call, run), out, kind.value, trouble),
+                    "rows",
+                )
     except OSError as error:
-        raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
+        raise Usage(
+            f"export: {out}: {error.strerror or error}", hint="choose another --out"
+        ) from error
     rows = [("file", counts), *((str(path), str(count)) for path, count in made.items())]
-    data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
-    none = "No job has iterations in the journal" if kind is Kind.tensorboard else "The journal has no points"
+    data: dict[str, Json] = {
+        "files": {str(p): n for p, n in made.items()},
+        "trouble": cast("Json", trouble),
+    }
+    none = (
+        "No job has iterations in the journal"
+        if kind is Kind.tensorboard
+        else "The journal has no points"
+    )
     return Result(data, "\n".join(columns(rows)) if made else none, message=_torn(trouble))
 
 
@@ -149,9 +183,18 @@ def export(
 )
 def prune(
     call: Call,
-    older: Annotated[str, typer.Option("--older", metavar="TIME", help="Only journals last written before this long ago: 90d.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
-    unsent: Annotated[bool, typer.Option("--unsent", help="Also journals that were not sent to InfluxDB.")] = False,
+    older: Annotated[
+        str,
+        typer.Option(
+            "--older", metavar="TIME", help="Only journals last written before this long ago: 90d."
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    unsent: Annotated[
+        bool, typer.Option("--unsent", help="Also journals that were not sent to InfluxDB.")
+    ] = False,
 ) -> Result:
     from orchestrator.results import to_json
     from orchestrator.telemetry import retention
@@ -159,11 +202,17 @@ def prune(
     older_s = seconds("--older", older, "90d")
     with call.store() as store:
         running = {record.id for record in store.history(limit=0) if record.status == "running"}
-    found = retention.old(call.settings.state_dir / "runs", older_s, running, None if unsent else target_for(call))
+    found = retention.old(
+        call.settings.state_dir / "runs", older_s, running, None if unsent else target_for(call)
+    )
     going = [each for each in found if not each.why]
     size = sum(each.bytes for each in going) / 1e6
     lines = [f"{each.run}  kept: {each.why}" for each in found if each.why]
-    data: dict[str, Json] = {"runs": [each.run for each in going], "stay": to_json([e for e in found if e.why]), "mb": size}
+    data: dict[str, Json] = {
+        "runs": [each.run for each in going],
+        "stay": to_json([e for e in found if e.why]),
+        "mb": size,
+    }
     if not going:
         return Result(data, "\n".join([*lines, f"No journal older than {older} can be removed"]))
     what = f"{len(going)} journals, {going[0].run} to {going[-1].run}, {size:.1f} MB"

@@ -28,12 +28,16 @@ def ms_text(ms: float | None) -> str:
 
 
 def scaled_ms_text(ms: float | None, time_scale: float) -> str:
-    """As `ms_text`; of a device that runs faster than real ones `61 s of device time (1.0 s here, x60)`."""
+    """As `ms_text`; of a device that runs faster than real ones
+    `61 s of device time (1.0 s here, x60)`.
+    """
     return "-" if ms is None else scaled_text(ms / 1e3, time_scale)
 
 
 def expected_ms_text(ms: float | None, expected_ms: float | None, time_scale: float) -> str:
-    """A measured time beside the expected one: `27 ms (25 ms expected)`; `2 min 02 s of 2 min 00 s expected (x60: 2.0 s here)`."""
+    """A measured time beside the expected one: `27 ms (25 ms expected)`;
+    `2 min 02 s of 2 min 00 s expected (x60: 2.0 s here)`.
+    """
     if ms is None or expected_ms is None:
         return scaled_ms_text(ms, time_scale)
     if time_scale == 1:
@@ -49,7 +53,8 @@ def when(wall_s: float | None) -> str:
 
 def phase_line(name: str, detail: str, seconds: float, width: int = 55) -> str:
     """One line of the phase table, the same while it runs and in the report."""
-    return f"  {name:<10} {f'{detail} ':<{width}} {seconds_text(seconds)}"  # two spaces at least: `wrapped` tells a time by them
+    # two spaces at least: `wrapped` tells a time by them
+    return f"  {name:<10} {f'{detail} ':<{width}} {seconds_text(seconds)}"
 
 
 def flat(text: str) -> str:
@@ -59,15 +64,23 @@ def flat(text: str) -> str:
 
 
 def page(lines: Iterable[str]) -> str:
-    """Text of these lines; each stays one line, whatever text of devices, hosts or other users it contains."""
+    """Text of these lines; each stays one line, whatever text of devices, hosts or other users it
+    contains.
+    """
     return "\n".join(map(flat, lines))
 
 
 def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
     """Align rows of cells, each on one line whatever it contains; trailing blanks are cut."""
     table = [[flat(cell) for cell in row] for row in rows]
-    width = [max((len(row[i]) for row in table if i < len(row)), default=0) for i in range(max(map(len, table), default=0))]
-    return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
+    width = [
+        max((len(row[i]) for row in table if i < len(row)), default=0)
+        for i in range(max(map(len, table), default=0))
+    ]
+    return [
+        (" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip()
+        for row in table
+    ]
 
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -76,12 +89,15 @@ _LABEL = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?\S+\s{2,}")
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with lines longer than `width` (columns) broken between words, and continuation lines indented.
+    """The text with lines longer than `width` (columns) broken between words, and continuation
+    lines indented.
 
-    A time in a column at the end of a line stays there, at the right. A word longer than a line stays whole, so that paths and
-    commands can be copied.
+    A time in a column at the end of a line stays there, at the right. A word longer than a line
+    stays whole, so that paths and commands can be copied.
     """
-    return "\n".join(_fitted(line, width) if len(line) > width else line for line in text.split("\n"))
+    return "\n".join(
+        _fitted(line, width) if len(line) > width else line for line in text.split("\n")
+    )
 
 
 def _fitted(line: str, width: int) -> str:
@@ -101,7 +117,11 @@ def _wrapped(line: str, width: int) -> str:
     lines, length = [""], 0
     for blanks, word in re.findall(r"( *)([^ ]+)", line):
         size = len(_SGR.sub("", word))
-        if label and length == len(_SGR.sub("", label[0]).rstrip()) and width - column < size <= width - 4:
+        if (
+            label
+            and length == len(_SGR.sub("", label[0]).rstrip())
+            and width - column < size <= width - 4
+        ):
             lines.append(" " * 4 + word)  # a path: beside its label the terminal would break it
             length = 4 + size
         elif length > column and length + len(blanks) + size > width:

@@ -38,11 +38,17 @@ from the hosts (not with --passive). Devices are not contacted.
 )
 def ui(
     call: Call,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")] = PORT,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")
+    ] = PORT,
     listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help=LISTEN)] = "127.0.0.1",
     safe_plan: Annotated[
         Path | None,
-        typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (default: the setting safe_plan)."),
+        typer.Option(
+            "--safe-plan",
+            metavar="PLAN",
+            help="Plan that the button brings up (default: the setting safe_plan).",
+        ),
     ] = None,
     passive: Passive = False,
 ) -> Result:
@@ -50,13 +56,30 @@ def ui(
 
     with call.store() as store, listener_on(call.verb, listen, port) as listener:
         try:
-            text = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
+            text = asyncio.run(
+                _served(
+                    call,
+                    store,
+                    listener,
+                    listen,
+                    safe_plan or call.settings.safe_plan,
+                    passive=passive,
+                )
+            )
         except KeyboardInterrupt:
             text = ""
     return Result({"ended": True}, text or "Ended")
 
 
-async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
+async def _served(
+    call: Call,
+    store: Store,
+    listener: socket.socket,
+    listen: str,
+    safe_plan: Path | None,
+    *,
+    passive: bool,
+) -> str:
     """Serve until interrupted; return the message for the end."""
     import asyncio
     import signal

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from orchestrator.views.live import Event, Watcher
 
 PAINT_S = 0.15
-"""Shortest time (s) between two updates of the screen; it is updated once a second when nothing happens."""
+"""Shortest time (s) between two updates of the screen; it is updated once a second when nothing
+happens.
+"""
 SUMMARY_S = 5.0
 RATES_S = 1.0
 ONCE_S = 1.5
@@ -58,11 +60,18 @@ def watch(
     jsonl: Jsonl = False,
     once: Annotated[bool, typer.Option("--once", help="Show one picture, then end.")] = False,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write the picture to this SVG file.")
+        Path | None,
+        typer.Option(
+            "--svg", metavar="FILE", help="With --once: write the picture to this SVG file."
+        ),
     ] = None,
     length: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="End after this time; with --once: collect data for this time first."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="End after this time; with --once: collect data for this time first.",
+        ),
     ] = None,
     passive: Passive = False,
 ) -> Result:
@@ -147,10 +156,14 @@ class _Lines(_View):
 
         for event in self._news():
             if event.event != "iteration":
-                print(coloured(f"{clock(event.at)}  {printable(event.message, keep='')}"), flush=True)
+                print(
+                    coloured(f"{clock(event.at)}  {printable(event.message, keep='')}"), flush=True
+                )
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + SUMMARY_S
-            text = "; ".join(filter(None, (summary(self.picture), printable(self.picture.slots.text(), keep=""))))
+            text = "; ".join(
+                filter(None, (summary(self.picture), printable(self.picture.slots.text(), keep="")))
+            )
             trouble = "".join(f"; {printable(w, keep='')}" for w in self.picture.trouble.values())
             if (text := text + trouble) != self._summary:
                 self._summary = text
@@ -163,7 +176,8 @@ class _Screen(_View):
         from rich.live import Live
 
         super().__init__(call, watcher)
-        self._unicode = call.unicode  # asked now: while rich draws, stdout is an object of its own, without an encoding
+        # asked now: while rich draws, stdout is an object of its own, without an encoding
+        self._unicode = call.unicode
         self._console = Console(no_color=not call.colour, highlight=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._live.start()
@@ -193,7 +207,9 @@ class _Once(_View):
         from orchestrator.results import path_text
 
         if self._svg is not None:
-            drawn = _console(self, SVG_COLUMNS, SVG_ROWS, record=True).export_svg(title="testbed watch")
+            drawn = _console(self, SVG_COLUMNS, SVG_ROWS, record=True).export_svg(
+                title="testbed watch"
+            )
             # Without the fonts that rich would have the viewer fetch from elsewhere.
             write_file(self._svg, re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
             self.last = f"Written: {path_text(self._svg)}"
@@ -215,7 +231,13 @@ def _console(view: _Once, columns: int, rows: int, *, record: bool) -> Console:
 
     colour = record or view.call.colour
     console = Console(
-        file=StringIO(), record=record, width=columns, height=rows, force_terminal=colour, no_color=not colour, highlight=False
+        file=StringIO(),
+        record=record,
+        width=columns,
+        height=rows,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
     )
     console.print(screen(view.picture, columns, rows, unicode=record or view.call.unicode))
     return console
@@ -232,11 +254,15 @@ def _view(call: Call, watcher: Watcher, jsonl: bool) -> _View:
 
 
 def _reader_check() -> Callable[[], bool]:
-    """A function that returns whether stdout still has a reader, which printing would not show while nothing happens."""
+    """A function that returns whether stdout still has a reader, which printing would not show
+    while nothing happens.
+    """
     poll = select.poll()
     with suppress(OSError, ValueError):  # no stdout at all
         poll.register(sys.stdout.fileno(), 0)
-    return lambda: not any(reported & (select.POLLERR | select.POLLHUP) for _, reported in poll.poll(0))
+    return lambda: (
+        not any(reported & (select.POLLERR | select.POLLHUP) for _, reported in poll.poll(0))
+    )
 
 
 async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) -> None:

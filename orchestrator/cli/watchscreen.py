@@ -1,4 +1,6 @@
-"""The screen of `testbed watch`: hosts with circuits and rates, devices, curves, the waterfall of the last change."""
+"""The screen of `testbed watch`: hosts with circuits and rates, devices, curves, the waterfall of
+the last change.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from orchestrator.views.live.slots import BY_SCHEDULE, WAITS
 if TYPE_CHECKING:
     from orchestrator.views.live import Picture
 
-_LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK: ("○", "o", "magenta"), LOST: ("✗", "X", "bold red")}
+_LOOK = {
+    LIT: ("●", "*", "green"),
+    MAKING: ("◌", "+", "bright_black"),
+    DARK: ("○", "o", "magenta"),
+    LOST: ("✗", "X", "bold red"),
+}
 _LOOK |= {WAITS: ("·", "-", "bright_black"), BY_SCHEDULE: ("◐", "~", "cyan")}
 _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -34,7 +41,9 @@ _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
 
 def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -> Group:
-    """The picture in this many columns and rows; what does not fit is left out, the waterfall of the phases first."""
+    """The picture in this many columns and rows; what does not fit is left out, the waterfall of
+    the phases first.
+    """
     move = picture.move
     running = picture.running
     now = move.at_work(time.time() * 1e3) if move and running and running.id == move.run else []
@@ -42,21 +51,40 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode, working=[bar.phase for bar in now]) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    changed = [*slot_lines(picture, width, unicode=unicode), *carried_lines(picture), *rank_line(picture)]
+    changed = [
+        *slot_lines(picture, width, unicode=unicode),
+        *carried_lines(picture),
+        *rank_line(picture),
+    ]
     changed += ring_change_line(picture, width, unicode=unicode)
     fixed = 4 + len(picture.lab.devices) // 6 + len(changed)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
     room -= hosts + 1 + (hosts < len(picture.lab.hosts))
-    fall = chart if len(chart) + 4 <= room else small if len(small) + 1 <= room else small[: max(0, room - 1)]
+    fall = (
+        chart
+        if len(chart) + 4 <= room
+        else small
+        if len(small) + 1 <= room
+        else small[: max(0, room - 1)]
+    )
     room -= len(fall) + 1
     news = list(picture.events.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture, width)), Text()]
-    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *changed]
+    blocks += [
+        _hosts(picture, hosts, width, unicode=unicode),
+        _devices(picture),
+        *curves(picture, unicode=unicode),
+        *changed,
+    ]
     if fall and move is not None:
-        title = f"{move.run}  " + ("running now" if running and running.id == move.run else "the last change")
+        title = f"{move.run}  " + (
+            "running now" if running and running.id == move.run else "the last change"
+        )
         blocks += [Text(title, style="bold"), *_coloured(fall)]
-    blocks += [Text(f"{clock(e.at)}  {printable(e.message, keep='')}", style="bright_black") for e in news]
+    blocks += [
+        Text(f"{clock(e.at)}  {printable(e.message, keep='')}", style="bright_black") for e in news
+    ]
     for text in picture.trouble.values():
         blocks.append(Text(f"! {printable(text, keep='')}", style="yellow"))
     for block in blocks:
@@ -83,10 +111,14 @@ def counts(picture: Picture) -> tuple[int, int]:
 
 
 def summary(picture: Picture, width: int = 0) -> str:
-    """The figures in one line; those that come last are left out where they are not within the width, if there is one."""
+    """The figures in one line; those that come last are left out where they are not within the
+    width, if there is one.
+    """
     lit, total = counts(picture)
     ring_changes = list(picture.light.states.values()).count(BY_SCHEDULE)
-    argv = [f"{lit}/{total} circuits lit"] if total or not (picture.switched or ring_changes) else []
+    argv = (
+        [f"{lit}/{total} circuits lit"] if total or not (picture.switched or ring_changes) else []
+    )
     argv += [f"{ring_changes} in turn"] if ring_changes else []
     if picture.switched:
         argv.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
@@ -102,7 +134,11 @@ def summary(picture: Picture, width: int = 0) -> str:
     elif isinstance(took, float) and not picture.job.get("ended"):
         named = f"iteration {seconds_text(took / 1e3)}"
         name = printable(str(picture.job.get("name") or picture.job.get("of")), keep="")
-        argv.append(f"{named} ({name})" if not width or len(", ".join([*argv, f"{named} ({name})"])) <= width else named)
+        argv.append(
+            f"{named} ({name})"
+            if not width or len(", ".join([*argv, f"{named} ({name})"])) <= width
+            else named
+        )
     while width and len(argv) > 1 and len(", ".join(argv)) > width:
         argv.pop()
     return ", ".join(argv)
@@ -110,7 +146,9 @@ def summary(picture: Picture, width: int = 0) -> str:
 
 def _head(picture: Picture) -> Text:
     up = picture.state.plans or {}
-    plans = ", ".join(p.plan_name if len(up) < 2 else f"{p.plan_name} ({owner})" for owner, p in up.items())
+    plans = ", ".join(
+        p.plan_name if len(up) < 2 else f"{p.plan_name} ({owner})" for owner, p in up.items()
+    )
     head = Text(picture.lab.name, style="bold")
     head.append(f"   {plans or 'no plan is up: testbed up --topology PLAN'}", style="cyan")
     run = picture.running or next(iter(picture.state.runs), None)
@@ -130,14 +168,26 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
     Ports without a fibre and outside the plan are left out.
     """
     lab = picture.lab
-    waiting = sorted(picture.light.circuits.values(), key=lambda w: picture.light.states[w.id] != WAITS)
+    waiting = sorted(
+        picture.light.circuits.values(), key=lambda w: picture.light.states[w.id] != WAITS
+    )
     leaving = {str(w.sender): w for w in waiting}  # of several in turn the present one
-    used = {port.number for port in lab.fibres} | {int(port.rpartition(":p")[2]) for port in picture.switched}
+    used = {port.number for port in lab.fibres} | {
+        int(port.rpartition(":p")[2]) for port in picture.switched
+    }
     ports = sorted({n for h in lab.hosts.values() for n in h.ports} & used)
-    table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        show_header=True,
+        header_style="bright_black",
+        pad_edge=False,
+    )
     table.add_column("host", no_wrap=True)
     for n in ports:
-        table.add_column(f"p{n}, Mb/s", no_wrap=True, min_width=max(9, min(16, (width - 18) // len(ports) - 1)))
+        table.add_column(
+            f"p{n}, Mb/s", no_wrap=True, min_width=max(9, min(16, (width - 18) // len(ports) - 1))
+        )
     table.add_column("sent", justify="right", no_wrap=True)
     for host in list(lab.hosts.values())[:most]:
         cells: list[Text] = []
@@ -151,14 +201,18 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
             if port in picture.switched:
                 name = picture.switched[port]
                 cell = Text(name if len(name) <= 9 else name[:7] + ("…" if unicode else "."))
-                cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
+                cells.append(
+                    cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black")
+                )
                 continue
             if path is None:
                 cells.append(Text("·" if unicode else "-", style="bright_black"))
                 continue
             mark, plain, style = _LOOK[picture.light.states[path.id]]
             cell = (
-                Text().append(f"{mark if unicode else plain} ", style).append(str(path.receiver), "" if style == "green" else style)
+                Text()
+                .append(f"{mark if unicode else plain} ", style)
+                .append(str(path.receiver), "" if style == "green" else style)
             )
             cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
         table.add_row(Text(host.name, style="bold"), *cells, Text(f"{total:.0f}" if known else ""))
@@ -172,7 +226,8 @@ def _devices(picture: Picture) -> Text:
     for name, device in picture.devices.items():
         line.append(f"{name} ", style="bold")
         line.append(
-            f"{device.phase}{f' {device.message}' if device.message else ''}   ", style=_PHASE.get(device.phase, "bold magenta")
+            f"{device.phase}{f' {device.message}' if device.message else ''}   ",
+            style=_PHASE.get(device.phase, "bold magenta"),
         )
     return line
 
@@ -192,14 +247,23 @@ def curves(picture: Picture, *, unicode: bool) -> list[Text]:
             curve = Text(spark([v for _, v in points[-_CURVE:]]), style="cyan")
             if name == "iteration":
                 curve = _marked(curve, [t for t, _ in points[-_CURVE:]], picture)
-            found.append(Text(f"{name:<10}").append_text(curve).append(f"  {unit(value)}").append(old, "bright_black"))
+            found.append(
+                Text(f"{name:<10}")
+                .append_text(curve)
+                .append(f"  {unit(value)}")
+                .append(old, "bright_black")
+            )
     return found
 
 
 def _marked(curve: Text, times: Sequence[float], picture: Picture) -> Text:
     """The curve with a mark before the first iteration that began after each turn."""
     marked = Text()
-    at = [float(cast(float, ring_change["at"])) for ring_change in picture.training.ring_changes.values() if ring_change["ok"]]
+    at = [
+        float(cast(float, ring_change["at"]))
+        for ring_change in picture.training.ring_changes.values()
+        if ring_change["ok"]
+    ]
     for k, time_ms in enumerate(times):
         if any((times[k - 1] if k else time_ms) < ring_change <= time_ms for ring_change in at):
             marked.append(_RING_CHANGE[0], "bold")
@@ -218,19 +282,29 @@ def rank_line(picture: Picture) -> list[Text]:
 
 
 def slot_lines(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
-    """The slots of a schedule with the present one marked, and what services of extensions did; nothing where there is nothing."""
+    """The slots of a schedule with the present one marked, and what services of extensions did;
+    nothing where there is nothing.
+    """
     found, slots = [], picture.slots
     if text := slots.text():
-        line = Text(f"{'slots':<10}{printable(text, keep='')}", style="yellow" if slots.status in ("died", "repairing") else "")
+        line = Text(
+            f"{'slots':<10}{printable(text, keep='')}",
+            style="yellow" if slots.status in ("died", "repairing") else "",
+        )
         found.append(line)
         count = len(slots.cycle.settings) if slots.cycle is not None else 0
         if not slots.fast and count + 12 <= width:
             marks = ("■", "·") if unicode else ("#", ".")
             strip = Text(" " * 10)
             for index in range(count):
-                strip.append(marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black")
+                strip.append(
+                    marks[index != slots.slot], "cyan" if index == slots.slot else "bright_black"
+                )
             found.append(strip)
-    return [*found, *(Text(f"{name:<10}{printable(text, keep='')}") for name, text in picture.services.text())]
+    return [
+        *found,
+        *(Text(f"{name:<10}{printable(text, keep='')}") for name, text in picture.services.text()),
+    ]
 
 
 def carried_lines(picture: Picture) -> list[Text]:
@@ -251,7 +325,10 @@ def ring_change_line(picture: Picture, width: int, *, unicode: bool) -> list[Tex
     line = f"{mark if unicode else plain} {clock(float(cast(float, ring_change['at'])))} "
     paused, short = text.partition(";")[0], text.partition(":")[0]
     brief = text.replace("; iteration ", "; ")
-    longest = [f"{'turn':<10}{line}{text}", *(f"turn {line}{text}" for text in (text, brief, paused, short))]
+    longest = [
+        f"{'turn':<10}{line}{text}",
+        *(f"turn {line}{text}" for text in (text, brief, paused, short)),
+    ]
     fits = next((reported for reported in longest if len(reported) <= width), longest[-1])
     return [Text(fits, style="" if ring_change["ok"] else "yellow")]
 
@@ -268,7 +345,11 @@ def _coloured(lines: Sequence[str]) -> list[Text]:
     for line in lines:
         text = Text(line)
         message = line[2:].split("  ")[0].strip()
-        colour = colours.get(message.replace(" ", "_")) or colours.get("_".join(message.split()[1:])) or "bright_black"
+        colour = (
+            colours.get(message.replace(" ", "_"))
+            or colours.get("_".join(message.split()[1:]))
+            or "bright_black"
+        )
         for block in _BLOCKS.finditer(line):
             text.stylize(colour, *block.span())
         found.append(text)

@@ -15,8 +15,11 @@ _LEAST = 20
 """Least width of the bars, in characters."""
 
 
-def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True, working: Collection[str] = ()) -> list[str]:
-    """Draw the phases of the run, then, on an axis of its own, the parts of each device and of the hosts.
+def draw(
+    all_bars: Sequence[Bar], width: int, *, unicode: bool = True, working: Collection[str] = ()
+) -> list[str]:
+    """Draw the phases of the run, then, on an axis of its own, the parts of each device and of the
+    hosts.
 
     working: the phases whose last bar goes on.
     """
@@ -26,7 +29,8 @@ def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True, working: 
     lines = _chart("phase", run_rows(all_bars), width, unicode, working)
     if parts:
         rows = [(name, (bar,)) for name, bar in part_rows(parts)]
-        # Milliseconds of hosts and devices would vanish next to Ansible's seconds, so they get their own axis.
+        # Milliseconds of hosts and devices would vanish next to Ansible's seconds, so they get
+        # their own axis.
         lines += ["", *_chart("part", rows, width, unicode)]
     return lines
 
@@ -38,7 +42,11 @@ def reconfig_lines(points: Iterable[Point]) -> list[str]:
     for p in points:
         if p.measurement != "reconfig":
             continue
-        found = [f"{name.replace('_', ' ')} {float(p.fields[f'{name}_ms']):.1f}" for name in order if f"{name}_ms" in p.fields]
+        found = [
+            f"{name.replace('_', ' ')} {float(p.fields[f'{name}_ms']):.1f}"
+            for name in order
+            if f"{name}_ms" in p.fields
+        ]
         lines.append(
             f"  reconfiguration {p.fields.get('seq', 1)}: {p.fields.get('n_circuits', '?')} circuits, ms: {', '.join(found)}"
         )
@@ -46,7 +54,9 @@ def reconfig_lines(points: Iterable[Point]) -> list[str]:
 
 
 def iteration_lines(found: Iterable[IterationSummary], run: str) -> list[str]:
-    """One line per job and operation; of a job that another than `run` launched, until the next change."""
+    """One line per job and operation; of a job that another than `run` launched, until the next
+    change.
+    """
     return [
         f"  job {i.job} ({i.what}{f', launched by {i.run}' if i.run != run else ''}): "
         f"{counted(i.count, 'iteration')}, median {i.median_ms:.1f} ms, p99 {i.p99_ms:.1f} ms, max {i.max_ms:.1f} ms"
@@ -56,7 +66,11 @@ def iteration_lines(found: Iterable[IterationSummary], run: str) -> list[str]:
 
 
 def _chart(
-    title: str, rows: Sequence[tuple[str, Sequence[Bar]]], width: int, unicode: bool, working: Collection[str] = ()
+    title: str,
+    rows: Sequence[tuple[str, Sequence[Bar]]],
+    width: int,
+    unicode: bool,
+    working: Collection[str] = (),
 ) -> list[str]:
     if not rows:
         return []
@@ -77,13 +91,23 @@ def _chart(
         if name in OVERLAPPING:
             picture = "".join(c if c == " " else "░" if unicode else "-" for c in picture)
         ms = sum(bar.ms for bar in some)
-        lines.append(f"  {name:<{label}}{ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{reply[name]}".rstrip())
+        lines.append(
+            f"  {name:<{label}}{ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{reply[name]}".rstrip()
+        )
     return lines
 
 
 def _remark(some: Sequence[Bar]) -> str:
-    detail = some[0].detail if some[0].kind == "host" else "overlaps others" if some[0].phase in OVERLAPPING else ""
-    return ("  FAILED" if not all(bar.ok for bar in some) else "") + (f"  {detail}" if detail else "")
+    detail = (
+        some[0].detail
+        if some[0].kind == "host"
+        else "overlaps others"
+        if some[0].phase in OVERLAPPING
+        else ""
+    )
+    return ("  FAILED" if not all(bar.ok for bar in some) else "") + (
+        f"  {detail}" if detail else ""
+    )
 
 
 def _axis(begin: float, end: float, room: int) -> str:

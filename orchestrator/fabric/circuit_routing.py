@@ -1,10 +1,13 @@
-"""The path of each circuit: fewest devices, then least loss; no port and no spectrum used twice. Pure.
+"""The path of each circuit: fewest devices, then least loss; no port and no spectrum used twice.
+Pure.
 
-A circuit over one device, the common case, needs no search. Over trunks each circuit is routed separately; circuits that then
-contend for a port or for spectrum are removed and routed again at a rising cost of what they contend for (negotiated congestion,
-as in McMurchie and Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared whatever the order of the plan. Circuits
-that are already lit are moved only if there is no other solution. On a device that needs a second or more for each move, paths
-with few moves are preferred, and moves that interrupt no light, so that light takes the prewired paths.
+A circuit over one device, the common case, needs no search. Over trunks each circuit is routed
+separately; circuits that then contend for a port or for spectrum are removed and routed again at a
+rising cost of what they contend for (negotiated congestion, as in McMurchie and Ebeling's
+PathFinder, FPGA 1995), so that parallel trunks are shared whatever the order of the plan. Circuits
+that are already lit are moved only if there is no other solution. On a device that needs a second
+or more for each move, paths with few moves are preferred, and moves that interrupt no light, so
+that light takes the prewired paths.
 """
 
 from __future__ import annotations
@@ -31,18 +34,27 @@ Side: TypeAlias = tuple[str, Port]
 
 
 def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
-    """The light path between two ports of an otherwise empty lab, and its expected loss. Raises: Infeasible."""
+    """The light path between two ports of an otherwise empty lab, and its expected loss. Raises:
+    Infeasible.
+    """
     return route([(transmitter, receiver)], lab)[0]
 
 
-def route(wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
+def route(
+    wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: Held | None = None
+) -> tuple[Circuit, ...]:
     """A path for each transmitter and receiver, in the order given.
 
-    live: what the devices hold; circuits that are lit keep their paths if the others can be routed around them. foreign: settings
-    this tenancy does not own, whose ports are avoided where there is another path (the transition refuses the rest by name).
-    Raises: Infeasible - a circuit has no path, or two contend for a port or for spectrum and no other path was found.
+    live: what the devices hold; circuits that are lit keep their paths if the others can be routed
+    around them. foreign: settings this tenancy does not own, whose ports are avoided where there is
+    another path (the transition refuses the rest by name). Raises: Infeasible - a circuit has no
+    path, or two contend for a port or for spectrum and no other path was found.
     """
-    live_paths = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
+    live_paths = (
+        {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()}
+        if lab.trunks
+        else {}
+    )
     paths = [live_paths.get(ends) or direct(ends, lab) for ends in wanted]
     searched = [index for index, path in enumerate(paths) if path is None]
     lasting = [index for index, ends in enumerate(wanted) if ends in live_paths]
@@ -58,23 +70,29 @@ def route(wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: H
                 break
         paths = [negotiation.paths[index] for index in range(len(wanted))]
     found = tuple(
-        Circuit(*ends, path, loss_db(*ends, path, lab)) for ends, path in zip(wanted, paths, strict=True) if path is not None
+        Circuit(*ends, path, loss_db(*ends, path, lab))
+        for ends, path in zip(wanted, paths, strict=True)
+        if path is not None
     )
     _alone(found, lab)
     return found
 
 
 def direct(ends: Ends, lab: Lab) -> tuple[Setting, ...] | None:
-    """The one setting that connects two ports of one device, None if light must pass several settings.
+    """The one setting that connects two ports of one device, None if light must pass several
+    settings.
 
-    Raises: Infeasible - a port has no fibre; no path connects the two; the transmitter's slot is not known.
+    Raises: Infeasible - a port has no fibre; no path connects the two; the transmitter's slot is
+    not known.
     """
     transmitter, receiver = ends
     for port in ends:
         if port not in lab.fibres:
             raise Infeasible(f"{transmitter}->{receiver}: no fibre is attached to {port}")
     sends, receives = lab.fibres[transmitter], lab.fibres[receiver]
-    if sends.device == receives.device and lab.traits_of(sends.device).joins(sends.enters.label, receives.leaves.label):
+    if sends.device == receives.device and lab.traits_of(sends.device).joins(
+        sends.enters.label, receives.leaves.label
+    ):
         return (_setting(ends, sends.enters, receives.leaves, lab),)
     if not lab.trunks:
         if sends.device != receives.device:
@@ -102,7 +120,9 @@ class _Negotiation:
     def __init__(self, wanted: Sequence[Ends], lab: Lab, foreign: Held, live: Held) -> None:
         self.wanted, self.lab = wanted, lab
         self.slow = frozenset(device for device in lab.devices if lab.slow(device))
-        self.present = frozenset(setting for device in self.slow for setting in live.get(device, ()))
+        self.present = frozenset(
+            setting for device in self.slow for setting in live.get(device, ())
+        )
         self.plugged: dict[Side, list[Setting]] = {}
         for setting in self.present:
             for side in _sides(setting):
@@ -148,21 +168,34 @@ class _Negotiation:
         for side in _sides(setting):
             if cost:
                 cost += self.history[side]
-            cost += FOREIGN * sum(clash(setting, other) is not None for other in self.others.get(side, ()))
+            cost += FOREIGN * sum(
+                clash(setting, other) is not None for other in self.others.get(side, ())
+            )
         return cost
 
     def moves(self, setting: Setting) -> int:
-        """Moves a slow device makes for the setting; 0 if it holds the setting already, or is a fast device."""
+        """Moves a slow device makes for the setting; 0 if it holds the setting already, or is a
+        fast device.
+        """
         if setting.ingress.device not in self.slow or setting in self.present:
             return 0
-        held = {other for side in _sides(setting) for other in self.plugged.get(side, ()) if clash(setting, other) is not None}
+        held = {
+            other
+            for side in _sides(setting)
+            for other in self.plugged.get(side, ())
+            if clash(setting, other) is not None
+        }
         return 1 + sum(1 + DARK_MOVES * (other in self.lit) for other in held)
 
     def search(self, index: int) -> tuple[Setting, ...]:
-        """The cheapest path now: least contention, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
+        """The cheapest path now: least contention, fewest slow moves, fewest devices, least loss
+        (Dijkstra over ingress ports).
+        """
         ends, lab = self.wanted[index], self.lab
         start, goal = lab.fibres[ends[0]].enters, lab.fibres[ends[1]].leaves
-        open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
+        open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [
+            (0, 0, 0, 0.0, (), start, ())
+        ]
         settled: set[Port] = set()
         missing: Infeasible | None = None
         while open_:
@@ -176,7 +209,9 @@ class _Negotiation:
             exits = [(goal, goal, 0.0, "")] if at.device == goal.device else []
             exits += [(t.start, t.end, t.loss_db, t.name) for t in lab.leaving.get(at.device, ())]
             for egress, following, more, name in exits:
-                if not traits.joins(at.label, egress.label) or (following in settled and egress != goal):
+                if not traits.joins(at.label, egress.label) or (
+                    following in settled and egress != goal
+                ):
                     continue
                 try:
                     setting = _setting(ends, at, egress, lab)
@@ -186,17 +221,32 @@ class _Negotiation:
                 dear = (cost + self.cost(setting, index), moves + self.moves(setting))
                 heappush(
                     open_,
-                    (*dear, passes + 1, loss + traits.insertion_loss_db + more, (*names, name), following, (*path, setting)),
+                    (
+                        *dear,
+                        passes + 1,
+                        loss + traits.insertion_loss_db + more,
+                        (*names, name),
+                        following,
+                        (*path, setting),
+                    ),
                 )
         if missing is not None:
             raise missing
         where = f"no trunks lead from {start} to {goal}"
-        raise Infeasible(f"{ends[0]}->{ends[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
+        raise Infeasible(
+            f"{ends[0]}->{ends[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks"
+        )
 
     def settle(self, movable: Sequence[int]) -> bool:
-        """Route contending circuits again until none contend (True) or the rounds are used up (False)."""
+        """Route contending circuits again until none contend (True) or the rounds are used up
+        (False).
+        """
         for self.step in range(2, ROUNDS + 2):
-            fighting = [index for index in movable if any(self.contenders(s, index) for s in self.paths[index])]
+            fighting = [
+                index
+                for index in movable
+                if any(self.contenders(s, index) for s in self.paths[index])
+            ]
             if not fighting:
                 return True
             for index in fighting:
@@ -215,7 +265,8 @@ def _sides(setting: Setting) -> tuple[Side, Side]:
 
 
 def _alone(found: Sequence[Circuit], lab: Lab) -> None:
-    """Check that no two circuits need the same port, or overlapping spectrum of it, and that none receives another's light.
+    """Check that no two circuits need the same port, or overlapping spectrum of it, and that none
+    receives another's light.
 
     Raises: Infeasible - naming circuits, port and slots.
     """
@@ -231,7 +282,9 @@ def _alone(found: Sequence[Circuit], lab: Lab) -> None:
         _strays(found, lab)
 
 
-def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, port: Port, lab: Lab) -> str:
+def _contention(
+    one: Circuit, first: Setting, other: Circuit, second: Setting, port: Port, lab: Lab
+) -> str:
     trunk = lab.onward.get(port) or next((t for t in lab.trunks if t.end == port), None)
     over = f" (trunk {trunk.name})" if trunk is not None else ""
     if isinstance(first, SpectralRoute) and isinstance(second, SpectralRoute):
@@ -240,13 +293,21 @@ def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, p
 
 
 def _strays(found: Sequence[Circuit], lab: Lab) -> None:
-    """Behind a coupler an ordinary cross-connect carries the light of all its fibres: no receiver may get two transmitters."""
+    """Behind a coupler an ordinary cross-connect carries the light of all its fibres: no receiver
+    may get two transmitters.
+    """
     planned = {circuit.transmitter: circuit for circuit in found}
     by_receiver = {circuit.receiver: circuit for circuit in found}
     held = per_device(setting for circuit in found for setting in circuit.path)
     for trace in LightMap(held, lab).traces():
-        if trace.receiver is None or (own := by_receiver.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
+        if (
+            trace.receiver is None
+            or (own := by_receiver.get(trace.receiver)) is None
+            or own.transmitter == trace.transmitter
+        ):
             continue
         shared = next((setting for setting in trace.path if setting in own.path), trace.path[0])
         user = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
-        raise Infeasible(f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{user}")
+        raise Infeasible(
+            f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{user}"
+        )

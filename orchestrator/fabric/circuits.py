@@ -1,4 +1,6 @@
-"""Links, the circuits that carry them, the settings that make circuits; and back from settings to links. Pure."""
+"""Links, the circuits that carry them, the settings that make circuits; and back from settings to
+links. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from orchestrator.inventory.lab import Lab
 __all__ = ["circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
 
 
-def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
-    """The circuits of these links, two for a duplex link, none for an electrical one. live, foreign, Raises: as
-    `circuit_routing.route`."""
+def circuits(
+    links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None
+) -> tuple[Circuit, ...]:
+    """The circuits of these links, two for a duplex link, none for an electrical one. live,
+    foreign, Raises: as `circuit_routing.route`."""
     wanted: list[tuple[HostPort, HostPort]] = []
     for link in links:
         if lab.electrical(link):
@@ -29,7 +33,9 @@ def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign:
 
 def settings(wanted: Iterable[Circuit]) -> Held:
     """What each device must hold for these circuits; devices that need nothing are absent."""
-    return dict(sorted(per_device(setting for circuit in wanted for setting in circuit.path).items()))
+    return dict(
+        sorted(per_device(setting for circuit in wanted for setting in circuit.path).items())
+    )
 
 
 def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit, ...]:
@@ -38,10 +44,11 @@ def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit,
 
 
 def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
-    """The links that these settings make, over several devices too: both directions present is duplex, one is simplex.
+    """The links that these settings make, over several devices too: both directions present is
+    duplex, one is simplex.
 
-    Settings at device ports where the inventory knows no fibre make no link and are left out; so does light that two
-    transmitters bring to one receiver.
+    Settings at device ports where the inventory knows no fibre make no link and are left out; so
+    does light that two transmitters bring to one receiver.
     """
     lit = {(t.transmitter, t.receiver) for t in LightMap(observed, lab).traces()}
     receivers_lit = Counter(receiver for _, receiver in lit)
@@ -56,7 +63,9 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
 
 
 def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
-    """The host ports that foreign settings transmit from or receive at; the plan's links must not use them."""
+    """The host ports that foreign settings transmit from or receive at; the plan's links must not
+    use them.
+    """
     ends = LightMap(observed, lab).ends()
     found: set[HostPort] = set()
     for device, held in observed.items():
@@ -68,4 +77,12 @@ def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
 
 def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
     """The host ports that receive light over these links, sorted."""
-    return tuple(sorted({p for link in links for p in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,))}))
+    return tuple(
+        sorted(
+            {
+                p
+                for link in links
+                for p in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,))
+            }
+        )
+    )

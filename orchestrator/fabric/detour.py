@@ -1,4 +1,5 @@
-"""When planned links lose their light: which are dead, how traffic is rerouted, which hosts are cut off. Pure.
+"""When planned links lose their light: which are dead, how traffic is rerouted, which hosts are cut
+off. Pure.
 
 Times are monotonic seconds, passed in by the caller.
 """
@@ -17,7 +18,9 @@ from orchestrator.fabric.rules import Macs, Rules, drain_rules, rules
 from orchestrator.inventory.lab import Lab
 
 HOLD_S = 3.0
-"""Light that returns must stay this long (s) before traffic uses it again; doubled with every further loss of the same link."""
+"""Light that returns must stay this long (s) before traffic uses it again; doubled with every
+further loss of the same link.
+"""
 LONGEST_HOLD_S = 300.0
 FORGET_S = 900.0
 """After this long without a loss (s), a link starts with the short hold again."""
@@ -31,14 +34,17 @@ def link_text(link: Link) -> str:
 def dead_links(links: Iterable[Link], carriers: Mapping[HostPort, bool]) -> frozenset[Link]:
     """The links that carry nothing now. A port without a known carrier state counts as lit.
 
-    A network card without receive light sends nothing either, so a port that should receive light and does not is dead both ways.
+    A network card without receive light sends nothing either, so a port that should receive light
+    and does not is dead both ways.
     """
     links = tuple(links)
     dark = {port for port in receivers(links) if carriers.get(port) is False}
     return frozenset(link for link in links if link.a in dark or link.b in dark)
 
 
-def dark_circuits(circuits: Iterable[Circuit], carriers: Mapping[HostPort, bool]) -> tuple[Circuit, ...]:
+def dark_circuits(
+    circuits: Iterable[Circuit], carriers: Mapping[HostPort, bool]
+) -> tuple[Circuit, ...]:
     """The circuits whose receiver has no light."""
     return tuple(circuit for circuit in circuits if carriers.get(circuit.receiver) is False)
 
@@ -47,9 +53,10 @@ def dark_circuits(circuits: Iterable[Circuit], carriers: Mapping[HostPort, bool]
 class Detour:
     """How traffic is routed while `dead` links are dark.
 
-    groups: hosts that reach each other, the largest first; more than one means that hosts are cut off. pairs: ordered pairs the
-    plan connects, `lost` of them without a path now. rings: steps of the job's rings that are rerouted. dropped: fixed routes over
-    a dead link, not used meanwhile; kept_routes: the others.
+    groups: hosts that reach each other, the largest first; more than one means that hosts are cut
+    off. pairs: ordered pairs the plan connects, `lost` of them without a path now. rings: steps of
+    the job's rings that are rerouted. dropped: fixed routes over a dead link, not used meanwhile;
+    kept_routes: the others.
     """
 
     dead: frozenset[Link]
@@ -68,12 +75,17 @@ class Detour:
         if len(self.groups) > 1:
             main, *others = self.groups
             if len(main) > 1:
-                found += [f"cut off: {', '.join(group)}; {len(main)} hosts stay joined" for group in others]
+                found += [
+                    f"cut off: {', '.join(group)}; {len(main)} hosts stay joined"
+                    for group in others
+                ]
             else:
                 found.append(f"{self.lost} of {self.pairs} pairs of hosts have no path left")
         if self.rings:
             found.append(f"rerouted ring steps: {', '.join(self.rings)}")
-        found += [f"fixed route {'-'.join(route.path)} is not used meanwhile" for route in self.dropped]
+        found += [
+            f"fixed route {'-'.join(route.path)} is not used meanwhile" for route in self.dropped
+        ]
         return found
 
 
@@ -85,8 +97,8 @@ def detour(
     fixed: Iterable[FixedRoute] = (),
     rings: Sequence[Ring] = (),
 ) -> Detour:
-    """The rules that leave `dead` links out; a pair without another path keeps its old one. With no dead links, the plan's own
-    rules.
+    """The rules that leave `dead` links out; a pair without another path keeps its old one. With no
+    dead links, the plan's own rules.
 
     Raises: Infeasible - a MAC is not known.
     """
@@ -98,12 +110,16 @@ def detour(
     return Detour(
         dead=frozenset(dead),
         alive=alive,
-        rules=drain_rules(links, alive, lab, macs, fixed, rings) if dead else rules(links, lab, macs, fixed, rings),
+        rules=drain_rules(links, alive, lab, macs, fixed, rings)
+        if dead
+        else rules(links, lab, macs, fixed, rings),
         groups=_groups(graph(links), left),
         pairs=len(planned),
         lost=len(planned - left),
         rings=tuple(
-            f"{a}->{b}" for a, b in dict.fromkeys(step for order in rings for step in ring_steps(order)) if (a, b) not in steps
+            f"{a}->{b}"
+            for a, b in dict.fromkeys(step for order in rings for step in ring_steps(order))
+            if (a, b) not in steps
         ),
         dropped=tuple(route for route in fixed if route not in kept),
         kept_routes=kept,
@@ -112,20 +128,31 @@ def detour(
 
 def _steps(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
     """The ordered pairs of hosts that a link joins."""
-    return frozenset((hop.out.host, hop.into.host) for hops in graph(links).values() for hop in hops)
+    return frozenset(
+        (hop.out.host, hop.into.host) for hops in graph(links).values() for hop in hops
+    )
 
 
-def _possible(fixed: Iterable[FixedRoute], steps: Collection[tuple[HostName, HostName]]) -> tuple[FixedRoute, ...]:
+def _possible(
+    fixed: Iterable[FixedRoute], steps: Collection[tuple[HostName, HostName]]
+) -> tuple[FixedRoute, ...]:
     return tuple(route for route in fixed if all(step in steps for step in pairwise(route.path)))
 
 
 def reaching(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
     """The ordered pairs of hosts that these links connect, over other hosts too."""
     leaving = graph(links)
-    return frozenset((host, target) for target in leaving for host in distances(leaving, target) if host != target)
+    return frozenset(
+        (host, target)
+        for target in leaving
+        for host in distances(leaving, target)
+        if host != target
+    )
 
 
-def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName]]) -> tuple[tuple[HostName, ...], ...]:
+def _groups(
+    hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName]]
+) -> tuple[tuple[HostName, ...], ...]:
     """Hosts that reach each other in both directions, the largest group first."""
     found: list[list[HostName]] = []
     for host in hosts:
@@ -137,12 +164,18 @@ def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName
     return tuple(tuple(group) for group in sorted(found, key=len, reverse=True))
 
 
-def questions(detour: Detour, lab: Lab, answering: Collection[HostName]) -> list[Mapping[HostName, Mapping[str, int | None]]]:
-    """What to probe to verify the detour: per lane, the addresses each host probes, with their distance in hops."""
+def questions(
+    detour: Detour, lab: Lab, answering: Collection[HostName]
+) -> list[Mapping[HostName, Mapping[str, int | None]]]:
+    """What to probe to verify the detour: per lane, the addresses each host probes, with their
+    distance in hops.
+    """
     found: list[Mapping[HostName, Mapping[str, int | None]]] = []
     for lane in range(lanes_of(lab, detour.alive)):
         asked: dict[HostName, dict[str, int | None]] = {}
-        for (source, target), count in hops(detour.alive, lab, detour.kept_routes, lane=lane).items():
+        for (source, target), count in hops(
+            detour.alive, lab, detour.kept_routes, lane=lane
+        ).items():
             if source in answering and target in answering:
                 asked.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
         found.append(asked)
@@ -150,20 +183,31 @@ def questions(detour: Detour, lab: Lab, answering: Collection[HostName]) -> list
 
 
 def broken(
-    before: Iterable[Link], dead: Collection[Link], lab: Lab, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()
+    before: Iterable[Link],
+    dead: Collection[Link],
+    lab: Lab,
+    fixed: Iterable[FixedRoute] = (),
+    rings: Sequence[Ring] = (),
 ) -> int:
-    """How many pairs of hosts, counted per lane, lose their path if `dead` links go dark under the routes over `before`."""
+    """How many pairs of hosts, counted per lane, lose their path if `dead` links go dark under the
+    routes over `before`.
+    """
     before = tuple(before)
     chosen = next_hops(before, lanes_of(lab, before), _possible(fixed, _steps(before)), rings)
     ends = {port for link in dead for port in (link.a, link.b)}
-    return sum(any(hop.out in ends or hop.into in ends for hop in follow(chosen, lab, *key)) for key in chosen)
+    return sum(
+        any(hop.out in ends or hop.into in ends for hop in follow(chosen, lab, *key))
+        for key in chosen
+    )
 
 
 @dataclass
 class FlapDamping:
-    """Which links traffic may use: one that loses its light is out at once, and back once the light has stayed for its hold time.
+    """Which links traffic may use: one that loses its light is out at once, and back once the light
+    has stayed for its hold time.
 
-    However a link flaps, it moves routes at most twice per hold time, and the hold time doubles with each loss up to `longest_s`.
+    However a link flaps, it moves routes at most twice per hold time, and the hold time doubles
+    with each loss up to `longest_s`.
     """
 
     hold_s: float = HOLD_S
@@ -187,7 +231,9 @@ class FlapDamping:
 
     def hold(self, link: Link) -> float:
         """How long (s) the link's light must stay before traffic uses it."""
-        return float(min(self.hold_s * 2.0 ** min(self.losses.get(link, 1) - 1, 30), self.longest_s))
+        return float(
+            min(self.hold_s * 2.0 ** min(self.losses.get(link, 1) - 1, 30), self.longest_s)
+        )
 
     def out(self, now: float) -> frozenset[Link]:
         """The links that traffic must not use at `now`."""

@@ -10,7 +10,9 @@ from optics import Db, DeviceName, FrequencySlot, HostPort, Port, Setting, Spect
 from orchestrator.inventory.lab import Lab
 
 MAX_PASSES = 32
-"""Light is followed through this many devices: the whole way round a ring of sixteen nodes of two modules each."""
+"""Light is followed through this many devices: the whole way round a ring of sixteen nodes of two
+modules each.
+"""
 
 Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
 """What each device holds, or should."""
@@ -35,7 +37,9 @@ def among(settings: Iterable[Setting], known: Iterable[Setting]) -> frozenset[Se
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The path of one transmitter's light; `receiver` None: it ends at a port without a setting or without a known fibre."""
+    """The path of one transmitter's light; `receiver` None: it ends at a port without a setting or
+    without a known fibre.
+    """
 
     transmitter: HostPort
     path: tuple[Setting, ...]
@@ -53,7 +57,9 @@ class LightMap:
                 self._at.setdefault(setting.ingress, []).append(setting)
 
     def follow(self, ingress: Port, slot: FrequencySlot | None) -> tuple[Setting, ...]:
-        """The settings that light of `slot` passes from `ingress` on. Light of unknown slot ends at a spectral device."""
+        """The settings that light of `slot` passes from `ingress` on. Light of unknown slot ends at
+        a spectral device.
+        """
         path: list[Setting] = []
         at: Port | None = ingress
         while at is not None and len(path) < MAX_PASSES:
@@ -72,7 +78,9 @@ class LightMap:
                 yield Trace(port, path, self.lab.receivers.get(path[-1].egress))
 
     def ends(self) -> Mapping[Setting, tuple[frozenset[HostPort], frozenset[HostPort]]]:
-        """For every setting: the transmitters whose light it carries and their receivers, as far as the inventory knows."""
+        """For every setting: the transmitters whose light it carries and their receivers, as far as
+        the inventory knows.
+        """
         senders: dict[Setting, set[HostPort]] = {}
         receivers: dict[Setting, set[HostPort]] = {}
         for trace in self.traces():
@@ -82,12 +90,17 @@ class LightMap:
                     receivers.setdefault(setting, set()).add(trace.receiver)
         found = {}
         for setting in (setting for settings in self._at.values() for setting in settings):
-            if setting not in senders:  # no known fibre brings light here, or its slot is not in the inventory
+            # no known fibre brings light here, or its slot is not in the inventory
+            if setting not in senders:
                 slot = setting.slot if isinstance(setting, SpectralRoute) else None
                 dark = self.follow(setting.ingress, slot) or (setting,)
                 receiver = self.lab.receivers.get(dark[-1].egress)
                 receivers.setdefault(setting, set()).update({receiver} - {None})  # type: ignore[arg-type]
-                unsaid = (p for p in self.lab.transmitters.get(setting.ingress, ()) if self.lab.fibres[p].slot is None)
+                unsaid = (
+                    p
+                    for p in self.lab.transmitters.get(setting.ingress, ())
+                    if self.lab.fibres[p].slot is None
+                )
                 senders[setting] = set(unsaid)
             found[setting] = (frozenset(senders[setting]), frozenset(receivers.get(setting, ())))
         return found
@@ -95,7 +108,12 @@ class LightMap:
 
 def lit(held: Held, lab: Lab) -> frozenset[Setting]:
     """The settings passed by light that reaches a host."""
-    return frozenset(s for trace in LightMap(held, lab).traces() if trace.receiver is not None for s in trace.path)
+    return frozenset(
+        s
+        for trace in LightMap(held, lab).traces()
+        if trace.receiver is not None
+        for s in trace.path
+    )
 
 
 def passes(setting: Setting, slot: FrequencySlot | None) -> bool:
@@ -104,7 +122,9 @@ def passes(setting: Setting, slot: FrequencySlot | None) -> bool:
 
 
 def loss_db(transmitter: HostPort, receiver: HostPort, path: Iterable[Setting], lab: Lab) -> Db:
-    """Expected loss (dB) end to end: both fibres, every pass, every trunk, without deliberate attenuation."""
+    """Expected loss (dB) end to end: both fibres, every pass, every trunk, without deliberate
+    attenuation.
+    """
     loss = lab.fibres[transmitter].loss_db + lab.fibres[receiver].loss_db
     for setting in path:
         loss += lab.insertion_loss_db(setting.ingress.device)

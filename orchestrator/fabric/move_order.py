@@ -1,9 +1,10 @@
-"""The order in which a device that moves one fibre at a time makes a change: ports dark for the shortest time, hosts connected for
-the longest. Pure.
+"""The order in which a device that moves one fibre at a time makes a change: ports dark for the
+shortest time, hosts connected for the longest. Pure.
 
-Settings to remove and settings to make that share a port form a chain. Each chain is done without a pause, from one end to the
-other; the ports of a new circuit are freed just before it is made. Chains do not depend on each other, so their order decides only
-how long the hosts stay connected by the remaining links: chains whose links are not needed come first.
+Settings to remove and settings to make that share a port form a chain. Each chain is done without a
+pause, from one end to the other; the ports of a new circuit are freed just before it is made.
+Chains do not depend on each other, so their order decides only how long the hosts stay connected by
+the remaining links: chains whose links are not needed come first.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ Step: TypeAlias = tuple[HostName, HostName]
 """Light from one host to another."""
 Chain: TypeAlias = tuple[Setting, ...]
 EXACT_CHAINS = 8
-"""Up to this many chains every order is evaluated (256 sets of them); beyond it a spanning forest decides which come last."""
+"""Up to this many chains every order is evaluated (256 sets of them); beyond it a spanning forest
+decides which come last.
+"""
 
 
-def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: Held, lab: Lab) -> Transition:
-    """The same change with the moves of each serial device in order: those of `early` first, then as `ordered`.
+def in_order(
+    change: Transition, early: Mapping[DeviceName, Change], observed: Held, lab: Lab
+) -> Transition:
+    """The same change with the moves of each serial device in order: those of `early` first, then
+    as `ordered`.
 
     What other devices remove at once counts as gone.
     """
@@ -38,16 +44,35 @@ def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: H
         before = early.get(device, Change(device))
         asked = _rest(changes[device], before)
         rest = [
-            t for t in traces if not any(s in change.removed.get(s.ingress.device, ()) and s not in asked.remove for s in t.path)
+            t
+            for t in traces
+            if not any(
+                s in change.removed.get(s.ingress.device, ()) and s not in asked.remove
+                for s in t.path
+            )
         ]
-        carried = {s: (t.transmitter.host, t.receiver.host) for t in rest if t.receiver for s in t.path if s in asked.remove}
-        stay = [(t.transmitter.host, t.receiver.host) for t in rest if t.receiver and not asked.remove.intersection(t.path)]
-        changes[device] = replace(changes[device], order=(*before.order, *ordered(asked, carried, stay)))
+        carried = {
+            s: (t.transmitter.host, t.receiver.host)
+            for t in rest
+            if t.receiver
+            for s in t.path
+            if s in asked.remove
+        }
+        stay = [
+            (t.transmitter.host, t.receiver.host)
+            for t in rest
+            if t.receiver and not asked.remove.intersection(t.path)
+        ]
+        changes[device] = replace(
+            changes[device], order=(*before.order, *ordered(asked, carried, stay))
+        )
     return replace(change, changes=changes)
 
 
 def remaining_transition(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
-    """What is left of the transition once `early` is done; `made` and `removed` still describe the whole."""
+    """What is left of the transition once `early` is done; `made` and `removed` still describe the
+    whole.
+    """
     if not early:
         return change
     left = {d: _rest(c, early[d]) if d in early else c for d, c in change.changes.items()}
@@ -56,14 +81,20 @@ def remaining_transition(change: Transition, early: Mapping[DeviceName, Change])
 
 def _rest(change: Change, early: Change) -> Change:
     remove, add = change.remove - early.remove, change.add - early.add
-    return Change(change.device, remove, add, tuple(s for s in change.order if s in remove or s in add))
+    return Change(
+        change.device, remove, add, tuple(s for s in change.order if s in remove or s in add)
+    )
 
 
-def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay: Iterable[Step] = ()) -> tuple[Setting, ...]:
-    """All settings of the change, each port free when it is reused, with the fewest dark port-moves (see `dark_moves`).
+def ordered(
+    change: Change, carried: Mapping[Setting, Step] | None = None, stay: Iterable[Step] = ()
+) -> tuple[Setting, ...]:
+    """All settings of the change, each port free when it is reused, with the fewest dark port-moves
+    (see `dark_moves`).
 
-    carried: the hosts that a setting to be removed connects; stay: those connected throughout. Among orders that are equally dark,
-    hosts stay connected for as long as possible. New circuits that need no port freed come first, settings only removed last.
+    carried: the hosts that a setting to be removed connects; stay: those connected throughout.
+    Among orders that are equally dark, hosts stay connected for as long as possible. New circuits
+    that need no port freed come first, settings only removed last.
     """
     chains = _chains(change)
     fresh = [chain for chain in chains if not change.remove.intersection(chain)]
@@ -72,13 +103,20 @@ def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay:
     carried = carried or {}
     stay = list(stay)
     later = [carried[s] for chain in removed for s in chain if s in carried]
-    steps = [*fresh, *_joined_longest(swaps, carried, [*stay, *later]), *_joined_longest(removed, carried, stay)]
+    steps = [
+        *fresh,
+        *_joined_longest(swaps, carried, [*stay, *later]),
+        *_joined_longest(removed, carried, stay),
+    ]
     return tuple(setting for chain in steps for setting in chain)
 
 
-def dark_moves(order: Sequence[Setting], change: Change, lit: Collection[Setting] | None = None) -> int:
-    """Dark time of an order, in moves times ports: a port of a lit circuit is dark from the start of the move that breaks it to the
-    end of the one that lights it again. Ports that stay dark afterwards are not counted: the plan asks for that."""
+def dark_moves(
+    order: Sequence[Setting], change: Change, lit: Collection[Setting] | None = None
+) -> int:
+    """Dark time of an order, in moves times ports: a port of a lit circuit is dark from the start
+    of the move that breaks it to the end of the one that lights it again. Ports that stay dark
+    afterwards are not counted: the plan asks for that."""
     lit = change.remove if lit is None else lit
     at = {setting: place for place, setting in enumerate(order)}
     return sum(
@@ -90,7 +128,9 @@ def dark_moves(order: Sequence[Setting], change: Change, lit: Collection[Setting
 
 
 def dark_port_s(change: Change, lab: Lab, lit: Collection[Setting] | None = None) -> float:
-    """Expected dark time (s times ports, of this lab) of a change made in its order by a device that moves one fibre at a time."""
+    """Expected dark time (s times ports, of this lab) of a change made in its order by a device
+    that moves one fibre at a time.
+    """
     order = change.order or ordered(change)
     return dark_moves(order, change, lit) * lab.traits_of(change.device).settle_s
 
@@ -100,7 +140,9 @@ def _shared(one: Setting, other: Setting) -> int:
 
 
 def _chains(change: Change) -> list[Chain]:
-    """The settings grouped by shared ports, each chain in its own best order; chains in the order of their first port."""
+    """The settings grouped by shared ports, each chain in its own best order; chains in the order
+    of their first port.
+    """
     users: dict[object, list[Setting]] = {}
     for setting in sorted(change.remove, key=str):
         for side in (("in", setting.ingress), ("out", setting.egress)):
@@ -109,7 +151,10 @@ def _chains(change: Change) -> list[Chain]:
     freed: dict[Setting, list[Setting]] = {old: [] for old in change.remove}
     for new in sorted(change.add, key=_key):
         olds = dict.fromkeys(
-            old for side in (("in", new.ingress), ("out", new.egress)) for old in users.get(side, ()) if clash(old, new) is not None
+            old
+            for side in (("in", new.ingress), ("out", new.egress))
+            for old in users.get(side, ())
+            if clash(old, new) is not None
         )
         needs[new] = list(olds)
         for old in olds:
@@ -126,12 +171,16 @@ def _chains(change: Change) -> list[Chain]:
     return chains
 
 
-def _neighbouring(new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
+def _neighbouring(
+    new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]
+) -> list[Setting]:
     """New settings that need a port which `new` also waits for."""
     return [other for old in needs[new] for other in freed[old] if other != new]
 
 
-def _group(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
+def _group(
+    start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]
+) -> list[Setting]:
     seen, open_ = {start: None}, [start]
     while open_:
         fresh = [other for other in _neighbouring(open_.pop(), needs, freed) if other not in seen]
@@ -140,8 +189,12 @@ def _group(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mappin
     return sorted(seen, key=_key)
 
 
-def _sweep(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> Chain:
-    """Walk the chain: free what the next new setting needs, make it, continue with its neighbour."""
+def _sweep(
+    start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]
+) -> Chain:
+    """Walk the chain: free what the next new setting needs, make it, continue with its
+    neighbour.
+    """
     order: dict[Setting, None] = {}
     open_ = [start]
     while open_:
@@ -154,8 +207,12 @@ def _sweep(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mappin
     return tuple(order)
 
 
-def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]) -> list[Chain]:
-    """The chains in the order in which connected pairs of hosts lose their paths as late as possible."""
+def _joined_longest(
+    chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]
+) -> list[Chain]:
+    """The chains in the order in which connected pairs of hosts lose their paths as late as
+    possible.
+    """
     cuts = [frozenset(carried[s] for s in chain if s in carried) for chain in chains]
     if len(chains) < 2 or not any(cuts):
         return chains
@@ -165,10 +222,21 @@ def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: 
     whole = (1 << len(chains)) - 1
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for done in range(1, whole + 1):
-        edges = [*stay, *(carried[s] for i, (_, c) in enumerate(counted) if not done >> i & 1 for s in c if s in carried)]
+        edges = [
+            *stay,
+            *(
+                carried[s]
+                for i, (_, c) in enumerate(counted)
+                if not done >> i & 1
+                for s in c
+                if s in carried
+            ),
+        ]
         lost = -_pairs(edges)
         options = ((best[done ^ (1 << i)], i) for i in range(len(chains)) if done >> i & 1)
-        best[done] = min((cost + lost * len(chains[i]), (*steps, i)) for (cost, steps), i in options)
+        best[done] = min(
+            (cost + lost * len(chains[i]), (*steps, i)) for (cost, steps), i in options
+        )
     return [chains[i] for i in best[whole][1]]
 
 
@@ -188,8 +256,12 @@ def _pairs(edges: Iterable[Step]) -> int:
     return count
 
 
-def _forest_last(chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]) -> list[Chain]:
-    """Chains that the other links can do without come first; of the rest, those that connect the most hosts last."""
+def _forest_last(
+    chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]
+) -> list[Chain]:
+    """Chains that the other links can do without come first; of the rest, those that connect the
+    most hosts last.
+    """
     parent: dict[HostName, HostName] = {}
 
     def root(host: HostName) -> HostName:
@@ -216,7 +288,9 @@ def _key(setting: Setting) -> tuple[object, ...]:
 
 
 def per_device_dark(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, float]:
-    """Expected dark time (s times ports) of the slow devices whose moves interrupt light, as `dark_port_s`."""
+    """Expected dark time (s times ports) of the slow devices whose moves interrupt light, as
+    `dark_port_s`.
+    """
     if not any(lab.slow(device) for device in change.changes):
         return {}
     alight = lit(observed, lab)

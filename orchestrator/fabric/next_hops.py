@@ -1,4 +1,6 @@
-"""Which link traffic takes: shortest paths over the plan's links, spread over equals, one choice per host, destination and lane."""
+"""Which link traffic takes: shortest paths over the plan's links, spread over equals, one choice
+per host, destination and lane.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ NextHops: TypeAlias = Mapping[Key, Hop]
 
 
 def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
-    """The hops that leave each host; parallel links are in the same order at both ends. Hosts in natural order."""
+    """The hops that leave each host; parallel links are in the same order at both ends. Hosts in
+    natural order.
+    """
     hops: list[tuple[tuple[HostPort, HostPort], Hop]] = []
     hosts: set[HostName] = set()
     for link in links:
@@ -75,19 +79,25 @@ def _far(arriving: Mapping[HostName, Sequence[HostName]], target: HostName) -> d
     return far
 
 
-def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()) -> NextHops:
+def next_hops(
+    links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()
+) -> NextHops:
     """The hop for every host, destination and lane; pairs without a path are absent.
 
-    Among equal shortest hops: ring `r` uses lane `r mod lanes`, and rings that step between the same hosts take different
-    parallel links as far as there are any; otherwise lane `l` takes the l-th candidate, counted from a start that levels the
-    number of destinations per link of the host. Fixed routes override; the rest of the host's traffic is not moved.
-    Raises: Infeasible - a fixed route steps where there is no link.
+    Among equal shortest hops: ring `r` uses lane `r mod lanes`, and rings that step between the
+    same hosts take different parallel links as far as there are any; otherwise lane `l` takes the
+    l-th candidate, counted from a start that levels the number of destinations per link of the
+    host. Fixed routes override; the rest of the host's traffic is not moved. Raises: Infeasible - a
+    fixed route steps where there is no link.
     """
     leaving = graph(links)
     arriving = _arriving(leaving)
     by_ring = _ring_hops(leaving, lanes, rings)
     ordered = {host: _interleaved(hops) for host, hops in leaving.items()}
-    towards = {host: [(place, hop.into.host) for place, hop in enumerate(hops)] for host, hops in ordered.items()}
+    towards = {
+        host: [(place, hop.into.host) for place, hop in enumerate(hops)]
+        for host, hops in ordered.items()
+    }
     chosen: dict[Key, Hop] = {}
     load = {host: [0] * len(hops) for host, hops in ordered.items()}  # of each hop, by its place
 
@@ -119,7 +129,9 @@ def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (
             for host, follower in pairwise(route.path):
                 steps = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
                 if not steps:
-                    raise Infeasible(f"the route from {route.source} to {route.target} steps from {host} to {follower}: no link")
+                    raise Infeasible(
+                        f"the route from {route.source} to {route.target} steps from {host} to {follower}: no link"
+                    )
                 planned = chosen.get((host, route.target, lane))
                 if planned is None or planned.into.host != follower:
                     chosen[host, route.target, lane] = steps[lane % len(steps)]
@@ -155,8 +167,12 @@ def _levelling(candidates: Sequence[int], lanes: int, load: Sequence[int]) -> li
     return _rotation(candidates, lanes, min(range(len(candidates)), key=unevenness))
 
 
-def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Sequence[Ring]) -> dict[Key, Hop]:
-    """Direct hops for ring steps: the k-th lane whose ring steps from a host to another takes the k-th parallel link."""
+def _ring_hops(
+    leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Sequence[Ring]
+) -> dict[Key, Hop]:
+    """Direct hops for ring steps: the k-th lane whose ring steps from a host to another takes the
+    k-th parallel link.
+    """
     users: dict[tuple[HostName, HostName], list[int]] = {}
     for index, order in enumerate(rings):
         for step in ring_steps(order):
@@ -175,9 +191,18 @@ def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Seq
 
 
 def lanes_of(lab: Lab, links: Iterable[Link] = ()) -> int:
-    """The number of lanes of the hosts at these links, which is the same for all; without links that of the lab's whole hosts."""
+    """The number of lanes of the hosts at these links, which is the same for all; without links
+    that of the lab's whole hosts.
+    """
     at = {end.host for link in links for end in (link.a, link.b)}
-    return min((host.lanes for name, host in lab.hosts.items() if (name in at if at else host.partition is None)), default=1)
+    return min(
+        (
+            host.lanes
+            for name, host in lab.hosts.items()
+            if (name in at if at else host.partition is None)
+        ),
+        default=1,
+    )
 
 
 def hops(
@@ -185,15 +210,19 @@ def hops(
 ) -> Mapping[tuple[HostName, HostName], int]:
     """The planned number of hops of every ordered pair of linked hosts that can reach each other.
 
-    Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are reached (`landings`).
+    Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are
+    reached (`landings`).
     """
     links, fixed = tuple(links), tuple(fixed)
     counted: dict[tuple[HostName, HostName], int] = {}
     leaving = graph(links)
-    if not fixed and all(lab.hosts[host].forwarding == "kernel" for host in leaving):  # every hop is one nearer
+    # every hop is one nearer
+    if not fixed and all(lab.hosts[host].forwarding == "kernel" for host in leaving):
         arriving = _arriving(leaving)
         for target in leaving if lane < lanes_of(lab, links) else ():
-            counted |= {(host, target): steps for host, steps in _far(arriving, target).items() if steps}
+            counted |= {
+                (host, target): steps for host, steps in _far(arriving, target).items() if steps
+            }
         return counted
     chosen = next_hops(links, lanes_of(lab, links), fixed)
     for host, target, at in chosen:
@@ -221,11 +250,13 @@ def joined(links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()) ->
     return found
 
 
-def follow(chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: int) -> tuple[Hop, ...]:
+def follow(
+    chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: int
+) -> tuple[Hop, ...]:
     """The hops from `host` to `target`; none if there is no path.
 
-    A kernel relay goes by the packet's lane. An npar-rdma relay knows only the port a packet came in by and the target host: it
-    takes the choice of the lane with that port's number.
+    A kernel relay goes by the packet's lane. An npar-rdma relay knows only the port a packet came
+    in by and the target host: it takes the choice of the lane with that port's number.
     """
     path: list[Hop] = []
     hop = chosen.get((host, target, lane))
@@ -234,13 +265,21 @@ def follow(chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: i
         relay = hop.into.host
         if relay == target:
             return tuple(path)
-        at = lane if lab.hosts[relay].forwarding == "kernel" else (hop.into.number - 1) % lanes_of(lab)
+        at = (
+            lane
+            if lab.hosts[relay].forwarding == "kernel"
+            else (hop.into.number - 1) % lanes_of(lab)
+        )
         hop = chosen.get((relay, target, at))
     return ()
 
 
-def landings(chosen: NextHops, lab: Lab, host: HostName, target: HostName) -> dict[int, tuple[Hop, ...]]:
-    """Which ports of `target` the paths of all lanes from `host` end at, and the path to each, the lowest lane's if several do."""
+def landings(
+    chosen: NextHops, lab: Lab, host: HostName, target: HostName
+) -> dict[int, tuple[Hop, ...]]:
+    """Which ports of `target` the paths of all lanes from `host` end at, and the path to each, the
+    lowest lane's if several do.
+    """
     found: dict[int, tuple[Hop, ...]] = {}
     for lane in range(lanes_of(lab)):
         path = follow(chosen, lab, host, target, lane)
@@ -250,10 +289,11 @@ def landings(chosen: NextHops, lab: Lab, host: HostName, target: HostName) -> di
 
 
 def drained(old: NextHops, kept: NextHops) -> NextHops:
-    """Next hops while links are dark: over the surviving links where a pair has a path there, else the old hop.
+    """Next hops while links are dark: over the surviving links where a pair has a path there, else
+    the old hop.
 
-    Free of loops: a host without a surviving path hands on along the old path, which gets shorter with each hop, and a host that
-    has one forwards only to hosts that have one too.
+    Free of loops: a host without a surviving path hands on along the old path, which gets shorter
+    with each hop, and a host that has one forwards only to hosts that have one too.
     """
     return {key: kept.get(key, hop) for key, hop in old.items()}
 
@@ -263,4 +303,6 @@ def held(old: NextHops, kept: NextHops, holding: Collection[HostName]) -> NextHo
 
     Free of loops: only hops of `drained` are left, and some are missing.
     """
-    return {key: hop for key, hop in drained(old, kept).items() if key in kept or key[0] not in holding}
+    return {
+        key: hop for key, hop in drained(old, kept).items() if key in kept or key[0] not in holding
+    }

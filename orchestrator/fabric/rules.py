@@ -1,8 +1,11 @@
-"""The routing rules of each host, so that traffic follows the plan's links. Pure: links, inventory and MACs in, rules out.
+"""The routing rules of each host, so that traffic follows the plan's links. Pure: links, inventory
+and MACs in, rules out.
 
-`kernel` hosts forward by ordinary routes with permanent neighbours. `npar-rdma` hosts follow the recipe of the TopoOpt testbed
-(hipersys-team/TopoOpt, testbed set-up): each NIC port has two functions. Frames to the MAC of the first are consumed as RDMA by the
-NIC, frames to the MAC of the second reach the kernel; a frame for a relay is addressed to the second, and `tc` filters forward it.
+`kernel` hosts forward by ordinary routes with permanent neighbours. `npar-rdma` hosts follow the
+recipe of the TopoOpt testbed (hipersys-team/TopoOpt, testbed set-up): each NIC port has two
+functions. Frames to the MAC of the first are consumed as RDMA by the NIC, frames to the MAC of the
+second reach the kernel; a frame for a relay is addressed to the second, and `tc` filters forward
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,17 @@ from typing import Literal, TypeAlias
 
 from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import FixedRoute, Ring
-from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, held, hops, landings, lanes_of, next_hops
+from orchestrator.fabric.next_hops import (
+    Hop,
+    NextHops,
+    drained,
+    graph,
+    held,
+    hops,
+    landings,
+    lanes_of,
+    next_hops,
+)
 from orchestrator.inventory.lab import Lab
 
 __all__ = [
@@ -34,7 +47,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Macs:
-    """The MAC addresses of one port, read from the host: of `interface`, and on npar-rdma hosts of the second function `eth`."""
+    """The MAC addresses of one port, read from the host: of `interface`, and on npar-rdma hosts of
+    the second function `eth`.
+    """
 
     mac: str
     eth: str | None = None
@@ -42,7 +57,9 @@ class Macs:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Route:
-    """Kernel mode: `destination` (a /32) through the neighbour `via` on `interface`, with `source` as own address."""
+    """Kernel mode: `destination` (a /32) through the neighbour `via` on `interface`, with `source`
+    as own address.
+    """
 
     destination: str
     via: str
@@ -56,19 +73,25 @@ class Route:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Neighbour:
-    """A permanent neighbour: frames for `address` on `interface` go to `mac` without ARP, which gets no answer over a dark link."""
+    """A permanent neighbour: frames for `address` on `interface` go to `mac` without ARP, which
+    gets no answer over a dark link.
+    """
 
     address: str
     mac: str
     interface: str
 
     def command(self) -> str:
-        return f"ip neigh replace {self.address} lladdr {self.mac} dev {self.interface} nud permanent"
+        return (
+            f"ip neigh replace {self.address} lladdr {self.mac} dev {self.interface} nud permanent"
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RdmaRoute:
-    """npar-rdma: own traffic to `destination` (a /32, the port where the last hop lands) leaves by RDMA function `interface`."""
+    """npar-rdma: own traffic to `destination` (a /32, the port where the last hop lands) leaves by
+    RDMA function `interface`.
+    """
 
     destination: str
     interface: str
@@ -80,19 +103,24 @@ class RdmaRoute:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RdmaNeighbour:
-    """npar-rdma: the MAC for own traffic to `address`: the RDMA function's if the next hop is the destination, else the other's."""
+    """npar-rdma: the MAC for own traffic to `address`: the RDMA function's if the next hop is the
+    destination, else the other's.
+    """
 
     address: str
     mac: str
     interface: str
 
     def command(self) -> str:
-        return f"ip neigh replace {self.address} lladdr {self.mac} dev {self.interface} nud permanent"
+        return (
+            f"ip neigh replace {self.address} lladdr {self.mac} dev {self.interface} nud permanent"
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransitFilter:
-    """npar-rdma: a packet for the host block `destination` (a /24) that arrives on `interface` leaves by `out_interface` for `mac`.
+    """npar-rdma: a packet for the host block `destination` (a /24) that arrives on `interface`
+    leaves by `out_interface` for `mac`.
 
     protocol: `ip`, or `802.1Q` for RDMA traffic with a priority tag.
     """
@@ -141,11 +169,13 @@ def drain_rules(
     *,
     hold: bool = False,
 ) -> Mapping[HostName, Rules]:
-    """The rules while the other old links are dark: surviving paths only; a pair without one keeps its old next hop.
+    """The rules while the other old links are dark: surviving paths only; a pair without one keeps
+    its old next hop.
 
-    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is left out meanwhile. hold: a
-    pair without a surviving path has no route, so that TCP keeps its packets in its sockets; hosts that forward in the NIC keep
-    the old hop even so, as no route holds RDMA. Raises: as `rules`.
+    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark
+    is left out meanwhile. hold: a pair without a surviving path has no route, so that TCP keeps its
+    packets in its sockets; hosts that forward in the NIC keep the old hop even so, as no route
+    holds RDMA. Raises: as `rules`.
     """
     old_links = tuple(old_links)
     old, kept = _before_and_meanwhile(old_links, kept_links, lab, fixed_routes, rings)
@@ -161,25 +191,41 @@ def _before_and_meanwhile(
     rings: Sequence[Ring],
 ) -> tuple[NextHops, NextHops]:
     """The next hops of the old plan, and those over the links that stay lit."""
-    kept_links, fixed_routes, lanes = tuple(kept_links), tuple(fixed_routes), lanes_of(lab, old_links)
-    steps = {(hop.out.host, hop.into.host) for leaving in graph(kept_links).values() for hop in leaving}
-    surviving = [route for route in fixed_routes if all(step in steps for step in pairwise(route.path))]
+    kept_links, fixed_routes, lanes = (
+        tuple(kept_links),
+        tuple(fixed_routes),
+        lanes_of(lab, old_links),
+    )
+    steps = {
+        (hop.out.host, hop.into.host) for leaving in graph(kept_links).values() for hop in leaving
+    }
+    surviving = [
+        route for route in fixed_routes if all(step in steps for step in pairwise(route.path))
+    ]
     old = next_hops(old_links, lanes, fixed_routes, rings)
     kept = next_hops(kept_links, lanes, surviving, rings)
     return old, kept
 
 
-def _written(links: Sequence[Link], chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
+def _written(
+    links: Sequence[Link], chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs]
+) -> Mapping[HostName, Rules]:
     members = list(graph(links))
     found: dict[HostName, set[Rule]] = {host: set() for host in members}
     kernel = {host for host in members if lab.hosts[host].forwarding == "kernel"}
-    address = {(host, lane): lab.hosts[host].lane_address(lane) for host in kernel for lane in range(lab.hosts[host].lanes)}
+    address = {
+        (host, lane): lab.hosts[host].lane_address(lane)
+        for host in kernel
+        for lane in range(lab.hosts[host].lanes)
+    }
     over: dict[Hop, Neighbour] = {}  # there are far fewer hops than routes
     for (host, target, lane), hop in chosen.items():
         if host in kernel:
             nearest = over.get(hop) or over.setdefault(hop, _neighbour(hop, lab, macs))
             to = f"{address[target, lane]}/32"
-            found[host].add(Route(to, nearest.address, nearest.interface, address[host, lane], lane))
+            found[host].add(
+                Route(to, nearest.address, nearest.interface, address[host, lane], lane)
+            )
     for hop, nearest in over.items():
         found[hop.out.host].add(nearest)
     if len(kernel) < len(members):
@@ -191,33 +237,44 @@ def _mac(macs: Mapping[HostPort, Macs], port: HostPort, *, eth: bool = False) ->
     known = macs.get(port)
     mac = known and (known.eth if eth else known.mac)
     if not mac:
-        raise Infeasible(f"the MAC address of {port}{' (second function)' if eth else ''} is not known; it is read from the host")
+        raise Infeasible(
+            f"the MAC address of {port}{' (second function)' if eth else ''} is not known; it is read from the host"
+        )
     return mac
 
 
 def _neighbour(hop: Hop, lab: Lab, macs: Mapping[HostPort, Macs]) -> Neighbour:
     interface = lab.hosts[hop.out.host].ports[hop.out.number].interface
-    return Neighbour(lab.hosts[hop.into.host].port_address(hop.into.number), _mac(macs, hop.into), interface)
+    return Neighbour(
+        lab.hosts[hop.into.host].port_address(hop.into.number), _mac(macs, hop.into), interface
+    )
 
 
-# --- npar-rdma ------------------------------------------------------------------------------------------------------------------
+# --- npar-rdma
+# ------------------------------------------------------------------------------------------------------------------
 
 
-def _npar(chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs], found: Mapping[HostName, set[Rule]]) -> None:
+def _npar(
+    chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs], found: Mapping[HostName, set[Rule]]
+) -> None:
     """Routes to each port at which a path ends, and the filters of every relay on it."""
     for host, target in sorted({(host, target) for host, target, _ in chosen}):
         for port, path in landings(chosen, lab, host, target).items():
             first, address = path[0], lab.hosts[target].port_address(port)
             interface = lab.hosts[host].ports[first.out.number].interface
             found[host] |= {
-                RdmaRoute(f"{address}/32", interface, lab.hosts[host].port_address(first.out.number)),
+                RdmaRoute(
+                    f"{address}/32", interface, lab.hosts[host].port_address(first.out.number)
+                ),
                 RdmaNeighbour(address, _mac(macs, first.into, eth=len(path) > 1), interface),
             }
             for hop, onward in pairwise(path):
                 found[hop.into.host] |= _filters(hop.into, target, onward, lab, macs)
 
 
-def _filters(arrival: HostPort, target: HostName, onward: Hop, lab: Lab, macs: Mapping[HostPort, Macs]) -> set[Rule]:
+def _filters(
+    arrival: HostPort, target: HostName, onward: Hop, lab: Lab, macs: Mapping[HostPort, Macs]
+) -> set[Rule]:
     relay, host = lab.hosts[arrival.host], lab.hosts[target]
     arriving = relay.ports[arrival.number].eth
     if arriving is None:

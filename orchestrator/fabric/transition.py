@@ -1,4 +1,6 @@
-"""The fewest changes from what the devices hold to what a plan wants; no port is reused before it is free. Pure."""
+"""The fewest changes from what the devices hold to what a plan wants; no port is reused before it
+is free. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from orchestrator.fabric.lightpath import Held, among, without_attenuation
 class Transition:
     """What changes on each device, and what stays.
 
-    changes: only devices that change. kept: wanted and already there, owned or not. removed, made: what changes. foreign:
-    neither owned nor wanted, never touched.
+    changes: only devices that change. kept: wanted and already there, owned or not. removed, made:
+    what changes. foreign: neither owned nor wanted, never touched.
     """
 
     changes: Mapping[DeviceName, Change]
@@ -30,28 +32,35 @@ class Transition:
 
     def after(self, observed: Held) -> Held:
         """What the devices hold once every change is made."""
-        return {d: (observed.get(d, frozenset()) - self.removed[d]) | self.made[d] for d in self.kept}
+        return {
+            d: (observed.get(d, frozenset()) - self.removed[d]) | self.made[d] for d in self.kept
+        }
 
 
 def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     """The smallest change from `observed` to `wanted`. Only settings in `owned` are ever removed.
 
-    Each device's change removes before it adds (`Change`), so every port is free when it is reused. A wanted spectral route that
-    exists with another attenuation is kept as it is: attenuation is not part of the map.
-    Raises: Interlock - foreign settings block wanted ones; all are named.
+    Each device's change removes before it adds (`Change`), so every port is free when it is reused.
+    A wanted spectral route that exists with another attenuation is kept as it is: attenuation is
+    not part of the map. Raises: Interlock - foreign settings block wanted ones; all are named.
     Infeasible - two settings of `wanted` exclude each other, or a device was not observed.
     """
     unseen = sorted(device for device in wanted if wanted[device] and device not in observed)
     if unseen:
         raise Infeasible(f"the plan needs {', '.join(unseen)}, whose state was not read")
     devices = sorted(set(observed) | set(wanted))
-    per: dict[str, dict[DeviceName, frozenset[Setting]]] = {n: {} for n in ("kept", "removed", "made", "foreign")}
+    per: dict[str, dict[DeviceName, frozenset[Setting]]] = {
+        n: {} for n in ("kept", "removed", "made", "foreign")
+    }
     conflicts: list[str] = []
     none: frozenset[Setting] = frozenset()
     for device in devices:
         seen = observed.get(device, none)
         existing = {without_attenuation(setting): setting for setting in seen}
-        goal = frozenset(existing.get(without_attenuation(setting), setting) for setting in wanted.get(device, none))
+        goal = frozenset(
+            existing.get(without_attenuation(setting), setting)
+            for setting in wanted.get(device, none)
+        )
         mine = among(seen, owned.get(device, none))
         _check_compatible(goal)
         foreign = seen - mine - goal
@@ -65,7 +74,8 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
         per["foreign"][device] = foreign
     if conflicts:
         raise Interlock(
-            "circuits that this program did not make are in the way: " + "; ".join(dict.fromkeys(conflicts)),
+            "circuits that this program did not make are in the way: "
+            + "; ".join(dict.fromkeys(conflicts)),
             hint="remove them where they were made, or plan around their ports",
         )
     changes = {
@@ -90,7 +100,12 @@ def _users(held: frozenset[Setting]) -> Users:
 
 def _blocking(setting: Setting, users: Users) -> list[tuple[Port, Setting]]:
     sides = (("in", setting.ingress), ("out", setting.egress))
-    return [(side[1], other) for side in sides for other in users.get(side, ()) if clash(setting, other) is not None]
+    return [
+        (side[1], other)
+        for side in sides
+        for other in users.get(side, ())
+        if clash(setting, other) is not None
+    ]
 
 
 def _check_compatible(held: frozenset[Setting]) -> None:

@@ -1,7 +1,9 @@
-"""Files that are written completely or not at all: a full disk, an error, a kill or a power cut leaves the previous content.
+"""Files that are written completely or not at all: a full disk, an error, a kill or a power cut
+leaves the previous content.
 
-Their paths come from users, perhaps in a directory like /tmp: links of other users are not followed (without relying on the
-kernel's fs.protected_symlinks), and the draft is a file that no other user can have created.
+Their paths come from users, perhaps in a directory like /tmp: links of other users are not followed
+(without relying on the kernel's fs.protected_symlinks), and the draft is a file that no other user
+can have created.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from orchestrator.files.trust import believed, user_name
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A place to write what becomes `path` when the block ends without error; a pipe or a device is written directly.
+    """A place to write what becomes `path` when the block ends without error; a pipe or a device is
+    written directly.
 
-    Raises: OSError - it cannot get the name, or a link of another user is on the path; a previous file is unchanged.
+    Raises: OSError - it cannot get the name, or a link of another user is on the path; a previous
+    file is unchanged.
     """
     check_links(path)
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")):
+    if path.exists() and (
+        not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")
+    ):
         yield path
         return
     place = path.resolve()  # a link stays, and the file it points to is replaced
@@ -42,7 +48,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _settled(path: Path) -> None:
-    """Wait until the disk has it: a rename may reach it before the content does, and a power cut then leaves an empty file."""
+    """Wait until the disk has it: a rename may reach it before the content does, and a power cut
+    then leaves an empty file.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -51,7 +59,9 @@ def _settled(path: Path) -> None:
 
 
 def check_links(path: Path) -> None:
-    """Raises: PermissionError - `path`, or a directory on the path to it, is a link that another user made."""
+    """Raises: PermissionError - `path`, or a directory on the path to it, is a link that another
+    user made.
+    """
     uids = believed()
     for step in (path.absolute(), *path.absolute().parents):
         if step.is_symlink() and (uid := step.lstat().st_uid) not in uids:
@@ -59,7 +69,9 @@ def check_links(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a complete file, text in UTF-8. Raises: OSError - it cannot be written; the previous content is unchanged."""
+    """Write a complete file, text in UTF-8. Raises: OSError - it cannot be written; the previous
+    content is unchanged.
+    """
     with atomic_write(path) as fresh:
         fresh.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -1,4 +1,6 @@
-"""Reads untrusted files: only regular files, up to a size, and Ctrl-C, SIGTERM and --timeout still work meanwhile."""
+"""Reads untrusted files: only regular files, up to a size, and Ctrl-C, SIGTERM and --timeout still
+work meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,26 @@ from types import FrameType
 from optics.errors import TimedOut
 
 MAX_BYTES = 8 << 20
-"""The largest plan, inventory or workload file (bytes): as many fixed routes as a plan may have take 6 MB, an inventory of 64
-hosts 0.1 MB."""
+"""The largest plan, inventory or workload file (bytes): as many fixed routes as a plan may have
+take 6 MB, an inventory of 64 hosts 0.1 MB."""
 MAX_GRAPH_BYTES = 256 << 20
 """The largest task graph (bytes); FlexFlow writes tens of megabytes for its largest models."""
 
 ALLOWED_S: ContextVar[float | None] = ContextVar("allowed_s", default=None)
 """How long (s) reading may take: the operator's limit for the whole command."""
 
-_KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def bytes_of(path: Path, most: int = MAX_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes. Raises: OSError - with a complete message of its own."""
+    """The content of a regular file of at most `most` bytes. Raises: OSError - with a complete
+    message of its own.
+    """
     # O_NONBLOCK: opening a FIFO that has no writer would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
@@ -61,8 +70,8 @@ def text_of(path: Path, most: int = MAX_BYTES) -> str:
 def attentive(what: str, done: str = "read") -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and the command's --timeout end the body, which awaits nothing.
 
-    An event loop would notice them only after the body. Signals that the process ignores stay ignored.
-    Raises: KeyboardInterrupt. TimedOut.
+    An event loop would notice them only after the body. Signals that the process ignores stay
+    ignored. Raises: KeyboardInterrupt. TimedOut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can handle signals
@@ -73,10 +82,14 @@ def attentive(what: str, done: str = "read") -> Iterator[None]:
         raise KeyboardInterrupt
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimedOut(f"{what}: not {done} after {allowed_s:g} s", hint="nothing was changed; --timeout 10m allows more")
+        raise TimedOut(
+            f"{what}: not {done} after {allowed_s:g} s",
+            hint="nothing was changed; --timeout 10m allows more",
+        )
 
     wanted: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
-    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # no other timer is running
+    # no other timer is running
+    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
         wanted[signal.SIGALRM] = late
     wanted |= {signal.SIGINT: stop, signal.SIGTERM: stop}
     before = {number: signal.getsignal(number) for number in wanted}

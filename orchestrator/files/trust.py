@@ -1,7 +1,8 @@
-"""Whose files are trusted: the user's own, root's, those of this program's owner, and of users whom the operator names.
+"""Whose files are trusted: the user's own, root's, those of this program's owner, and of users whom
+the operator names.
 
-What a command reads from a directory decides where passwords go and what runs on hosts, so a file that another user of this machine
-put there is refused, as git does (safe.directory).
+What a command reads from a directory decides where passwords go and what runs on hosts, so a file
+that another user of this machine put there is refused, as git does (safe.directory).
 """
 
 from __future__ import annotations
@@ -17,19 +18,32 @@ from optics.errors import Untrusted
 from orchestrator.files.reading import read_whole
 
 SHARED = Path("/run/testbed-locks")
-"""Where all users of a machine who may change its labs lock; in a directory where only root creates files."""
+"""Where all users of a machine who may change its labs lock; in a directory where only root creates
+files.
+"""
 
-STATED_BY = ("hosts.yml", "devices.yml", "fibres.yml", "programs.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
-"""The files read from an inventory's directory; Ansible takes the last two from the directory of hosts.yml. The files of programs
-are checked when they are read (`orchestrator.hosts.program`)."""
+STATED_BY = (
+    "hosts.yml",
+    "devices.yml",
+    "fibres.yml",
+    "programs.yml",
+    "emulator.yml",
+    "known_hosts",
+    "group_vars",
+    "host_vars",
+)
+"""The files read from an inventory's directory; Ansible takes the last two from the directory of
+hosts.yml. The files of programs are checked when they are read (`orchestrator.hosts.program`)."""
 MOST_FILES = 5000
 MOST_BYTES = 1 << 20
 
 
 def believed(names: Iterable[str] = ()) -> frozenset[int]:
-    """The user ids whose files are trusted; `names`: of users, or numbers. Raises: ValueError - there is no such user.
+    """The user ids whose files are trusted; `names`: of users, or numbers. Raises: ValueError -
+    there is no such user.
 
-    The program's owner decides what it does anyway, and so does the user who became root by sudo to run it.
+    The program's owner decides what it does anyway, and so does the user who became root by sudo to
+    run it.
     """
     found = {0, os.geteuid(), Path(__file__).stat().st_uid}
     if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal():
@@ -57,7 +71,9 @@ def group_name(gid: int) -> str:
 
 
 def require_own(path: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - `path`, or the link it is, belongs to another user. OSError - it does not exist."""
+    """Raises: Untrusted - `path`, or the link it is, belongs to another user. OSError - it does not
+    exist.
+    """
     for found in (path.lstat(), path.stat()):
         if found.st_uid not in uids:
             raise _belongs(path, found.st_uid)
@@ -72,10 +88,12 @@ def require_own_folder(folder: Path, uids: Collection[int]) -> None:
 def read_own(path: Path, uids: Collection[int]) -> str:
     """The text of a settings file that no other user can have written.
 
-    Raises: Untrusted - another user owns it or its directory, or may write there. OSError, UnicodeDecodeError.
+    Raises: Untrusted - another user owns it or its directory, or may write there. OSError,
+    UnicodeDecodeError.
     """
     require_own(path, uids)
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a blocking open would wait on a FIFO
+    # a blocking open would wait on a FIFO
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd):
         found = os.fstat(fd)  # of the open file: a name may point elsewhere a moment later
         text = read_whole(fd, MOST_BYTES).decode()
@@ -84,12 +102,17 @@ def read_own(path: Path, uids: Collection[int]) -> str:
         require_own(path.parent, uids)
         for loose in (path, path.parent):
             if _world_writable(loose):
-                raise Untrusted(f"{loose}: every user may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
+                raise Untrusted(
+                    f"{loose}: every user may write it, and so decide what testbed does",
+                    hint=f"chmod o-w {loose}",
+                )
         return text
 
 
 def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - another user owns the directory, its parent, or a file in it that would be read."""
+    """Raises: Untrusted - another user owns the directory, its parent, or a file in it that would
+    be read.
+    """
     if folder.is_dir():
         require_own_folder(folder, uids)
         for path in _inventory(folder):
@@ -97,24 +120,35 @@ def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
 
 
 def loose(folder: Path) -> list[Path]:
-    """The files and directories of an inventory that every user of this machine may write or replace."""
+    """The files and directories of an inventory that every user of this machine may write or
+    replace.
+    """
     if not folder.is_dir():
         return []
-    return [path for path in (folder.resolve().parent, *_inventory(folder)) if _world_writable(path)]
+    return [
+        path for path in (folder.resolve().parent, *_inventory(folder)) if _world_writable(path)
+    ]
 
 
 def _inventory(folder: Path) -> Iterator[Path]:
-    """The directory and all in it that is read, links included. Raises: Untrusted - too many files to check."""
+    """The directory and all in it that is read, links included. Raises: Untrusted - too many files
+    to check.
+    """
     yield folder
     count = 0
     for top in (folder / name for name in STATED_BY):
         if top.exists():
             yield top
         for where, folders, files in os.walk(top):
-            yield from (Path(where, name) for name in (*folders, *files) if Path(where, name).exists())
+            yield from (
+                Path(where, name) for name in (*folders, *files) if Path(where, name).exists()
+            )
             count += len(folders) + len(files)
             if count > MOST_FILES:
-                raise Untrusted(f"{top}: more than {MOST_FILES} files, too many to check their owners", hint=f"tidy up {top}")
+                raise Untrusted(
+                    f"{top}: more than {MOST_FILES} files, too many to check their owners",
+                    hint=f"tidy up {top}",
+                )
 
 
 def _world_writable(path: Path) -> bool:

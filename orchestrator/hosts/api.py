@@ -13,9 +13,11 @@ from optics.ranks import RankName
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one end of a TCP stream received. gaps: begin and end (ns) of the longest times without data, in order.
+    """What one end of a TCP stream received. gaps: begin and end (ns) of the longest times without
+    data, in order.
 
-    open: it was still waiting for data when its time was over, so the last gap may have been longer.
+    open: it was still waiting for data when its time was over, so the last gap may have been
+    longer.
     """
 
     host: HostName
@@ -26,7 +28,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """One port as the host's kernel sees it. `ups` counts how often carrier came up since the interface was made.
+    """One port as the host's kernel sees it. `ups` counts how often carrier came up since the
+    interface was made.
 
     speed_mbps: what the link came up with; None where it is dark, or where the driver does not say.
     """
@@ -44,8 +47,9 @@ class PortState:
 class Hello:
     """The agent of a host and its state. `installed` is false if none runs; the rest is then empty.
 
-    provision: digest of the facts and programs last provisioned. pending_s: seconds until it reverts to `pending_to`.
-    token: the highest it has seen; it refuses changes by a run with a lower one. job_user: there is the user that jobs run as.
+    provision: digest of the facts and programs last provisioned. pending_s: seconds until it
+    reverts to `pending_to`. token: the highest it has seen; it refuses changes by a run with a
+    lower one. job_user: there is the user that jobs run as.
     """
 
     host: HostName
@@ -65,7 +69,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What provisioning changed on a host, and what its kernel could not do; `started`: the agent was (re)started."""
+    """What provisioning changed on a host, and what its kernel could not do; `started`: the agent
+    was (re)started.
+    """
 
     host: HostName
     changed: tuple[str, ...]
@@ -75,7 +81,9 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table that no rule selects yet. `congctl`: what its routes pin (ip-route(8)), None = the host's own."""
+    """A generation in a table that no rule selects yet. `congctl`: what its routes pin
+    (ip-route(8)), None = the host's own.
+    """
 
     generation: int
     routes: int
@@ -85,7 +93,9 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A generation became active. `link_ns`: when the last awaited carrier came up (armed commits only)."""
+    """A generation became active. `link_ns`: when the last awaited carrier came up (armed commits
+    only).
+    """
 
     host: HostName
     generation: int
@@ -97,7 +107,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A host holds. sockets: TCP connections that wait, `found`: those that can be pushed; `skipped`: why others cannot."""
+    """A host holds. sockets: TCP connections that wait, `found`: those that can be pushed;
+    `skipped`: why others cannot.
+    """
 
     host: HostName
     sockets: int = 0
@@ -107,7 +119,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, or none. `hops`: links crossed on the forward path, `back_hops` on the return path; `answered_by`: which host."""
+    """One answer, or none. `hops`: links crossed on the forward path, `back_hops` on the return
+    path; `answered_by`: which host.
+    """
 
     source: HostName
     address: str
@@ -121,7 +135,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class FibreEnd:
-    """The far end of a port. `sends_to` confirmed receiving this port's frames; `receives`: the port whose frames arrive here."""
+    """The far end of a port. `sends_to` confirmed receiving this port's frames; `receives`: the
+    port whose frames arrive here.
+    """
 
     port: HostPort
     carrier: bool
@@ -140,7 +156,9 @@ class AtDown:
 
 @dataclass(frozen=True, slots=True)
 class PortCounters:
-    """Counters of one port since its interface was made; `down`: as they were when it last lost carrier, None if it never did."""
+    """Counters of one port since its interface was made; `down`: as they were when it last lost
+    carrier, None if it never did.
+    """
 
     rx_bytes: int
     tx_bytes: int
@@ -161,7 +179,8 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """An event of a host. kind: link, committed, crossed, reverted, expired, failed, counters, gpus, job, lost.
+    """An event of a host. kind: link, committed, crossed, reverted, expired, failed, counters,
+    gpus, job, lost.
 
     at_ns: when it happened on the host, on this machine's clock; `values` as the agent sent them.
     """
@@ -184,11 +203,12 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """Where a rank is in a move of its job. state: preparing, prepared, held, turned, void or cannot (`error` says why).
+    """Where a rank is in a move of its job. state: preparing, prepared, held, turned, void or
+    cannot (`error` says why).
 
-    iteration: the latest that it reported. after: the iteration whose end was the boundary. took_ms: of connecting what the move
-    needs. held_ms: of its pause. stall_ms: the longest time without a byte moved although some were due. silent_s: since it
-    last reported.
+    iteration: the latest that it reported. after: the iteration whose end was the boundary.
+    took_ms: of connecting what the move needs. held_ms: of its pause. stall_ms: the longest time
+    without a byte moved although some were due. silent_s: since it last reported.
     """
 
     host: HostName
@@ -208,12 +228,13 @@ class RankState:
 class RankTimes:
     """One iteration of one rank. t_wall_ns: when it began, on the host's wall clock.
 
-    compute_ms: all of it but the waiting for its exchange. exposed_ms: that waiting, communication that no computing hid.
-    wait_ms: of it, the time in which no byte moved because another rank was not there yet: a rank that is late itself has
-    little. A program that does not tell has 0 in these three.
-    processor_ms: how long its threads, all together, were ready to run and had no processor, since the iteration before; 0: not
-    known. rwnd_limited_ms, retransmitted: of its TCP connections, the time without a receiver's window, and TCP segments sent
-    again. refused: datagrams that the host refused as a send buffer was full.
+    compute_ms: all of it but the waiting for its exchange. exposed_ms: that waiting, communication
+    that no computing hid. wait_ms: of it, the time in which no byte moved because another rank was
+    not there yet: a rank that is late itself has little. A program that does not tell has 0 in
+    these three. processor_ms: how long its threads, all together, were ready to run and had no
+    processor, since the iteration before; 0: not known. rwnd_limited_ms, retransmitted: of its TCP
+    connections, the time without a receiver's window, and TCP segments sent again. refused:
+    datagrams that the host refused as a send buffer was full.
     """
 
     iteration: int
@@ -232,12 +253,13 @@ class RankTimes:
 class Heartbeat:
     """What a rank wrote of itself. state: running, exited (with `code`), killed, absent.
 
-    iteration: the current one. phase: start, compute, exchange, hold, end, save (writes a checkpoint); empty where there is no
-    beat. age_s: since iteration or phase last changed, by the host's own monotonic clock; inf where there is no beat. times: of the
-    latest iterations that ended.
-    alive_s: since the latest sign of life, which a rank gives once a second while it carries an exchange, inf where none is known:
-    a process that was stopped in an exchange differs by this from those that wait for it. save_s: how long its longest checkpoint
-    so far took, 0 if it has written none.
+    iteration: the current one. phase: start, compute, exchange, hold, end, save (writes a
+    checkpoint); empty where there is no beat. age_s: since iteration or phase last changed, by the
+    host's own monotonic clock; inf where there is no beat. times: of the latest iterations that
+    ended. alive_s: since the latest sign of life, which a rank gives once a second while it carries
+    an exchange, inf where none is known: a process that was stopped in an exchange differs by this
+    from those that wait for it. save_s: how long its longest checkpoint so far took, 0 if it has
+    written none.
     """
 
     rank: RankName
@@ -253,7 +275,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """The processes of a rank. state: as in proc(5), `T` only if all are stopped. heartbeat: why its beat cannot be read, if so."""
+    """The processes of a rank. state: as in proc(5), `T` only if all are stopped. heartbeat: why
+    its beat cannot be read, if so.
+    """
 
     state: str
     cores: float
@@ -273,9 +297,9 @@ class Process:
 class Flow:
     """What a host's TCP connections to one address `to` carried in `seconds`, by its kernel.
 
-    port: through which it goes, None: no port of the fabric; via: the next address on its way, empty: `to` itself. busy_s: with
-    something to send, and a receiver that takes it. segments: sent with data; again: of them sent again that had not arrived;
-    times: in so many of the seconds.
+    port: through which it goes, None: no port of the fabric; via: the next address on its way,
+    empty: `to` itself. busy_s: with something to send, and a receiver that takes it. segments: sent
+    with data; again: of them sent again that had not arrived; times: in so many of the seconds.
     """
 
     to: str
@@ -291,10 +315,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who used a host's processors for `seconds`. busy: all cores in use; others: processes that are no rank's and used most.
+    """Who used a host's processors for `seconds`. busy: all cores in use; others: processes that
+    are no rank's and used most.
 
-    sent, again: TCP segments, and those of them that were sent again. flows: of about a second; past: of ten at most, and
-    as of few where nobody asked before.
+    sent, again: TCP segments, and those of them that were sent again. flows: of about a second;
+    past: of ten at most, and as of few where nobody asked before.
     """
 
     host: HostName
@@ -311,7 +336,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A piece of a file of a job. `offset`: where to continue; `size`: of the file now; `state`: of the job."""
+    """A piece of a file of a job. `offset`: where to continue; `size`: of the file now; `state`: of
+    the job.
+    """
 
     text: str
     offset: int

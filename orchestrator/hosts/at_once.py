@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 
 class AtOnce:
-    """Room for so many pieces of work at once. One that takes longer than `patience_s` (s) makes room for the next.
+    """Room for so many pieces of work at once. One that takes longer than `patience_s` (s) makes
+    room for the next.
 
-    What is bounded is processor time and memory here, of which a host that does not answer takes none: it must not keep others
-    waiting, however many there are.
+    What is bounded is processor time and memory here, of which a host that does not answer takes
+    none: it must not keep others waiting, however many there are.
     """
 
     def __init__(self, most: int, patience_s: float) -> None:

@@ -1,6 +1,8 @@
-"""The persistent channel to one host's agent: JSON lines over SSH, replies matched to requests, events passed on.
+"""The persistent channel to one host's agent: JSON lines over SSH, replies matched to requests,
+events passed on.
 
-paramiko decodes in one thread per connection and wakes the event loop from there; nothing polls and no further thread reads.
+paramiko decodes in one thread per connection and wakes the event loop from there; nothing polls and
+no further thread reads.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 
 
 class _Wake:
-    """Stand in for the threading.Event of paramiko's buffer: wakes the loop as soon as data arrives."""
+    """Stand in for the threading.Event of paramiko's buffer: wakes the loop as soon as data
+    arrives.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ready: Callable[[], None]) -> None:
         self._loop, self._ready, self._set = loop, ready, False
@@ -50,7 +54,9 @@ class _Wake:
 
 
 class Channel:
-    """One host: connect, then `ask`. After any failure the channel is closed and `connect` makes a new one."""
+    """One host: connect, then `ask`. After any failure the channel is closed and `connect` makes a
+    new one.
+    """
 
     def __init__(self, host: Host, on_event: OnEvent, threads: Executor) -> None:
         self.host = host
@@ -68,7 +74,9 @@ class Channel:
         return self._channel is not None and not self._channel.closed
 
     async def connect(self, timeout_s: float) -> Hello:
-        """Log in (unless still logged in), attach to the agent and read its state; `installed` is false if none runs."""
+        """Log in (unless still logged in), attach to the agent and read its state; `installed` is
+        false if none runs.
+        """
         if self._transport is None or not self._transport.is_active():
             await self.close()
             self._transport = await asyncio.get_running_loop().run_in_executor(
@@ -77,7 +85,8 @@ class Channel:
         try:
             return await self.attach(timeout_s)
         except TestbedError:
-            self._detach("a request at its begin was not answered")  # nobody else may take it for one that was greeted
+            # nobody else may take it for one that was greeted
+            self._detach("a request at its begin was not answered")
             raise
 
     async def attach(self, timeout_s: float) -> Hello:
@@ -85,7 +94,9 @@ class Channel:
         self._detach("a new one was opened")
         loop = asyncio.get_running_loop()
         assert self._transport is not None
-        self._channel = await loop.run_in_executor(self._threads, _open, self._transport, self.host, timeout_s)
+        self._channel = await loop.run_in_executor(
+            self._threads, _open, self._transport, self.host, timeout_s
+        )
         self._rest = b""
         channel = self._channel
         channel.in_buffer.set_event(_Wake(loop, lambda: self._read(channel)))  # type: ignore[arg-type]
@@ -112,20 +123,29 @@ class Channel:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise TimedOut(f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor") from None
+            raise TimedOut(
+                f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor"
+            ) from None
 
     def send(self, op: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         """Send one request now; the future gets the answer."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         channel = self._channel
         if channel is None or channel.closed:
-            future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="testbed status"))
+            future.set_exception(
+                Unreachable(f"{self.host.name}: no channel to its agent", hint="testbed status")
+            )
             future.exception()  # as in `_detach`: who asked may be cancelled before he looks
             return future
         self._last_id += 1
         self._waiting[self._last_id] = future
         try:
-            channel.sendall(json.dumps({"id": self._last_id, "op": op, **fields}, separators=(",", ":")).encode() + b"\n")
+            channel.sendall(
+                json.dumps(
+                    {"id": self._last_id, "op": op, **fields}, separators=(",", ":")
+                ).encode()
+                + b"\n"
+            )
         except OSError as error:
             self._lost(str(error) or "closed")
         return future
@@ -144,7 +164,11 @@ class Channel:
         try:
             message = json.loads(line)
             if "event" in message:
-                at = message.get("t_commit_ns") or message.get("t_ns") or time.monotonic_ns() + self.offset_ns
+                at = (
+                    message.get("t_commit_ns")
+                    or message.get("t_ns")
+                    or time.monotonic_ns() + self.offset_ns
+                )
                 self._on_event(self.host.name, message.pop("event"), at - self.offset_ns, message)
                 return
             future = self._waiting.pop(message["id"], None)
@@ -158,7 +182,11 @@ class Channel:
             self._lost("garbled", Garbled(f"{self.host.name}: its agent wrote {line[:200]!r}"))
 
     def _last_lines(self, channel: paramiko.Channel) -> str:
-        text = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
+        text = (
+            channel.recv_stderr(4096).decode(errors="replace").strip()
+            if channel.recv_stderr_ready()
+            else ""
+        )
         return text.splitlines()[-1] if text else "closed by the other side"
 
     def _lost(self, why: str, error: TestbedError | None = None) -> None:
@@ -172,8 +200,12 @@ class Channel:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(error or Unreachable(f"{self.host.name}: the channel to its agent is gone: {why}"))
-                future.exception()  # an awaiting task still gets it; without one asyncio must not warn
+                future.set_exception(
+                    error
+                    or Unreachable(f"{self.host.name}: the channel to its agent is gone: {why}")
+                )
+                # an awaiting task still gets it; without one asyncio must not warn
+                future.exception()
         if channel is not None:
             channel.close()
 
@@ -186,7 +218,9 @@ class Channel:
 
 
 def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
-    """The error for a reply that refuses, in the agent's own words: Locked where a newer run holds the host."""
+    """The error for a reply that refuses, in the agent's own words: Locked where a newer run holds
+    the host.
+    """
     text = f"{host}: {answer.get('error')}"
     if answer.get("code") == "overtaken":
         hint = "testbed lock shows who holds the lab, testbed status what is done; if no run does, the newer one used "
@@ -196,7 +230,8 @@ def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
 
 
 def _hang_up(transport: paramiko.Transport) -> None:
-    with suppress(OSError):  # paramiko's thread looks for the end ten times a second, unless its socket tells it
+    # paramiko's thread looks for the end ten times a second, unless its socket tells it
+    with suppress(OSError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
     transport.join(2.0)
@@ -218,7 +253,13 @@ def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
     pending = values.get("pending") or {}
     ports = {
         int(n): PortState(
-            p["interface"], p["mac"] or "", p["eth_mac"], bool(p["carrier"]), p["ups"] or 0, p["mtu"] or 0, p.get("speed")
+            p["interface"],
+            p["mac"] or "",
+            p["eth_mac"],
+            bool(p["carrier"]),
+            p["ups"] or 0,
+            p["mtu"] or 0,
+            p.get("speed"),
         )
         for n, p in values["ports"].items()
     }

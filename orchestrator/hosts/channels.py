@@ -20,15 +20,19 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.settings import BOUNDS
 
 PATIENCE_S = 0.5
-"""A login takes 0.02 s of this machine's processor and 0.1 s in all where nothing else runs; a longer one waits for its host."""
+"""A login takes 0.02 s of this machine's processor and 0.1 s in all where nothing else runs; a
+longer one waits for its host.
+"""
 
 
 class Channels:
-    """A channel to each host. `names` None means all; failures of several hosts are raised as one error that names each.
+    """A channel to each host. `names` None means all; failures of several hosts are raised as one
+    error that names each.
 
-    What puts operations of its own to agents does so with `ask`, `ask_all` or `ask_ranks`.
-    Raises, everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a host said no.
-    Locked - a newer run holds a host. at_once: so many are logged in to, or asked for their pairs, at the same time.
+    What puts operations of its own to agents does so with `ask`, `ask_all` or `ask_ranks`. Raises,
+    everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a
+    host said no. Locked - a newer run holds a host. at_once: so many are logged in to, or asked for
+    their pairs, at the same time.
     """
 
     def __init__(self, lab: Lab, at_once: int = BOUNDS.at_once) -> None:
@@ -36,9 +40,14 @@ class Channels:
         self._at_once = AtOnce(at_once, PATIENCE_S)
         self.hellos: dict[HostName, Hello] = {}
         self.token: int | None = None
-        # a thread per host at most: a silent host must not delay another; made when needed, so usually as many as `at_once`
-        self._threads = ThreadPoolExecutor(max_workers=max(1, len(lab.hosts)), thread_name_prefix="hosts")
-        self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
+        # a thread per host at most: a silent host must not delay another; made when needed, so
+        # usually as many as `at_once`
+        self._threads = ThreadPoolExecutor(
+            max_workers=max(1, len(lab.hosts)), thread_name_prefix="hosts"
+        )
+        self._channels = {
+            name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()
+        }
         self._queues: list[asyncio.Queue[HostEvent]] = []
 
     async def close(self) -> None:
@@ -54,7 +63,9 @@ class Channels:
     async def connect(
         self, names: Collection[HostName] | None = None, timeout_s: float = 10.0
     ) -> Mapping[HostName, Hello | TestbedError]:
-        """Connect to all named hosts, `at_once` at a time; one that cannot be reached is an error in the result and not raised."""
+        """Connect to all named hosts, `at_once` at a time; one that cannot be reached is an error
+        in the result and not raised.
+        """
 
         async def one(name: HostName) -> Hello | TestbedError:
             try:
@@ -69,36 +80,66 @@ class Channels:
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
-        """The present state of connected hosts, asked over the open channels: a millisecond instead of a login."""
+        """The present state of connected hosts, asked over the open channels: a millisecond instead
+        of a login.
+        """
         answers = await self.ask({name: {} for name in self.names(names)}, "hello")
-        self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
+        self.hellos |= {
+            name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()
+        }
         return {name: self.hellos[name] for name in answers}
 
     def attached(self) -> tuple[HostName, ...]:
         """Hosts that were greeted, with an open channel."""
-        return tuple(name for name, channel in self._channels.items() if channel.attached and name in self.hellos)
+        return tuple(
+            name
+            for name, channel in self._channels.items()
+            if channel.attached and name in self.hellos
+        )
 
     def unprovisioned(self) -> tuple[HostName, ...]:
-        """Connected hosts whose facts, agent or workloads are not what this program would install."""
-        return tuple(n for n, h in self.lab.hosts.items() if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"])
+        """Connected hosts whose facts, agent or workloads are not what this program would
+        install.
+        """
+        return tuple(
+            n
+            for n, h in self.lab.hosts.items()
+            if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"]
+        )
 
     def unready(self) -> tuple[HostName, ...]:
-        """Connected hosts that provisioning would change: `unprovisioned`, or without the user that jobs run as."""
+        """Connected hosts that provisioning would change: `unprovisioned`, or without the user that
+        jobs run as.
+        """
         older = self.unprovisioned()
-        return tuple(name for name, hello in self.hellos.items() if name in older or (hello.installed and not hello.job_user))
+        return tuple(
+            name
+            for name, hello in self.hellos.items()
+            if name in older or (hello.installed and not hello.job_user)
+        )
 
     def macs(self) -> Mapping[HostPort, Macs]:
         """The MAC addresses of all ports of connected hosts, as their kernels report them."""
-        return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}
+        return {
+            HostPort(n, p): Macs(s.mac, s.eth_mac)
+            for n, hello in self.hellos.items()
+            for p, s in hello.ports.items()
+            if s.mac
+        }
 
     async def fence(self, token: int, names: Collection[HostName]) -> None:
-        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what an older run armed.
+        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what
+        an older run armed.
 
         Raises: Locked - a newer run holds one of them.
         """
         self.token = token
         unprovisioned = self.unprovisioned()  # an older agent has no fence
-        await self.ask_all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
+        await self.ask_all(
+            [name for name in names if name in self.hellos and name not in unprovisioned],
+            "fence",
+            {},
+        )
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         """Return a queue that gets every event from now on; release it with `unsubscribe`."""
@@ -122,29 +163,46 @@ class Channels:
         return self._channels[host_of_rank(name)].offset_ns
 
     def run_token(self) -> dict[str, int]:
-        """What every request says of the run that it is for; nothing before `fence`. Agents know what needs it."""
+        """What every request says of the run that it is for; nothing before `fence`. Agents know
+        what needs it.
+        """
         return {} if self.token is None else {"token": self.token}
 
     async def ask(
-        self, requests: Mapping[HostName | RankName, Mapping[str, Any]], op: str, timeout_s: float = 5.0, *, bounded: bool = False
+        self,
+        requests: Mapping[HostName | RankName, Mapping[str, Any]],
+        op: str,
+        timeout_s: float = 5.0,
+        *,
+        bounded: bool = False,
     ) -> dict[str, dict[str, Any]]:
-        """Send one request to each host, or to the host of each rank; raise one error that names all that failed.
+        """Send one request to each host, or to the host of each rank; raise one error that names
+        all that failed.
 
         All are sent before any is waited for, or, if `bounded`, `at_once` of them at a time.
         """
         token = self.run_token()
 
         def send(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
-            return self._channels[host_of_rank(name)].send(op, **{**token, **fields})  # `traffic` has a `token` of its own
+            # `traffic` has a `token` of its own
+            return self._channels[host_of_rank(name)].send(op, **{**token, **fields})
 
-        async def one_by_one(name: str, fields: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        async def one_by_one(
+            name: str, fields: Mapping[str, Any]
+        ) -> asyncio.Future[dict[str, Any]]:
             async with self._at_once.room():
                 future = send(name, fields)
                 await asyncio.wait([future], timeout=timeout_s)
                 return future
 
         if bounded:
-            sent = dict(zip(requests, await asyncio.gather(*(one_by_one(*each) for each in requests.items())), strict=True))
+            sent = dict(
+                zip(
+                    requests,
+                    await asyncio.gather(*(one_by_one(*each) for each in requests.items())),
+                    strict=True,
+                )
+            )
         else:
             sent = {name: send(name, fields) for name, fields in requests.items()}
             if sent:
@@ -154,7 +212,9 @@ class Channels:
         for name, future in sent.items():
             if not future.done():
                 future.cancel()
-                failed[name] = TimedOut(f"{name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor")
+                failed[name] = TimedOut(
+                    f"{name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor"
+                )
             elif (error := future.exception()) is None:
                 answers[name] = future.result()
             elif isinstance(error, TestbedError):
@@ -166,21 +226,36 @@ class Channels:
         return answers
 
     async def ask_all(
-        self, names: Collection[HostName] | None, op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+        self,
+        names: Collection[HostName] | None,
+        op: str,
+        fields: Mapping[str, Any],
+        timeout_s: float = 5.0,
     ) -> dict[HostName, dict[str, Any]]:
         """Send the same request to each of `names`."""
         return await self.ask(dict.fromkeys(self.names(names), fields), op, timeout_s)
 
     async def ask_ranks(
-        self, job: str, ranks: Collection[RankName], op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+        self,
+        job: str,
+        ranks: Collection[RankName],
+        op: str,
+        fields: Mapping[str, Any],
+        timeout_s: float = 5.0,
     ) -> dict[RankName, dict[str, Any]]:
-        """Send the same request about a job to the host of each rank, under the name that the rank has there."""
-        return await self.ask({rank: {"name": on_host(job, rank), **fields} for rank in ranks}, op, timeout_s)
+        """Send the same request about a job to the host of each rank, under the name that the rank
+        has there.
+        """
+        return await self.ask(
+            {rank: {"name": on_host(job, rank), **fields} for rank in ranks}, op, timeout_s
+        )
 
     async def failures(
         self, names: Collection[HostName], op: str, fields: Mapping[str, Any], timeout_s: float
     ) -> Mapping[HostName, TestbedError]:
-        """Send the same request to each of `names`; return the errors of those that did not do it, and raise none."""
+        """Send the same request to each of `names`; return the errors of those that did not do it,
+        and raise none.
+        """
         token = self.run_token()
 
         async def one(name: HostName) -> TestbedError | None:
@@ -191,10 +266,14 @@ class Channels:
             return None
 
         answers = await asyncio.gather(*map(one, names))
-        return {name: error for name, error in zip(names, answers, strict=True) if error is not None}
+        return {
+            name: error for name, error in zip(names, answers, strict=True) if error is not None
+        }
 
     def notify(self, op: str, fields: Mapping[str, Any]) -> None:
         """Send the same request over every open channel, and wait for no answer: none is read."""
         for channel in self._channels.values():
             if channel.attached:
-                channel.send(op, **fields).add_done_callback(lambda done: done.cancelled() or done.exception())
+                channel.send(op, **fields).add_done_callback(
+                    lambda done: done.cancelled() or done.exception()
+                )

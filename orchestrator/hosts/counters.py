@@ -13,12 +13,16 @@ from optics import Garbled, HostName, HostPort
 from orchestrator.hosts.api import AtDown, HostEvent, PortCounters
 
 SAMPLE = ("rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "drops", "errors", "oper")
-"""The counters of one sample of one port, in this order; its time follows, in monotonic ns of this machine."""
+"""The counters of one sample of one port, in this order; its time follows, in monotonic ns of this
+machine.
+"""
 Samples: TypeAlias = "dict[HostPort, list[tuple[int, ...]]]"
 _LARGEST = 16 << 20
 
 
-def port_counters(host: HostName, answer: Mapping[str, Any], offset_ns: int) -> dict[HostPort, PortCounters]:
+def port_counters(
+    host: HostName, answer: Mapping[str, Any], offset_ns: int
+) -> dict[HostPort, PortCounters]:
     """Read the answer to `counters`. offset_ns: the host's clock minus this machine's."""
     downs = answer.get("downs", {})
     return {
@@ -42,7 +46,8 @@ def _at_down(values: Mapping[str, int] | None, offset_ns: int) -> AtDown | None:
 
 
 def counter_samples(event: HostEvent) -> Samples:
-    """Read a `counters` event: per port its samples, oldest first, as `SAMPLE` has them and then their time.
+    """Read a `counters` event: per port its samples, oldest first, as `SAMPLE` has them and then
+    their time.
 
     Raises: Garbled - it is not what an agent sends.
     """
@@ -58,9 +63,22 @@ def counter_samples(event: HostEvent) -> Samples:
         for row in struct.iter_unpack(f"=qQ{8 * len(ports)}Q", raw):
             at, carriers = row[0] - offset_ns, row[1]
             for k, into in enumerate(lists):
-                rx_pkts, tx_pkts, rx_bytes, tx_bytes, rx_bad, tx_bad, rx_dropped, tx_dropped = row[8 * k + 2 : 8 * k + 10]
+                rx_pkts, tx_pkts, rx_bytes, tx_bytes, rx_bad, tx_bad, rx_dropped, tx_dropped = row[
+                    8 * k + 2 : 8 * k + 10
+                ]
                 lost = rx_dropped + tx_dropped
-                into.append((rx_bytes, tx_bytes, rx_pkts, tx_pkts, lost, rx_bad + tx_bad, carriers >> k & 1, at))
+                into.append(
+                    (
+                        rx_bytes,
+                        tx_bytes,
+                        rx_pkts,
+                        tx_pkts,
+                        lost,
+                        rx_bad + tx_bad,
+                        carriers >> k & 1,
+                        at,
+                    )
+                )
     except (KeyError, ValueError, TypeError, binascii.Error, zlib.error, struct.error) as error:
         raise Garbled(f"{event.host}: its samples are not readable: {error}") from None
     return found

@@ -1,4 +1,6 @@
-"""The facts that the agent's `provision` applies to a host, and the archive that installs the agent."""
+"""The facts that the agent's `provision` applies to a host, and the archive that installs the
+agent.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,27 @@ from orchestrator.inventory.partitions import Partition
 
 PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])
-# A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
+# A bridge without ports carries the lane addresses: gloo takes the first address of an interface,
+# and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
-ARCHIVE_PIECE = 90_000  # characters of one command (render.COMMAND_LIMIT, with room for what else it says)
-# Makes torch import the workloads' back-end for torch.distributed; the same as backend/pyproject.toml builds.
+# characters of one command (render.COMMAND_LIMIT, with room for what else it says)
+ARCHIVE_PIECE = 90_000
+# Makes torch import the workloads' back-end for torch.distributed; the same as
+# backend/pyproject.toml builds.
 TORCH_BACKEND = (
-    ("optical_testbed_torch-0.1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: optical-testbed-torch\nVersion: 0.1.0\n"),
-    ("optical_testbed_torch-0.1.0.dist-info/entry_points.txt", b"[torch.backends]\ntestbed = testbed_torch.backend:register\n"),
+    (
+        "optical_testbed_torch-0.1.0.dist-info/METADATA",
+        b"Metadata-Version: 2.1\nName: optical-testbed-torch\nVersion: 0.1.0\n",
+    ),
+    (
+        "optical_testbed_torch-0.1.0.dist-info/entry_points.txt",
+        b"[torch.backends]\ntestbed = testbed_torch.backend:register\n",
+    ),
 )
 TORCH_PACKAGE = "testbed_torch"  # a link to workloads: the name of the package in that distribution
-MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left unchanged
+# bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left
+# unchanged
+MTU = 9000
 
 # (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
 SYSCTLS: tuple[tuple[str, str, bool], ...] = (
@@ -39,12 +52,16 @@ SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     ("net.ipv4.conf.all.rp_filter", "0", True),  # paths there and back may differ
     ("net.ipv4.conf.all.send_redirects", "0", True),
     ("net.ipv4.conf.all.accept_redirects", "0", True),
-    ("net.ipv4.conf.all.ignore_routes_with_linkdown", "0", True),  # a dark circuit is drained, not routed around by chance
+    # a dark circuit is drained, not routed around by chance
+    ("net.ipv4.conf.all.ignore_routes_with_linkdown", "0", True),
     ("net.ipv4.conf.all.arp_announce", "2", True),
-    ("net.ipv4.tcp_rto_min_us", "5000", False),  # Linux 6.12 and newer; the routes carry rto_min for older ones
-    ("net.ipv4.tcp_congestion_control", "cubic", False),  # refused inside a network namespace; the routes carry congctl
+    # Linux 6.12 and newer; the routes carry rto_min for older ones
+    ("net.ipv4.tcp_rto_min_us", "5000", False),
+    # refused inside a network namespace; the routes carry congctl
+    ("net.ipv4.tcp_congestion_control", "cubic", False),
     ("net.ipv4.tcp_slow_start_after_idle", "0", False),  # collectives send in bursts
-    ("net.ipv4.tcp_no_metrics_save", "1", False),  # what a closed connection learned was true of the circuits of its time
+    # what a closed connection learned was true of the circuits of its time
+    ("net.ipv4.tcp_no_metrics_save", "1", False),
 )
 PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     ("rp_filter", "0", True),
@@ -55,8 +72,8 @@ PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
 
 
 def facts(host: Host) -> dict[str, Any]:
-    """The facts of one host, with `sha`: the digest of everything provisioning installs there. A partition has those of its
-    host.
+    """The facts of one host, with `sha`: the digest of everything provisioning installs there. A
+    partition has those of its host.
     """
     host = host.whole or host
     names = [port.interface for _, port in sorted(host.ports.items())]
@@ -78,7 +95,12 @@ def facts(host: Host) -> dict[str, Any]:
         "echo": lanes or [host.port_address(number) for number in sorted(host.ports)],
         "node_prefix": f"{host.node_prefix}.0.0/16" if kernel else None,
         "ports": [
-            {"number": number, "interface": port.interface, "eth": port.eth, "address": host.port_address(number)}
+            {
+                "number": number,
+                "interface": port.interface,
+                "eth": port.eth,
+                "address": host.port_address(number),
+            }
             for number, port in sorted(host.ports.items())
         ],
         "mtu": MTU,
@@ -90,17 +112,30 @@ def facts(host: Host) -> dict[str, Any]:
         found["job_users"] = list(host.job_users)
     if host.partitions:
         own = {host.lane_address(lane) for part in host.partitions.values() for lane in part.lanes}
-        found["echo"] = [address for address in lanes if address not in own]  # the partitions' agents answer there
-        found["partitions"] = {name: _partition(host, part) for name, part in sorted(host.partitions.items())}
-        found["ports"] = [port | {"mbps": host.port_mbps.get(port["number"])} for port in found["ports"]]
-    found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
+        # the partitions' agents answer there
+        found["echo"] = [address for address in lanes if address not in own]
+        found["partitions"] = {
+            name: _partition(host, part) for name, part in sorted(host.partitions.items())
+        }
+        found["ports"] = [
+            port | {"mbps": host.port_mbps.get(port["number"])} for port in found["ports"]
+        ]
+    found["sha"] = hashlib.sha256(
+        json.dumps([found, program_digest()], sort_keys=True).encode()
+    ).hexdigest()
     return found
 
 
 def _partition(host: Host, part: Partition) -> dict[str, Any]:
     """What the agents of a host are told of one of its partitions."""
     lanes = [host.lane_address(lane) for lane in part.lanes]
-    known = {"index": part.index, "lanes": lanes, "cpus": part.cpus, "share": part.share, "mig": list(part.mig)}
+    known = {
+        "index": part.index,
+        "lanes": lanes,
+        "cpus": part.cpus,
+        "share": part.share,
+        "mig": list(part.mig),
+    }
     return {key: value for key, value in known.items() if value not in ("", None, [])}
 
 
@@ -125,8 +160,16 @@ def programs() -> tuple[tuple[str, bytes], ...]:
 
 def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ...]:
     """The files of these folders, with their names on the host."""
-    found = ((name, folder, path) for name, folder in of.items() for path in sorted(folder.rglob("*")) if path.suffix in endings)
-    return tuple((f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for name, folder, path in found)
+    found = (
+        (name, folder, path)
+        for name, folder in of.items()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in endings
+    )
+    return tuple(
+        (f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+        for name, folder, path in found
+    )
 
 
 @lru_cache(maxsize=1)
@@ -134,9 +177,15 @@ def workload_files() -> tuple[tuple[str, bytes], ...]:
     """The files of the directory that is in the jobs' PYTHONPATH."""
     neighbour = folders("rank")
     above = sorted(
-        {f"{package}/__init__.py" for name in neighbour for package in map(str, PurePath(name).parents) if package != "."}
+        {
+            f"{package}/__init__.py"
+            for name in neighbour
+            for package in map(str, PurePath(name).parents)
+            if package != "."
+        }
     )
-    # without these, another package of that name that is installed on the host would be taken, wherever that is
+    # without these, another package of that name that is installed on the host would be taken,
+    # wherever that is
     return (
         *_files({"workloads": Path(workloads.__path__[0]), **neighbour}, ".py"),
         *((name, b"") for name in above),
@@ -156,13 +205,17 @@ def workload_digest() -> str:
 
 @lru_cache(maxsize=1)
 def provision_archive() -> tuple[str, ...]:
-    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one command carries each.
+    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one
+    command carries each.
 
     The same bytes for the same content.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, content in (*programs(), *((f"workloads/{workload_digest()}/{n}", c) for n, c in workload_files())):
+        for name, content in (
+            *programs(),
+            *((f"workloads/{workload_digest()}/{n}", c) for n, c in workload_files()),
+        ):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))

@@ -10,7 +10,8 @@ _BY_WEIGHT = (Locked, Unreachable, TimedOut, Garbled, Refused)
 
 
 def one_error(failed: Mapping[str, TestbedError], done: int = 0) -> TestbedError:
-    """One error of the most serious kind (locked, unreachable, timed out, garbled, refused), with one hint.
+    """One error of the most serious kind (locked, unreachable, timed out, garbled, refused), with
+    one hint.
 
     It has a line for each host, or for all hosts that fail alike.
 
@@ -32,4 +33,8 @@ def _several(hosts: Sequence[str]) -> str:
     """`gpu01: `; of more than three, how many there are, and the first and the last one."""
     if hosts == [""]:
         return ""
-    return f"{', '.join(hosts)}: " if len(hosts) <= 3 else f"{len(hosts)} hosts ({hosts[0]} to {hosts[-1]}): "
+    return (
+        f"{', '.join(hosts)}: "
+        if len(hosts) <= 3
+        else f"{len(hosts)} hosts ({hosts[0]} to {hosts[-1]}): "
+    )

@@ -1,4 +1,6 @@
-"""The hosts of a lab: the channels to their agents, and a part for each thing that they are asked for."""
+"""The hosts of a lab: the channels to their agents, and a part for each thing that they are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ from orchestrator.settings import BOUNDS
 
 
 class Hosts:
-    """All hosts of a lab. `inventory`: the directory with hosts.yml. `artefacts`: for files of Ansible and of jobs.
+    """All hosts of a lab. `inventory`: the directory with hosts.yml. `artefacts`: for files of
+    Ansible and of jobs.
 
     at_once: as `Channels`, and so many processes of Ansible.
     """
 
-    def __init__(self, lab: Lab, inventory: Path, artefacts: Path, at_once: int = BOUNDS.at_once) -> None:
+    def __init__(
+        self, lab: Lab, inventory: Path, artefacts: Path, at_once: int = BOUNDS.at_once
+    ) -> None:
         self.channels = Channels(lab, at_once)
         self._plays = Plays(lab, inventory, artefacts, at_once)
         self.routes = HostRoutes(self.channels, self._plays)
@@ -46,14 +51,20 @@ class Hosts:
         """Close every channel and Ansible's connections. Agents, routes and jobs stay."""
         await asyncio.gather(self._plays.close(), self.channels.close())
 
-    async def provision(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Provisioned]:
+    async def provision(
+        self, names: Collection[HostName] | None = None
+    ) -> Mapping[HostName, Provisioned]:
         """Install and start the agent, apply the host's facts, and attach. Idempotent."""
         names = self.channels.names(names)
         if not names:
             return {}
         # A partition has the facts of its host, whose agent provides for all partitions.
-        machines = {name: self.channels.lab.hosts[self.channels.lab.hosts[name].machine] for name in names}
-        payloads = {host.name: render.pack(facts.facts(host), host.name) for host in machines.values()}
+        machines = {
+            name: self.channels.lab.hosts[self.channels.lab.hosts[name].machine] for name in names
+        }
+        payloads = {
+            host.name: render.pack(facts.facts(host), host.name) for host in machines.values()
+        }
         play = await self._plays.play(
             "provision.yml",
             list(payloads),
@@ -66,8 +77,14 @@ class Hosts:
         found = {}
         for name in names:
             done, started = lines(name, play.reported[machines[name].name]["provision"], 2)
-            found[name] = Provisioned(name, tuple(done["changed"]), tuple(done["notes"]), started["started"])
-        failed = {name: hello for name, hello in (await self.channels.connect(names)).items() if not isinstance(hello, Hello)}
+            found[name] = Provisioned(
+                name, tuple(done["changed"]), tuple(done["notes"]), started["started"]
+            )
+        failed = {
+            name: hello
+            for name, hello in (await self.channels.connect(names)).items()
+            if not isinstance(hello, Hello)
+        }
         failed |= {
             name: Refused(f"{name}: provisioned, but its agent does not answer")
             for name in names

@@ -1,4 +1,6 @@
-"""Host keys that are known, from files of OpenSSH's format: each read once, whatever the number of hosts."""
+"""Host keys that are known, from files of OpenSSH's format: each read once, whatever the number of
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,19 @@ if TYPE_CHECKING:
     import paramiko
 
 Lines: TypeAlias = tuple[Mapping[str, tuple[str, ...]], tuple[tuple[str, str], ...], frozenset[str]]
-"""Lines by the name they begin with; lines with a hashed name, after that; keys of lines that revoke one, in base64."""
+"""Lines by the name they begin with; lines with a hashed name, after that; keys of lines that
+revoke one, in base64.
+"""
 HASHED, REVOKED = "|1|", "@revoked"  # sshd(8), SSH_KNOWN_HOSTS FILE FORMAT
 
 
 def keys_of(file: Path, name: str) -> dict[str, paramiko.PKey]:
-    """The keys of the host `name` (`[address]:port` but for port 22) by their type; empty where there is none, or no file.
+    """The keys of the host `name` (`[address]:port` but for port 22) by their type; empty where
+    there is none, or no file.
 
-    As paramiko's HostKeys, which compares each line with all before it: of 192 hosts 7 million comparisons. A line that is
-    no key of a known type counts for nothing, and a key that is revoked for any host for none.
+    As paramiko's HostKeys, which compares each line with all before it: of 192 hosts 7 million
+    comparisons. A line that is no key of a known type counts for nothing, and a key that is revoked
+    for any host for none.
     """
     import paramiko
     from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
@@ -49,14 +55,18 @@ def _is(name: str, salted: str) -> bool:
     import paramiko
 
     try:
-        return hmac.compare_digest(paramiko.HostKeys.hash_host(name, salted).encode(), salted.encode())
+        return hmac.compare_digest(
+            paramiko.HostKeys.hash_host(name, salted).encode(), salted.encode()
+        )
     except (AssertionError, IndexError, ValueError):  # no salt of 20 bytes in base64
         return False
 
 
 @lru_cache(maxsize=4)
 def _lines(file: Path, changed_ns: int, size: int) -> Lines:
-    """Read the file; `changed_ns` and `size` are of the version that is meant. Raises: OSError, UnicodeDecodeError."""
+    """Read the file; `changed_ns` and `size` are of the version that is meant. Raises: OSError,
+    UnicodeDecodeError.
+    """
     named: dict[str, list[str]] = {}
     hashed: list[tuple[str, str]] = []
     revoked: set[str] = set()

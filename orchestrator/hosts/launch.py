@@ -1,4 +1,6 @@
-"""A job as the requests that start its ranks: explicit ranks, rings, lanes and environment, nothing left to discovery. Pure."""
+"""A job as the requests that start its ranks: explicit ranks, rings, lanes and environment, nothing
+left to discovery. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.partitions import MOST
 from workloads.programs.options import OPTIONS
 
-MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
+# torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
+MASTER_PORT = 29500
 MASTER_PORTS = 2000
 ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
@@ -36,19 +39,24 @@ def requests(
     fresh: Collection[HostName] = (),
     extra: Extra | None = None,
 ) -> dict[RankName, dict[str, Any]]:
-    """The `job.start` request for each rank. `run` makes the job's name on the hosts unique: `{job}.{run}` (`on_host`).
+    """The `job.start` request for each rank. `run` makes the job's name on the hosts unique:
+    `{job}.{run}` (`on_host`).
 
-    fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped, and they get the others' state.
-    extra: what ranks on a host get beside what every job has.
+    fresh: hosts that did not run it before; what they may have kept of an earlier time is dropped,
+    and they get the others' state. extra: what ranks on a host get beside what every job has.
     Raises: Infeasible - nccl on a host without a GPU for each of its ranks.
     """
     nccl = backend(job, lab) == "nccl"
     missing = [name for name in job.hosts if nccl and not lab.hosts[name].gpus]
     if missing:
-        raise Infeasible(f"job {job.name}: backend nccl, but {', '.join(missing)} have no GPU (testbed_gpus)")
+        raise Infeasible(
+            f"job {job.name}: backend nccl, but {', '.join(missing)} have no GPU (testbed_gpus)"
+        )
     for host, here in by_host(job.ranks).items():
         if nccl and len(here) > (gpus := lab.hosts[host].gpus):
-            raise Infeasible(f"job {job.name}: backend nccl, {len(here)} ranks on {host} and {gpus} GPUs (testbed_gpus)")
+            raise Infeasible(
+                f"job {job.name}: backend nccl, {len(here)} ranks on {host} and {gpus} GPUs (testbed_gpus)"
+            )
     port = _master_port(lab.hosts[job.hosts[0]], run)
     found = {}
     for rank, name in enumerate(job.ranks):
@@ -69,22 +77,31 @@ def requests(
 
 
 def launch_payloads(requests: Mapping[RankName, Mapping[str, Any]]) -> dict[HostName, str]:
-    """What Ansible hands to each host: the requests of its ranks, which `call` sends one after the other.
+    """What Ansible hands to each host: the requests of its ranks, which `call` sends one after the
+    other.
 
     Raises: Infeasible - they do not fit into one command.
     """
     return {
-        host: render.pack(requests[here[0]] if len(here) == 1 else [requests[rank] for rank in here], host)
+        host: render.pack(
+            requests[here[0]] if len(here) == 1 else [requests[rank] for rank in here], host
+        )
         for host, here in by_host(requests).items()
     }
 
 
 def check_launch(job: Job, lab: Lab) -> None:
-    """Build the requests that would start the job and discard them. Raises: Infeasible - the job could not be started."""
+    """Build the requests that would start the job and discard them. Raises: Infeasible - the job
+    could not be started.
+    """
     wanted = requests(job, lab, "")
     launch_payloads(wanted)
     for request in wanted.values():
-        if long := [key for key, value in request["env"].items() if len(f"{key}={value}".encode()) >= ENV_LIMIT]:
+        if long := [
+            key
+            for key, value in request["env"].items()
+            if len(f"{key}={value}".encode()) >= ENV_LIMIT
+        ]:
             raise Infeasible(
                 f"job {job.name}: {long[0]} would take more than {ENV_LIMIT} bytes, which is what Linux gives one variable",
                 hint="fewer transfers or sends in its traffic",
@@ -93,11 +110,15 @@ def check_launch(job: Job, lab: Lab) -> None:
 
 def job_name(job: str, run: str) -> str:
     """The job's name on the hosts, in the characters an agent accepts."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in f"{job}.{run}").lstrip("._-")[:100]
+    return "".join(
+        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in f"{job}.{run}"
+    ).lstrip("._-")[:100]
 
 
 def on_host(job: str, rank: RankName) -> str:
-    """What a rank is called on its host: the job's name there (`job_name`), with the rank's number where there are several."""
+    """What a rank is called on its host: the job's name there (`job_name`), with the rank's number
+    where there are several.
+    """
     return f"{job[:97]}.{local_rank(rank)}" if numbered(rank) else job
 
 
@@ -108,7 +129,9 @@ def backend(job: Job, lab: Lab) -> str:
 
 
 def workload_argv(job: Job, resume: bool) -> list[str]:
-    """The workload's command line: each of the job's args is an option of it; true is a bare flag, false is left out."""
+    """The workload's command line: each of the job's args is an option of it; true is a bare flag,
+    false is left out.
+    """
     tokens = ["python3", "-m", f"workloads.programs.{job.workload}"]
     for key, value in job.args.items():
         option = f"--{key.replace('_', '-')}"
@@ -122,8 +145,14 @@ def workload_argv(job: Job, resume: bool) -> list[str]:
 
 
 def _master_port(host: Host, run: str) -> int:
-    """Where rank 0 of a job's run meets the others: partitions of one host have ports of their own."""
-    first, count = (host.partition.index * (MASTER_PORTS // MOST), MASTER_PORTS // MOST) if host.partition else (0, MASTER_PORTS)
+    """Where rank 0 of a job's run meets the others: partitions of one host have ports of their
+    own.
+    """
+    first, count = (
+        (host.partition.index * (MASTER_PORTS // MOST), MASTER_PORTS // MOST)
+        if host.partition
+        else (0, MASTER_PORTS)
+    )
     return MASTER_PORT + first + sum(run.encode()) % count
 
 
@@ -155,18 +184,28 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
 
 
 def layout(job: Job, lab: Lab) -> dict[str, Any]:
-    """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of hosts.
+    """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of
+    hosts.
 
-    A ring visits the ranks of a host one after the other, so that it enters and leaves each host once. Ring k begins with rank
-    k of a host (modulo their number): the ranks take turns in receiving from other hosts, and in sending to them.
+    A ring visits the ranks of a host one after the other, so that it enters and leaves each host
+    once. Ring k begins with rank k of a host (modulo their number): the ranks take turns in
+    receiving from other hosts, and in sending to them.
     """
     order = {name: i for i, name in enumerate(job.ranks)}
-    here = {host: tuple(order[name] for name in names) for host, names in by_host(job.ranks).items()}
-    rings = [[rank for host in ring for rank in _rotated(here[host], k)] for k, ring in enumerate(job.rings)]
+    here = {
+        host: tuple(order[name] for name in names) for host, names in by_host(job.ranks).items()
+    }
+    rings = [
+        [rank for host in ring for rank in _rotated(here[host], k)]
+        for k, ring in enumerate(job.rings)
+    ]
     rings = rings or [list(range(len(job.ranks)))]
     if job.traffic is None:
         return {"rings": rings}
-    return {"rings": rings, "traffic": _traffic(job.traffic, here, min(lab.hosts[name].lanes for name in job.hosts))}
+    return {
+        "rings": rings,
+        "traffic": _traffic(job.traffic, here, min(lab.hosts[name].lanes for name in job.hosts)),
+    }
 
 
 def _rotated(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
@@ -174,11 +213,15 @@ def _rotated(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
     return ranks[at:] + ranks[:at]
 
 
-def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: int) -> dict[str, Any]:
-    """What workloads/programs/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number).
+def _traffic(
+    traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: int
+) -> dict[str, Any]:
+    """What workloads/programs/replay.py reads: the traffic by ranks, each ring with its lane (ring
+    k: lane k modulo their number).
 
-    here: the ranks of each host, equally many on all. Rank i of every host moves the i-th part of each buffer and transfer, over
-    the same links as the others, together with the ranks of that number on other hosts.
+    here: the ranks of each host, equally many on all. Rank i of every host moves the i-th part of
+    each buffer and transfer, over the same links as the others, together with the ranks of that
+    number on other hosts.
     """
     number, each = count(), len(next(iter(here.values())))
     groups, transfers = [], []
@@ -191,16 +234,24 @@ def _traffic(traffic: Traffic, here: Mapping[HostName, tuple[int, ...]], lanes: 
                 "bytes": size,
                 "rings": [[order[host] for host in ring] for ring in group.rings],
                 "lanes": over,
-                "schedule": [[s.step, order[s.src], order[s.dst], order[s.shard], s.begin, s.end] for s in group.schedule],
+                "schedule": [
+                    [s.step, order[s.src], order[s.dst], order[s.shard], s.begin, s.end]
+                    for s in group.schedule
+                ],
             }
             groups.append(found)
     for t in traffic.transfers:
-        transfers += [[here[t.src][i], here[t.dst][i], size, t.lane] for i, size in enumerate(split_bytes(t.bytes, each)) if size]
+        transfers += [
+            [here[t.src][i], here[t.dst][i], size, t.lane]
+            for i, size in enumerate(split_bytes(t.bytes, each))
+            if size
+        ]
     return {"compute_s": traffic.compute_s, "groups": groups, "transfers": transfers}
 
 
 def split_bytes(size: int, count: int) -> list[int]:
-    """`size` bytes in `count` parts as equal as can be, all but the last of whole numbers of 4 bytes.
+    """`size` bytes in `count` parts as equal as can be, all but the last of whole numbers of 4
+    bytes.
 
     >>> split_bytes(1002, 3), split_bytes(7, 2), split_bytes(10, 1)
     ([332, 332, 338], [0, 7], [10])
@@ -210,11 +261,14 @@ def split_bytes(size: int, count: int) -> list[int]:
 
 
 def _nccl(host: Host, rings: int) -> dict[str, str]:
-    """NCCL's view of the fabric; the values of the TopoOpt testbed's run scripts where they apply. A plan's `env` overrides."""
+    """NCCL's view of the fabric; the values of the TopoOpt testbed's run scripts where they apply.
+    A plan's `env` overrides.
+    """
     interfaces = [port.interface for _, port in sorted(host.ports.items())]
     env = {"NCCL_MIN_NCHANNELS": str(rings), "NCCL_MAX_NCHANNELS": str(rings), "NCCL_ALGO": "Ring"}
     if host.forwarding == "npar-rdma":
-        # the RDMA devices of a QLogic NIC count like its ports: qedr0 is port 1 (TopoOpt testbed, DLRM run scripts)
+        # the RDMA devices of a QLogic NIC count like its ports: qedr0 is port 1 (TopoOpt testbed,
+        # DLRM run scripts)
         devices = ",".join(f"qedr{number - 1}" for number in sorted(host.ports))
         return env | {
             "NCCL_NET": "IB",
@@ -233,18 +287,32 @@ def resumable(job: Job) -> bool:
 
 
 def identity(job: Job) -> str:
-    """Identifies a training, in 12 hex digits: program, hosts, and the arguments that determine the weights.
+    """Identifies a training, in 12 hex digits: program, hosts, and the arguments that determine the
+    weights.
 
-    Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a change of topology ends no training.
-    Nor does a rank whose place another took, or nobody (`Job.evicted`).
+    Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a
+    change of topology ends no training. Nor does a rank whose place another took, or nobody
+    (`Job.evicted`).
     """
     deciding: dict[str, Any]
     if job.program:
         what, deciding = f"program {job.program}", dict(job.training or {})
     else:
         what, options = job.workload, OPTIONS[job.workload]
-        values = [(option, job.args.get(option.name, option.default)) for option in options if option.weights]
-        deciding = {option.name: value for option, value in values if not option.later or value != option.default}
+        values = [
+            (option, job.args.get(option.name, option.default))
+            for option in options
+            if option.weights
+        ]
+        deciding = {
+            option.name: value
+            for option, value in values
+            if not option.later or value != option.default
+        }
     first = {now: before for before, now in job.evicted.items() if now}
-    ranks = [first.get(rank, rank) for rank in job.ranks] + [before for before, now in job.evicted.items() if not now]
-    return hashlib.sha256(json.dumps([what, sorted(ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]
+    ranks = [first.get(rank, rank) for rank in job.ranks] + [
+        before for before, now in job.evicted.items() if not now
+    ]
+    return hashlib.sha256(
+        json.dumps([what, sorted(ranks), deciding], sort_keys=True).encode()
+    ).hexdigest()[:12]

@@ -1,4 +1,6 @@
-"""OpenSSH's own client with the inventory's parameters, for a shell or a command on a host. Commands are passed on as typed."""
+"""OpenSSH's own client with the inventory's parameters, for a shell or a command on a host.
+Commands are passed on as typed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,22 @@ from orchestrator.inventory.hosts import Host
 CONNECT_S = 10.0
 """How long the host may take to accept the connection (s)."""
 FAILED = 255
-"""What ssh(1) ends with when it, and not the remote command, failed; a remote command may end with it as well."""
+"""What ssh(1) ends with when it, and not the remote command, failed; a remote command may end with
+it as well.
+"""
 
 
 def arguments(host: Host) -> list[str]:
-    """The command that reaches the host as Ansible does: address, port, user, key, and the `-o` options of its SSH arguments."""
+    """The command that reaches the host as Ansible does: address, port, user, key, and the `-o`
+    options of its SSH arguments.
+    """
     target = host.ssh
-    options = {"BatchMode": "yes", "ConnectTimeout": f"{CONNECT_S:.0f}", "StrictHostKeyChecking": "yes", **target.options}
+    options = {
+        "BatchMode": "yes",
+        "ConnectTimeout": f"{CONNECT_S:.0f}",
+        "StrictHostKeyChecking": "yes",
+        **target.options,
+    }
     if target.known_hosts:
         options["UserKnownHostsFile"] = f'"{Path(target.known_hosts).expanduser()}"'
     tokens = ["ssh", "-p", str(target.port)]
@@ -35,23 +46,32 @@ def arguments(host: Host) -> list[str]:
 
 
 def remote(command: Sequence[str]) -> str:
-    """The command line for the host's shell: a single word is passed as it is, several are quoted so that they stay separate."""
+    """The command line for the host's shell: a single word is passed as it is, several are quoted
+    so that they stay separate.
+    """
     return command[0] if len(command) == 1 else shlex.join(command)
 
 
-def run(host: Host, command: Sequence[str], *, capture: bool = False, timeout_s: float | None = None) -> tuple[int, str, str]:
-    """Run a command on the host, or with none its login shell; return its exit code and, if captured, what it printed.
+def run(
+    host: Host, command: Sequence[str], *, capture: bool = False, timeout_s: float | None = None
+) -> tuple[int, str, str]:
+    """Run a command on the host, or with none its login shell; return its exit code and, if
+    captured, what it printed.
 
-    Raises: Missing - there is no ssh here. Unreachable - nothing was run. TimedOut - not finished after `timeout_s` (s), perhaps
-    still running there.
+    Raises: Missing - there is no ssh here. Unreachable - nothing was run. TimedOut - not finished
+    after `timeout_s` (s), perhaps still running there.
     """
     tokens = [*arguments(host), *(["--", remote(command)] if command else [])]
     try:
         ended = subprocess.run(tokens, capture_output=capture, timeout=timeout_s, check=False)
     except FileNotFoundError:
-        raise Missing("the program ssh is not installed", hint="apt-get install openssh-client") from None
+        raise Missing(
+            "the program ssh is not installed", hint="apt-get install openssh-client"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise TimedOut(f"{host.name}: not finished after {timeout_s:g} s; it may still run there") from None
+        raise TimedOut(
+            f"{host.name}: not finished after {timeout_s:g} s; it may still run there"
+        ) from None
     if ended.returncode == FAILED:
         check_login(host)
     code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
@@ -71,5 +91,8 @@ def find_host(name: str, hosts: dict[HostName, Host]) -> Host:
     from optics.plain import did_you_mean, summary
 
     if name not in hosts:
-        raise Missing(f"{name} is no host of this lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}", hint="testbed status")
+        raise Missing(
+            f"{name} is no host of this lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}",
+            hint="testbed status",
+        )
     return hosts[name]

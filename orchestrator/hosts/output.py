@@ -8,7 +8,9 @@ from orchestrator.hosts.fleet import Hosts
 
 
 async def last_line(hosts: Hosts, job: str, rank: RankName) -> str:
-    """Empty if it printed nothing; why it cannot be read, where the job put something else in the place of its log."""
+    """Empty if it printed nothing; why it cannot be read, where the job put something else in the
+    place of its log.
+    """
     try:
         lines = (await hosts.jobs.tail(job, rank, "log", -2000)).text.strip().splitlines()
     except Refused as error:

@@ -20,7 +20,8 @@ from orchestrator.inventory.lab import Lab
 
 
 class Plays:
-    """Ansible, for what takes its time. inventory: the directory with hosts.yml. artefacts: where its output goes.
+    """Ansible, for what takes its time. inventory: the directory with hosts.yml. artefacts: where
+    its output goes.
 
     at_once: so many processes of Ansible.
     """
@@ -28,7 +29,8 @@ class Plays:
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path, at_once: int) -> None:
         self.lab, self.inventory, self.artefacts = lab, inventory, artefacts
         self._ansible = Ansible(inventory, artefacts, withheld(lab), at_once)
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plays")  # a play, and the end
+        # a play, and the end
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="plays")
         self._playing = asyncio.Lock()
 
     async def close(self) -> None:
@@ -37,11 +39,16 @@ class Plays:
         self._threads.shutdown(wait=False)
 
     def expect(self, playbook: str) -> None:
-        """Have Ansible start now, for a play that is likely to come. Raises: Missing - it is not installed."""
+        """Have Ansible start now, for a play that is likely to come. Raises: Missing - it is not
+        installed.
+        """
         self._ansible.expect(playbook)
 
-    async def play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any]) -> Play:
-        """Run a playbook on these hosts. variables: a mapping is by host, anything else is the same for all.
+    async def play(
+        self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any]
+    ) -> Play:
+        """Run a playbook on these hosts. variables: a mapping is by host, anything else is the same
+        for all.
 
         Raises: as `Ansible.play`; one error that names each host which failed.
         """
@@ -54,7 +61,8 @@ class Plays:
                 playing = asyncio.get_running_loop().run_in_executor(self._threads, run)
                 try:
                     done = await asyncio.shield(playing)
-                except asyncio.CancelledError:  # it goes on: whoever comes next is to find what it leaves, and not before it does
+                # it goes on: whoever comes next is to find what it leaves, and not before it does
+                except asyncio.CancelledError:
                     await asyncio.wait([playing])
                     raise
                 play.reported |= _renamed(done.reported, hosts)
@@ -68,8 +76,8 @@ class Plays:
         return {name: own_agent(self.lab.hosts[name]) for name in names}
 
     def _on_machines(self, names: Collection[HostName]) -> Iterator[dict[HostName, HostName]]:
-        """The hosts by the names of their machines, which Ansible knows; more than once where several are partitions of one
-        machine.
+        """The hosts by the names of their machines, which Ansible knows; more than once where
+        several are partitions of one machine.
         """
         rounds: list[dict[HostName, HostName]] = [{}]
         for name in names:
@@ -81,12 +89,20 @@ class Plays:
 
 
 def _renamed(value: Any, by: Mapping[HostName, HostName]) -> Any:
-    """A mapping by host with other names of the hosts, without those that have none; anything else as it is."""
-    return {by[name]: each for name, each in value.items() if name in by} if isinstance(value, Mapping) else value
+    """A mapping by host with other names of the hosts, without those that have none; anything else
+    as it is.
+    """
+    return (
+        {by[name]: each for name, each in value.items() if name in by}
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
-    """The JSON lines that an agent printed. Raises: Garbled - not that many. Refused - one of them is a refusal."""
+    """The JSON lines that an agent printed. Raises: Garbled - not that many. Refused - one of them
+    is a refusal.
+    """
     try:
         found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     except ValueError:
@@ -95,5 +111,7 @@ def lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
         if not values.get("ok", True):
             raise refusal(host, values)
     if len(found) != count:
-        raise Garbled(f"{host}: its agent printed {text[:300]!r} where {count} lines of JSON were wanted")
+        raise Garbled(
+            f"{host}: its agent printed {text[:300]!r} where {count} lines of JSON were wanted"
+        )
     return found

@@ -1,4 +1,5 @@
-"""A program of the lab's owner as a job: its files, its command line and the environment of its ranks.
+"""A program of the lab's owner as a job: its files, its command line and the environment of its
+ranks.
 
 Only the files are read here; the rest is values in, values out.
 """
@@ -26,17 +27,20 @@ MOST_FILES = 2000
 MOST_BYTES = 32 << 20
 """Of all files of a program together. Data sets belong on the hosts: `path`."""
 SKIPPED = ("__pycache__",)
-"""Directories that are not copied; nor is anything whose name begins with a dot: version control, editors' locks."""
+"""Directories that are not copied; nor is anything whose name begins with a dot: version control,
+editors' locks.
+"""
 ON_HOSTS = "/var/lib/testbed/programs"
 OVER_RINGS = {"TESTBED_REPLACES": "gloo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""Variables of a program whose collectives the project's back-end carries, whatever the script asks for. torch would log each look
-of a paused rank into its store, five lines a second."""
+"""Variables of a program whose collectives the project's back-end carries, whatever the script asks
+for. torch would log each look of a paused rank into its store, five lines a second."""
 PIECE = 384 << 10
 """Bytes of one request: in base64 about half of the longest line an agent takes."""
 
 
 def program_archive(folder: Path, uids: Collection[int]) -> bytes:
-    """The files of a program as a tar archive, the same bytes for the same content; links and other users' files are refused.
+    """The files of a program as a tar archive, the same bytes for the same content; links and other
+    users' files are refused.
 
     uids: whose files are trusted. Raises: BadFile - with every reason why they cannot be copied.
     """
@@ -49,7 +53,9 @@ def program_archive(folder: Path, uids: Collection[int]) -> bytes:
                 break
             count += 1
             if count > MOST_FILES:
-                problems.append(f"{folder}: more than {MOST_FILES} files; a data set belongs on the hosts, with `path`")
+                problems.append(
+                    f"{folder}: more than {MOST_FILES} files; a data set belongs on the hosts, with `path`"
+                )
                 break
             try:
                 content, executable = _content(path, left, uids)
@@ -68,14 +74,18 @@ def program_archive(folder: Path, uids: Collection[int]) -> bytes:
 
 
 def _walk(folder: Path, uids: Collection[int], problems: list[str]) -> Iterator[Path]:
-    """The files below a directory in the order of their names; what cannot be copied goes to `problems`."""
+    """The files below a directory in the order of their names; what cannot be copied goes to
+    `problems`.
+    """
     try:
         if text := _untrusted(folder.stat(), uids):
             problems.append(f"{folder}: {text}")
             return
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
-        problems.append(f"{folder}: {'no such directory' if isinstance(error, FileNotFoundError) else error.strerror}")
+        problems.append(
+            f"{folder}: {'no such directory' if isinstance(error, FileNotFoundError) else error.strerror}"
+        )
         return
     for entry in entries:
         path = Path(entry.path)
@@ -84,7 +94,9 @@ def _walk(folder: Path, uids: Collection[int], problems: list[str]) -> Iterator[
         if not entry.name.isprintable():
             problems.append(f"{folder}: a name with control characters: {entry.name!r}")
         elif entry.is_symlink():
-            problems.append(f"{path}: a symbolic link; files of a program are copied, and links are not followed")
+            problems.append(
+                f"{path}: a symbolic link; files of a program are copied, and links are not followed"
+            )
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(path, uids, problems)
         else:
@@ -92,33 +104,48 @@ def _walk(folder: Path, uids: Collection[int], problems: list[str]) -> Iterator[
 
 
 def _untrusted(found: os.stat_result, uids: Collection[int]) -> str:
-    """Why others may decide what a file or directory has in it, in words; empty where they may not."""
+    """Why others may decide what a file or directory has in it, in words; empty where they may
+    not.
+    """
     if found.st_uid not in uids:
         return "belongs to another user, and its content would decide what runs on the hosts"
-    replaceable = found.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX)
-    return "every user may write it, and so decide what runs on the hosts: chmod o-w" if replaceable else ""
+    replaceable = found.st_mode & stat.S_IWOTH and not (
+        stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    )
+    return (
+        "every user may write it, and so decide what runs on the hosts: chmod o-w"
+        if replaceable
+        else ""
+    )
 
 
 def _content(path: Path, most: int, uids: Collection[int]) -> tuple[bytes, bool]:
-    """A file's content, and whether it can be executed. Raises: OSError - with what is wrong with it."""
+    """A file's content, and whether it can be executed. Raises: OSError - with what is wrong with
+    it.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(fd):
         found = os.fstat(fd)
         if text := _untrusted(found, uids):
             raise OSError(text)
         if stat.S_ISREG(found.st_mode) and found.st_size > most:
-            raise OSError(f"with it the files are larger than {MOST_BYTES >> 20} MiB; a data set belongs on the hosts, with `path`")
+            raise OSError(
+                f"with it the files are larger than {MOST_BYTES >> 20} MiB; a data set belongs on the hosts, with `path`"
+            )
         return read_whole(fd, most), bool(found.st_mode & stat.S_IXUSR)
 
 
 def with_files(lab: Lab, inventory: Path) -> Lab:
-    """The lab whose programs know the digests of their files. Files that cannot be copied are reported by the plan that needs
-    them: a lab can be taken down whatever is the matter with a program."""
+    """The lab whose programs know the digests of their files. Files that cannot be copied are
+    reported by the plan that needs them: a lab can be taken down whatever is the matter with a
+    program."""
     return replace(lab, programs=WithFiles(lab.programs, inventory)) if lab.programs else lab
 
 
 class WithFiles(Mapping[str, Program]):
-    """Programs by name. The files of one are read when it is first asked for: 30 MB take 0.1 s, and few commands run a program."""
+    """Programs by name. The files of one are read when it is first asked for: 30 MB take 0.1 s, and
+    few commands run a program.
+    """
 
     def __init__(self, declared: Mapping[str, Program], inventory: Path) -> None:
         self._declared, self._inventory = declared, inventory
@@ -160,7 +187,10 @@ def of(job: Job, lab: Lab) -> Program:
     """The program that a job names. Raises: Infeasible - it is not declared, any more."""
     found = lab.programs.get(job.program)
     if found is None:
-        raise Infeasible(f"job {job.name}: no program {job.program}; {nearest(job.program, lab.programs)}", hint="testbed status")
+        raise Infeasible(
+            f"job {job.name}: no program {job.program}; {nearest(job.program, lab.programs)}",
+            hint="testbed status",
+        )
     return found
 
 
@@ -171,7 +201,12 @@ def directory(program: Program) -> str:
 
 def program_command(program: Program, job: Job, *, resume: bool) -> list[str]:
     """The program's command line: the owner's words, then one word for each argument."""
-    given = [word for name, value in job.args.items() if name in program.args for word in program.args[name].text(value)]
+    given = [
+        word
+        for name, value in job.args.items()
+        if name in program.args
+        for word in program.args[name].text(value)
+    ]
     again = [word for word in (program.resume or ()) if resume and word not in given]
     where = directory(program)
     return [
@@ -197,7 +232,9 @@ def rank_argv(program: Program, job: Job, *, resume: bool) -> list[str]:
     return [*tokens, "--", *program_command(program, job, resume=resume)]
 
 
-def rank_environment(program: Program, job: Job, run: str, env: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(
+    program: Program, job: Job, run: str, env: Mapping[str, str]
+) -> dict[str, str]:
     """The variables of a rank: `env`, what torchrun sets beyond it, and the owner's.
 
     Names and meanings: torch.distributed.run, "Environment Variables".
@@ -225,8 +262,12 @@ def rank_environment(program: Program, job: Job, run: str, env: Mapping[str, str
     }
 
 
-def complete_request(request: dict[str, Any], job: Job, lab: Lab, run: str, *, resume: bool) -> dict[str, Any]:
-    """The request that starts a rank of the job: as of our own programs, but for what runs, as whom, and its variables."""
+def complete_request(
+    request: dict[str, Any], job: Job, lab: Lab, run: str, *, resume: bool
+) -> dict[str, Any]:
+    """The request that starts a rank of the job: as of our own programs, but for what runs, as
+    whom, and its variables.
+    """
     program = of(job, lab)
     found = {
         **request,

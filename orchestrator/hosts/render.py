@@ -1,4 +1,6 @@
-"""Rules as requests to agents: routes and neighbours for `kernel` hosts, commands with their undo for `npar-rdma`. Pure."""
+"""Rules as requests to agents: routes and neighbours for `kernel` hosts, commands with their undo
+for `npar-rdma`. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,42 @@ from typing import Any
 
 from optics import HostName, Infeasible
 from orchestrator.fabric.prefixes import rows
-from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, Rules, TransitFilter
+from orchestrator.fabric.rules import (
+    Neighbour,
+    RdmaNeighbour,
+    RdmaRoute,
+    Route,
+    Rules,
+    TransitFilter,
+)
 
-RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
+# a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs
+# 250
+RTO_MIN_MS = 5
 CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another
 PER_NETWORK = "per-network"  # each host's name for its own, which its agent knows
-COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
+# Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
+COMMAND_LIMIT = 100_000
 
 
 def generation(
-    number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL, single: bool = False
+    number: int,
+    rules: Rules,
+    *,
+    rto_min_ms: int = RTO_MIN_MS,
+    congctl: str = CONGCTL,
+    single: bool = False,
 ) -> dict[str, Any]:
-    """One generation as a `stage` request. Sorted, so that equal rules give equal requests. single: as `prefixes.rows`."""
+    """One generation as a `stage` request. Sorted, so that equal rules give equal requests. single:
+    as `prefixes.rows`.
+    """
     neighbours = sorted(r for r in rules if isinstance(r, Neighbour))
     request: dict[str, Any] = {
         "op": "stage",
         "generation": number,
-        "routes": [list(row) for row in rows((r for r in rules if isinstance(r, Route)), single=single)],
+        "routes": [
+            list(row) for row in rows((r for r in rules if isinstance(r, Route)), single=single)
+        ],
         "neighbours": [[n.address, n.mac, n.interface] for n in neighbours],
         "rto_min_ms": rto_min_ms,
         "congctl": congctl,
@@ -38,35 +59,71 @@ def generation(
 
 
 def npar_commands(rules: Iterable[Any]) -> list[dict[str, list[str]]]:
-    """The commands of an npar-rdma host, each with the one that undoes it, in the order they must be run.
+    """The commands of an npar-rdma host, each with the one that undoes it, in the order they must
+    be run.
 
-    The rule set is the TopoOpt testbed's (hipersys-team/TopoOpt, testbed set-up) with `ip neigh` for `arp`. Filters get a
-    preference of their own instead of `prio 0`, so that one of them can be taken away without the others.
+    The rule set is the TopoOpt testbed's (hipersys-team/TopoOpt, testbed set-up) with `ip neigh`
+    for `arp`. Filters get a preference of their own instead of `prio 0`, so that one of them can be
+    taken away without the others.
     """
     rules = list(rules)
     filters = sorted(r for r in rules if isinstance(r, TransitFilter))
     found = [
-        {"do": ["tc", "qdisc", "replace", "dev", name, "ingress"], "undo": ["tc", "qdisc", "del", "dev", name, "ingress"]}
+        {
+            "do": ["tc", "qdisc", "replace", "dev", name, "ingress"],
+            "undo": ["tc", "qdisc", "del", "dev", name, "ingress"],
+        }
         for name in sorted({f.interface for f in filters})
     ]
     found += [_filter(f) for f in filters]
     for n in sorted(r for r in rules if isinstance(r, RdmaNeighbour)):
-        entry = ["ip", "neigh", "replace", n.address, "lladdr", n.mac, "dev", n.interface, "nud", "permanent"]
+        entry = [
+            "ip",
+            "neigh",
+            "replace",
+            n.address,
+            "lladdr",
+            n.mac,
+            "dev",
+            n.interface,
+            "nud",
+            "permanent",
+        ]
         found.append({"do": entry, "undo": ["ip", "neigh", "del", n.address, "dev", n.interface]})
     for r in sorted(r for r in rules if isinstance(r, RdmaRoute)):
         entry = ["ip", "route", "replace", r.destination, "dev", r.interface, "src", r.source]
-        found.append({"do": entry, "undo": ["ip", "route", "del", r.destination, "dev", r.interface]})
+        found.append(
+            {"do": entry, "undo": ["ip", "route", "del", r.destination, "dev", r.interface]}
+        )
     return found
 
 
 def _filter(f: TransitFilter) -> dict[str, list[str]]:
     tagged = f.protocol == "802.1Q"
     host = int(f.destination.split(".")[2])  # the host's /24 block: 10.100.HOST.0
-    where = ["dev", f.interface, "parent", "ffff:", "protocol", f.protocol, "pref", str(2 * host + tagged)]
-    match = ["flower", "skip_hw", *(["vlan_ethtype", "ip"] if tagged else []), "dst_ip", f.destination]
+    where = [
+        "dev",
+        f.interface,
+        "parent",
+        "ffff:",
+        "protocol",
+        f.protocol,
+        "pref",
+        str(2 * host + tagged),
+    ]
+    match = [
+        "flower",
+        "skip_hw",
+        *(["vlan_ethtype", "ip"] if tagged else []),
+        "dst_ip",
+        f.destination,
+    ]
     action = ["action", "pedit", "ex", "munge", "eth", "dst", "set", f.mac, "pipe"]
     action += ["action", "mirred", "egress", "redirect", "dev", f.out_interface]
-    return {"do": ["tc", "filter", "add", *where, *match, *action], "undo": ["tc", "filter", "del", *where]}
+    return {
+        "do": ["tc", "filter", "add", *where, *match, *action],
+        "undo": ["tc", "filter", "del", *where],
+    }
 
 
 def rule_payloads(
@@ -75,7 +132,8 @@ def rule_payloads(
     congctl: str = CONGCTL,
     single: Collection[HostName] = (),
 ) -> dict[HostName, str]:
-    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64; `token` goes into each.
+    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in
+    base64; `token` goes into each.
 
     single: hosts that get a row for each route.
     """
@@ -99,5 +157,7 @@ def pack(value: Any, host: HostName) -> str:
     text = json.dumps(value, separators=(",", ":")).encode()
     packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
     if len(packed) > COMMAND_LIMIT:
-        raise Infeasible(f"{host}: its rules take {len(packed)} bytes compressed, more than one command carries ({COMMAND_LIMIT})")
+        raise Infeasible(
+            f"{host}: its rules take {len(packed)} bytes compressed, more than one command carries ({COMMAND_LIMIT})"
+        )
     return packed

@@ -1,4 +1,6 @@
-"""What the ranks of a running job are asked over the channels: to prepare other rings, to pause at a boundary, to change over."""
+"""What the ranks of a running job are asked over the channels: to prepare other rings, to pause at
+a boundary, to change over.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ ENDED = frozenset(("cannot", "void"))
 
 
 class RingChanges:
-    """The moves of a job; docs/reference/agent.md says what each operation does on a host. `job`: its name on the hosts.
+    """The moves of a job; docs/reference/agent.md says what each operation does on a host. `job`:
+    its name on the hosts.
 
-    A move that is under way has the same number on all hosts. A host without a rank that takes part returns no states. Waiting ends
-    when all ranks of a host have reached the state, one cannot, or `within_s` (s) is over: the caller judges the states.
+    A move that is under way has the same number on all hosts. A host without a rank that takes part
+    returns no states. Waiting ends when all ranks of a host have reached the state, one cannot, or
+    `within_s` (s) is over: the caller judges the states.
     """
 
     def __init__(self, channels: Channels) -> None:
@@ -41,13 +45,16 @@ class RingChanges:
         within_s: float,
         generation: int | None = None,
     ) -> tuple[RankState, ...]:
-        """Have all ranks connect what `layout` needs (as `launch.layout`; empty: nothing, a pause alone) while they go on.
+        """Have all ranks connect what `layout` needs (as `launch.layout`; empty: nothing, a pause
+        alone) while they go on.
 
-        lease_s: after this time without `go` each forgets it. generation: hosts say `go` when it becomes active, and drop the move
-        when they go back from it.
+        lease_s: after this time without `go` each forgets it. generation: hosts say `go` when it
+        becomes active, and drop the move when they go back from it.
         """
         about = {"generation": generation} if generation is not None else {}
-        return await self._move("job.prepare", job, move, ranks, within_s, {**layout, **about, "lease_s": lease_s})
+        return await self._move(
+            "job.prepare", job, move, ranks, within_s, {**layout, **about, "lease_s": lease_s}
+        )
 
     async def hold(
         self, job: str, move: int, ranks: Collection[RankName], *, lease_s: float, within_s: float
@@ -55,8 +62,12 @@ class RingChanges:
         """Pause all ranks at the end of the same iteration, for `lease_s` (s) at most."""
         return await self._move("job.hold", job, move, ranks, within_s, {"lease_s": lease_s})
 
-    async def go_on(self, job: str, move: int, ranks: Collection[RankName], *, within_s: float) -> tuple[RankState, ...]:
-        """Have the ranks change over at the next boundary, at once if they pause; return when they have."""
+    async def go_on(
+        self, job: str, move: int, ranks: Collection[RankName], *, within_s: float
+    ) -> tuple[RankState, ...]:
+        """Have the ranks change over at the next boundary, at once if they pause; return when they
+        have.
+        """
         return await self._move("job.go", job, move, ranks, within_s, {"decide": True})
 
     async def drop(self, job: str, move: int, ranks: Collection[RankName]) -> None:
@@ -78,27 +89,51 @@ class RingChanges:
         lease_s: float,
         by: str = "",
     ) -> int:
-        """Have the iterations of these ranks begin `shift_ms` after `epoch_ns` (monotonic ns of this machine) and whole periods
-        later, for `lease_s` at most; return how many ranks were told. It is no change that a run of the store makes: no token.
+        """Have the iterations of these ranks begin `shift_ms` after `epoch_ns` (monotonic ns of
+        this machine) and whole periods later, for `lease_s` at most; return how many ranks were
+        told. It is no change that a run of the store makes: no token.
 
         by: whose word it is. Raises: Refused - that of another still counts.
         """
         period_ns, shift_ns = round(period_ms * 1e6), round(shift_ms * 1e6)
-        common = {"period_ns": period_ns, "shift_ns": shift_ns % period_ns, "lease_s": lease_s, "by": by}
+        common = {
+            "period_ns": period_ns,
+            "shift_ns": shift_ns % period_ns,
+            "lease_s": lease_s,
+            "by": by,
+        }
         requests = {
-            rank: {"job": on_host(job, rank), "epoch_ns": max(0, epoch_ns + self.channels.offset_ns(rank)), **common}
+            rank: {
+                "job": on_host(job, rank),
+                "epoch_ns": max(0, epoch_ns + self.channels.offset_ns(rank)),
+                **common,
+            }
             for rank in ranks
         }
-        return sum(int(answer["ranks"]) for answer in (await self.channels.ask(requests, "pace")).values())
+        return sum(
+            int(answer["ranks"]) for answer in (await self.channels.ask(requests, "pace")).values()
+        )
 
     async def unpace(self, job: str, ranks: Collection[RankName], by: str = "") -> None:
-        """Have their iterations begin when they like. by: whose word this ends, anybody's if it is empty."""
-        await self.channels.ask({rank: {"job": on_host(job, rank), "by": by} for rank in ranks}, "pace.stop")
+        """Have their iterations begin when they like. by: whose word this ends, anybody's if it is
+        empty.
+        """
+        await self.channels.ask(
+            {rank: {"job": on_host(job, rank), "by": by} for rank in ranks}, "pace.stop"
+        )
 
     async def _move(
-        self, op: str, job: str, move: int, ranks: Collection[RankName], within_s: float, fields: Mapping[str, Any]
+        self,
+        op: str,
+        job: str,
+        move: int,
+        ranks: Collection[RankName],
+        within_s: float,
+        fields: Mapping[str, Any],
     ) -> tuple[RankState, ...]:
-        """Send the request for all ranks. Once one fails or cannot, the move is dropped: nobody waits in vain."""
+        """Send the request for all ranks. Once one fails or cannot, the move is dropped: nobody
+        waits in vain.
+        """
         about = {"move": move, "within_s": within_s, **fields}
         failed: dict[RankName, TestbedError] = {}
 
@@ -113,7 +148,9 @@ class RingChanges:
         dropped = False
         for done in asyncio.as_completed([ask(rank) for rank in ranks]):
             answers |= await done
-            if not dropped and (failed or any(s.state in ENDED and s.move == move for s in _states(answers))):
+            if not dropped and (
+                failed or any(s.state in ENDED and s.move == move for s in _states(answers))
+            ):
                 dropped = True
                 with suppress(TestbedError):
                     await self.drop(job, move, [rank for rank in ranks if rank not in failed])

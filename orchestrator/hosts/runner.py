@@ -1,4 +1,6 @@
-"""Runs Ansible: one playbook on some hosts, the results per host, and all output kept in the run's folder. Blocking."""
+"""Runs Ansible: one playbook on some hosts, the results per host, and all output kept in the run's
+folder. Blocking.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,20 @@ class Play:
 
 
 class Ansible:
-    """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`.
+    """Runs the project's playbooks with the user's own inventory. SSH connections stay open between
+    plays, until `close`.
 
-    `withheld`: environment variables that Ansible must not get, because they hold passwords of devices. forks: hosts at a time.
+    `withheld`: environment variables that Ansible must not get, because they hold passwords of
+    devices. forks: hosts at a time.
     """
 
-    def __init__(self, inventory: Path, artefacts: Path, withheld: Collection[str] = (), forks: int = BOUNDS.at_once) -> None:
+    def __init__(
+        self,
+        inventory: Path,
+        artefacts: Path,
+        withheld: Collection[str] = (),
+        forks: int = BOUNDS.at_once,
+    ) -> None:
         self._inventory = inventory / "hosts.yml"
         self._artefacts = artefacts
         self._withheld, self._forks = withheld, forks
@@ -49,10 +59,18 @@ class Ansible:
         self._waiting: _Started | None = None
 
     def expect(self, playbook: str) -> None:
-        """Start Ansible, which takes a second, for a play that is likely to come; it contacts nothing yet. Raises: Missing."""
+        """Start Ansible, which takes a second, for a play that is likely to come; it contacts
+        nothing yet. Raises: Missing.
+        """
         self._waiting = self._waiting or self._start(playbook)
 
-    def play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float = 300.0) -> Play:
+    def play(
+        self,
+        playbook: str,
+        names: Collection[HostName],
+        variables: Mapping[str, Any],
+        timeout_s: float = 300.0,
+    ) -> Play:
         """Run `playbook` on `names`; per-host failures are returned, not raised.
 
         Raises: Missing - ansible-playbook is not there. Refused - the play failed as a whole.
@@ -63,15 +81,20 @@ class Ansible:
             started = self._start(playbook)
         code, late = started.run(names, variables, timeout_s)
         found, folder = started.found, started.folder
-        missing = sorted(name for name in names if name not in found.reported and name not in found.failed)
+        missing = sorted(
+            name for name in names if name not in found.reported and name not in found.failed
+        )
         if (code != 0 and not found.failed) or missing:
             text = (folder / "artifacts").glob("*/stdout")
             message = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
             sentence = f"{playbook}: ansible-playbook {_ending(code, late, timeout_s)}"
             if missing:
-                sentence += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+                sentence += f"; no result of {', '.join(missing[:6])}" + (
+                    f" and {len(missing) - 6} more" if missing[6:] else ""
+                )
             raise Refused(
-                f"{sentence}: {message}" if message else f"{sentence} and printed nothing", hint=f"all of it is in {folder}"
+                f"{sentence}: {message}" if message else f"{sentence} and printed nothing",
+                hint=f"all of it is in {folder}",
             )
         return found
 
@@ -88,10 +111,19 @@ class Ansible:
             **self._known_hosts(),
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._work.path),
             "ANSIBLE_LOCAL_TEMP": str(self._work.path),
-            "LC_ALL": "C.UTF-8",  # it refuses to start under a locale that this machine lacks, and SSH brings the user's along
+            # it refuses to start under a locale that this machine lacks, and SSH brings the user's
+            # along
+            "LC_ALL": "C.UTF-8",
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         }
-        return _Started(playbook, folder, self._work.path / f"words{self._count}", self._inventory, environment, self._withheld)
+        return _Started(
+            playbook,
+            folder,
+            self._work.path / f"words{self._count}",
+            self._inventory,
+            environment,
+            self._withheld,
+        )
 
     def _folder(self, name: str) -> Path:
         """A new folder for a play; those of other commands may be beside it."""
@@ -103,7 +135,9 @@ class Ansible:
                 return folder
 
     def _known_hosts(self) -> dict[str, str]:
-        """The lab's own known_hosts, if its folder has one; after the inventory's arguments, as the first one counts."""
+        """The lab's own known_hosts, if its folder has one; after the inventory's arguments, as the
+        first one counts.
+        """
         file = (self._inventory.parent / KNOWN_HOSTS).resolve()
         if not file.is_file():
             return {}
@@ -118,7 +152,11 @@ class Ansible:
         if self._work is None:
             return
         folder = self._work.path
-        asked = [link for path in sorted(folder.iterdir()) if path.is_socket() and (link := _asked_to_end(path))]
+        asked = [
+            link
+            for path in sorted(folder.iterdir())
+            if path.is_socket() and (link := _asked_to_end(path))
+        ]
         for link in asked:
             with suppress(OSError), link:
                 while link.recv(4096):  # its greeting and its consent; it hangs up when it ends
@@ -131,7 +169,9 @@ class Ansible:
 
 
 def _asked_to_end(path: Path) -> socket.socket | None:
-    """A link to the ssh(1) of this control socket, told to end as by `ssh -O exit` (OpenSSH's PROTOCOL.mux); None: it is gone."""
+    """A link to the ssh(1) of this control socket, told to end as by `ssh -O exit` (OpenSSH's
+    PROTOCOL.mux); None: it is gone.
+    """
     hello, version, terminate, number = 0x00000001, 4, 0x10000005, 0
     link = socket.socket(socket.AF_UNIX)
     try:
@@ -145,27 +185,44 @@ def _asked_to_end(path: Path) -> socket.socket | None:
 
 
 class _Started:
-    """An Ansible that waits for its words: the hosts and the variables of its play. `found` grows while it runs."""
+    """An Ansible that waits for its words: the hosts and the variables of its play. `found` grows
+    while it runs.
+    """
 
     def __init__(
-        self, playbook: str, folder: Path, text: Path, inventory: Path, environment: Mapping[str, str], withheld: Collection[str]
+        self,
+        playbook: str,
+        folder: Path,
+        text: Path,
+        inventory: Path,
+        environment: Mapping[str, str],
+        withheld: Collection[str],
     ) -> None:
         self.playbook, self.folder, self.found = playbook, folder, Play()
         self._inventory, self._environment, self._withheld = inventory, environment, withheld
         os.mkfifo(text, mode=0o600)
         self._text = text
-        self._fd = os.open(text, os.O_RDWR | os.O_CLOEXEC)  # neither waits for a reader nor loses what nobody has read yet
+        # neither waits for a reader nor loses what nobody has read yet
+        self._fd = os.open(text, os.O_RDWR | os.O_CLOEXEC)
         self._give_up: float | None = None
         self._code: int | None = None
         self._late = False
         self._trouble: BaseException | None = None
-        self._thread = threading.Thread(target=self._carry_out, name=f"ansible {playbook}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._carry_out, name=f"ansible {playbook}", daemon=True
+        )
         self._thread.start()
 
-    def run(self, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float) -> tuple[int | None, bool]:
-        """Give it its words and wait; return its exit code (None: a signal ended it), and whether it had to be stopped."""
+    def run(
+        self, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float
+    ) -> tuple[int | None, bool]:
+        """Give it its words and wait; return its exit code (None: a signal ended it), and whether
+        it had to be stopped.
+        """
         given = self.folder / "variables.json"
-        text = json.dumps(["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)])
+        text = json.dumps(
+            ["--limit", ",".join(sorted(names)), "-e", f"@{given}", str(PLAYBOOKS / self.playbook)]
+        )
         try:
             given.write_text(json.dumps(dict(variables)), encoding="utf-8")
             (self.folder / "words.json").write_text(text, encoding="utf-8")
@@ -205,7 +262,9 @@ class _Started:
                 settings={"pexpect_timeout": 1, "suppress_env_files": False},
                 event_handler=self._heard,
                 status_handler=_began,
-                cancel_callback=lambda: self._give_up is not None and time.monotonic() >= self._give_up,
+                cancel_callback=lambda: (
+                    self._give_up is not None and time.monotonic() >= self._give_up
+                ),
                 quiet=True,
             )
             for name in self._withheld:
@@ -226,7 +285,9 @@ def _began(status: Mapping[str, Any], runner_config: Any) -> None:
 
 
 def _ending(code: int | None, late: bool, timeout_s: float) -> str:
-    """How the program ended, as ansible-runner reports it: there is no exit code if a signal ended it."""
+    """How the program ended, as ansible-runner reports it: there is no exit code if a signal ended
+    it.
+    """
     if late:
         return f"was stopped, as it had not ended after {timeout_s:g} s"
     if code is None:
@@ -235,7 +296,9 @@ def _ending(code: int | None, late: bool, timeout_s: float) -> str:
 
 
 def _forget_environment(record: Path) -> None:
-    """ansible-runner keeps the command of a play with the operator's whole environment; secrets in it must not be kept."""
+    """ansible-runner keeps the command of a play with the operator's whole environment; secrets in
+    it must not be kept.
+    """
     try:
         kept = json.loads(record.read_text(encoding="utf-8")) | {"env": {}}
         record.write_text(json.dumps(kept), encoding="utf-8")
@@ -251,14 +314,20 @@ def _hear(event: Mapping[str, Any], found: Play) -> None:
         found.reported.setdefault(host, {})[data.get("task", "")] = str(result.get("stdout", ""))
     elif kind == "runner_on_unreachable":
         text = " ".join(str(result.get("msg", "")).split())
-        found.failed[host] = Unreachable(f"{host}: Ansible cannot reach it: {text}", hint=f"ansible -i inventory {host} -m ping")
+        found.failed[host] = Unreachable(
+            f"{host}: Ansible cannot reach it: {text}", hint=f"ansible -i inventory {host} -m ping"
+        )
     elif kind == "runner_on_failed":
         text = str(result.get("stdout") or result.get("stderr") or result.get("msg") or "").strip()
-        found.failed[host] = _refused_by_agent(host, text) or Refused(f"{host}: {data.get('task')}: {text[-800:]}")
+        found.failed[host] = _refused_by_agent(host, text) or Refused(
+            f"{host}: {data.get('task')}: {text[-800:]}"
+        )
 
 
 def _refused_by_agent(host: HostName, text: str) -> TestbedError | None:
-    """The first refusal among the JSON lines that an agent printed: its words are for people, its JSON is not."""
+    """The first refusal among the JSON lines that an agent printed: its words are for people, its
+    JSON is not.
+    """
     for line in text.splitlines():
         try:
             answer = json.loads(line)

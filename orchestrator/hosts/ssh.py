@@ -1,4 +1,6 @@
-"""One authenticated SSH connection to a host: known host keys only, user keys only, quick algorithms first. Blocking."""
+"""One authenticated SSH connection to a host: known host keys only, user keys only, quick
+algorithms first. Blocking.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from orchestrator.inventory.hosts import SshTarget
 if TYPE_CHECKING:
     import paramiko
 
-KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org")  # post-quantum ones cost 80 ms more on a small machine
+# post-quantum ones cost 80 ms more on a small machine
+KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org")
 SILENCE_MS = 10_000
 CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")  # GCM saves a separate MAC per packet
 
@@ -24,7 +27,8 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")  # GCM saves a separate MAC p
 def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Transport:
     """Connect and log in.
 
-    Raises: Unreachable - no answer, an unknown or changed host key, or no accepted key; the message says which and what to do.
+    Raises: Unreachable - no answer, an unknown or changed host key, or no accepted key; the message
+    says which and what to do.
     """
     import paramiko
 
@@ -33,9 +37,12 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
         sock = socket.create_connection((target.address, target.port), timeout=timeout_s)
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        raise Unreachable(f"{where}: {reason}", hint=f"is {host} up, and its sshd? nothing was changed there") from None
+        raise Unreachable(
+            f"{where}: {reason}", hint=f"is {host} up, and its sshd? nothing was changed there"
+        ) from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: a vanished host is noticed this soon after data was sent
+    # Linux: a vanished host is noticed this soon after data was sent
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
     transport = None
     try:
@@ -53,7 +60,8 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
     except (paramiko.SSHException, OSError, EOFError) as error:
         _drop(transport, sock)
         raise Unreachable(
-            f"{where}: {error or type(error).__name__}", hint=f"is {host}'s sshd healthy? try the command above by hand"
+            f"{where}: {error or type(error).__name__}",
+            hint=f"is {host}'s sshd healthy? try the command above by hand",
         ) from None
     return transport
 
@@ -63,11 +71,13 @@ def _transport(sock: socket.socket) -> paramiko.Transport:
     from paramiko.kex_curve25519 import KexCurve25519
 
     class Transport(paramiko.Transport):
-        # paramiko knows the exchange only by the name it had before RFC 8731; a server may offer nothing but the new one
+        # paramiko knows the exchange only by the name it had before RFC 8731; a server may offer
+        # nothing but the new one
         _kex_info: ClassVar = {**paramiko.Transport._kex_info, KEX[0]: KexCurve25519}  # type: ignore[attr-defined]
         _preferred_kex: ClassVar = (KEX[0], *paramiko.Transport._preferred_kex)  # type: ignore[attr-defined]
 
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its errors arrive here as exceptions
+    # its errors arrive here as exceptions
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
     return Transport(sock)
 
 
@@ -88,12 +98,17 @@ def _known_file(target: SshTarget) -> Path:
 def _prefer(transport: paramiko.Transport, known: Iterable[str]) -> None:
     options = transport.get_security_options()
     options.kex = (*(k for k in KEX if k in options.kex), *(k for k in options.kex if k not in KEX))
-    options.ciphers = (*(c for c in CIPHERS if c in options.ciphers), *(c for c in options.ciphers if c not in CIPHERS))
+    options.ciphers = (
+        *(c for c in CIPHERS if c in options.ciphers),
+        *(c for c in options.ciphers if c not in CIPHERS),
+    )
     first = tuple(k for k in options.key_types if k in known)
     options.key_types = (*first, *(k for k in options.key_types if k not in first))
 
 
-def _check(where: str, target: SshTarget, known: dict[str, paramiko.PKey], key: paramiko.PKey) -> None:
+def _check(
+    where: str, target: SshTarget, known: dict[str, paramiko.PKey], key: paramiko.PKey
+) -> None:
     have = known.get(key.get_name())
     if have is not None and have.asbytes() == key.asbytes():
         return
@@ -134,12 +149,19 @@ def _keys(target: SshTarget) -> Iterable[tuple[str, paramiko.PKey]]:
     else:
         for key in paramiko.Agent().get_keys():
             yield f"agent {key.fingerprint}", key
-        files = [f for name in ("id_ed25519", "id_ecdsa", "id_rsa") if (f := Path("~/.ssh", name).expanduser()).exists()]
+        files = [
+            f
+            for name in ("id_ed25519", "id_ecdsa", "id_rsa")
+            if (f := Path("~/.ssh", name).expanduser()).exists()
+        ]
     for file in files:
         try:
             yield str(file), paramiko.PKey.from_path(file)
         except FileNotFoundError:
-            raise Unreachable(f"key file {file} does not exist", hint="set ansible_ssh_private_key_file in hosts.yml") from None
+            raise Unreachable(
+                f"key file {file} does not exist",
+                hint="set ansible_ssh_private_key_file in hosts.yml",
+            ) from None
         except paramiko.PasswordRequiredException:
             yield_hint = f"load {file} into ssh-agent and leave ansible_ssh_private_key_file out"
             raise Unreachable(f"key file {file} wants a passphrase", hint=yield_hint) from None

@@ -1,7 +1,9 @@
-"""Reads the part of an Ansible YAML inventory that a lab needs: groups, children, inherited variables, host ranges. Values only.
+"""Reads the part of an Ansible YAML inventory that a lab needs: groups, children, inherited
+variables, host ranges. Values only.
 
-Precedence is Ansible's: a child group overrides its parent, among groups of equal depth the later name wins, the host wins over
-all. Templates (`{{ }}`) are not evaluated, except `{{ inventory_hostname }}`.
+Precedence is Ansible's: a child group overrides its parent, among groups of equal depth the later
+name wins, the host wins over all. Templates (`{{ }}`) are not evaluated, except
+`{{ inventory_hostname }}`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def read_inventory(document: Document, problems: Problems) -> dict[str, Inventor
         problems.add((), "the file is empty; wanted groups of hosts")
         return {}
     if not isinstance(document.value, Mapping):
-        problems.add((), "wanted a mapping of groups, such as `all: {children: {gpu: {hosts: {...}}}}`")
+        problems.add(
+            (), "wanted a mapping of groups, such as `all: {children: {gpu: {hosts: {...}}}}`"
+        )
         return {}
     for name, body in document.value.items():
         reader.group(str(name), body, (name,), None)
@@ -64,7 +68,9 @@ class _Reader:
         for key, value in self.mapping(body, path):
             inner = (*path, key)
             if key == "vars":
-                group.variables |= {str(key): (var, (*inner, key)) for key, var in self.mapping(value, inner)}
+                group.variables |= {
+                    str(key): (var, (*inner, key)) for key, var in self.mapping(value, inner)
+                }
             elif key == "children":
                 for child, child_body in self.mapping(value, inner):
                     self.group(str(child), child_body, (*inner, child), name)
@@ -86,19 +92,28 @@ class _Reader:
     def hosts(self, group: _Group, pattern: str, host_vars: Any, path: Path) -> None:
         names = expand(pattern)
         if names is None:
-            self.problems.add(path, f"the range in {pattern} is empty or names more than {_MAX_RANGE} hosts", key=True)
+            self.problems.add(
+                path,
+                f"the range in {pattern} is empty or names more than {_MAX_RANGE} hosts",
+                key=True,
+            )
             return
         for name in names:
             group.members[name] = path
             self.first.setdefault(name, path)
             found = self.own.setdefault(name, {})
-            found |= {str(key): (value, (*path, key)) for key, value in self.mapping(host_vars, path)}
+            found |= {
+                str(key): (value, (*path, key)) for key, value in self.mapping(host_vars, path)
+            }
 
     def depth(self, name: str, seen: frozenset[str] = frozenset()) -> int:
         parents = self.groups[name].parents - {name}
         if name in seen:
             return 0
-        return 1 + max((self.depth(parent, seen | {name}) for parent in parents), default=0 if name == "all" else 1)
+        return 1 + max(
+            (self.depth(parent, seen | {name}) for parent in parents),
+            default=0 if name == "all" else 1,
+        )
 
     def ancestors(self, name: str) -> set[str]:
         found, open_ = {name}, [name]
@@ -118,17 +133,26 @@ class _Reader:
         result = {}
         for name, path in self.first.items():
             host = InventoryHost(name, path)
-            layers = [self.groups[group].variables for group in sorted(of[name], key=lambda group: (depths[group], group))]
+            layers = [
+                self.groups[group].variables
+                for group in sorted(of[name], key=lambda group: (depths[group], group))
+            ]
             for layer in [*layers, self.own[name]]:
                 for key, (value, place) in layer.items():
-                    host.variables[key] = value.replace("{{ inventory_hostname }}", name) if isinstance(value, str) else value
+                    host.variables[key] = (
+                        value.replace("{{ inventory_hostname }}", name)
+                        if isinstance(value, str)
+                        else value
+                    )
                     host.places[key] = place
             result[name] = host
         return result
 
 
 def expand(pattern: str) -> list[str] | None:
-    """`gpu[01:12]` as its host names (leading zeros kept, `[a:f]` and a step allowed); None for an empty or endless range."""
+    """`gpu[01:12]` as its host names (leading zeros kept, `[a:f]` and a step allowed); None for an
+    empty or endless range.
+    """
     found = _RANGE.search(pattern)
     if found is None:
         return [pattern]
@@ -139,7 +163,9 @@ def expand(pattern: str) -> list[str] | None:
         return None
     names: list[str] = []
     for number in range(low, high + 1, step):
-        middle = str(number).zfill(len(first) if first.startswith("0") else 0) if first else chr(number)
+        middle = (
+            str(number).zfill(len(first) if first.startswith("0") else 0) if first else chr(number)
+        )
         rest = expand(pattern[: found.start()] + middle + pattern[found.end() :])
         if rest is None or len(names) + len(rest) > _MAX_RANGE:
             return None

@@ -1,4 +1,6 @@
-"""Which cables of fibres.yml end at ports that their device, by its own report, does not have. Pure."""
+"""Which cables of fibres.yml end at ports that their device, by its own report, does not have.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from orchestrator.inventory.yaml_reader import read_yaml
 
 
 def unsupported(who: Identity, label: str, *, enters: bool) -> str:
-    """What is wrong with a port at which light is to enter a device, or to leave it, in words; empty: it is one.
+    """What is wrong with a port at which light is to enter a device, or to leave it, in words;
+    empty: it is one.
 
     A device that reports no ports is taken to have all.
     """
@@ -21,12 +24,19 @@ def unsupported(who: Identity, label: str, *, enters: bool) -> str:
     if not inside or label in inside:
         return ""
     here, place = ("enters", "leaves") if enters else ("leaves", "enters")
-    found = f"has port {label} where light {place}, not where it {here}" if label in outside else f"has no port {label}"
+    found = (
+        f"has port {label} where light {place}, not where it {here}"
+        if label in outside
+        else f"has no port {label}"
+    )
     return f"{found} ({who.vendor} {who.model}: light {here} at {summary(inside, 'port')})"
 
 
-def misplaced(text: str, name: str, reply: Mapping[DeviceName, Identity], used: Collection[Port]) -> list[str]:
-    """The ends of fibres and trunks at the ports `used` that their device lacks, each at its place in the text of fibres.yml.
+def misplaced(
+    text: str, name: str, reply: Mapping[DeviceName, Identity], used: Collection[Port]
+) -> list[str]:
+    """The ends of fibres and trunks at the ports `used` that their device lacks, each at its place
+    in the text of fibres.yml.
 
     reply: what the devices that were asked say.
     """
@@ -37,10 +47,16 @@ def misplaced(text: str, name: str, reply: Mapping[DeviceName, Identity], used: 
         ends.append((("fibres", index, "enters"), Port(fibre.device, fibre.enters), True))
         ends.append((("fibres", index, "leaves"), Port(fibre.device, fibre.leaves), False))
     for index, trunk in enumerate(edge.trunks if edge is not None else ()):
-        ends.append((("trunks", index, "from", "port"), Port(trunk.start.device, trunk.start.port), False))
+        ends.append(
+            (("trunks", index, "from", "port"), Port(trunk.start.device, trunk.start.port), False)
+        )
         ends.append((("trunks", index, "to", "port"), Port(trunk.end.device, trunk.end.port), True))
     for path, port, enters in ends:
         who = reply.get(port.device)
-        if who is not None and port in used and (message := unsupported(who, port.label, enters=enters)):
+        if (
+            who is not None
+            and port in used
+            and (message := unsupported(who, port.label, enters=enters))
+        ):
             problems.add(path, f"{port.device} {message}")
     return problems.lines()

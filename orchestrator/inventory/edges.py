@@ -12,24 +12,43 @@ from pydantic import Field, field_validator
 from optics import one_pattern
 from optics.plain import did_you_mean
 from orchestrator.inventory.partitions import PartitionEdge
-from orchestrator.inventory.schema import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PARTITION, PORT, VARIABLE, Edge
+from orchestrator.inventory.schema import (
+    ACCOUNT,
+    INTERFACE,
+    LAUNCHERS,
+    NAME,
+    PARTITION,
+    PORT,
+    VARIABLE,
+    Edge,
+)
 
 Forwarding = Literal["kernel", "npar-rdma"]
 ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "serial")
 
 LANES, LAST = 64, 1023
-"""Lanes of a host, and the last number of a host: n has 10.255.(L + 64 * (n // 256)).(n % 256) for lane L."""
+"""Lanes of a host, and the last number of a host: n has 10.255.(L + 64 * (n // 256)).(n % 256) for
+lane L.
+"""
 
 Name = Annotated[str, Field(pattern=NAME)]
-Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
+Interface = Annotated[
+    str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")
+]
 Power = Annotated[float, Field(ge=-60, le=60, description="dBm")]
-Label = Annotated[str, Field(min_length=1, max_length=64, description="a device port as printed on its faceplate")]
+Label = Annotated[
+    str, Field(min_length=1, max_length=64, description="a device port as printed on its faceplate")
+]
 
 
 def _octets(text: str, wanted: tuple[int, ...]) -> str:
     parts = text.split(".")
-    if len(parts) not in wanted or not all(part.isdigit() and int(part) < 256 and str(int(part)) == part for part in parts):
-        raise ValueError(f'"{text}" is not {" or ".join(str(n) for n in wanted)} octets of an IPv4 address')
+    if len(parts) not in wanted or not all(
+        part.isdigit() and int(part) < 256 and str(int(part)) == part for part in parts
+    ):
+        raise ValueError(
+            f'"{text}" is not {" or ".join(str(n) for n in wanted)} octets of an IPv4 address'
+        )
     return text
 
 
@@ -54,7 +73,9 @@ class HostEdge(Edge):
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"
     job_env: list[Annotated[str, Field(pattern=VARIABLE)]] = Field(default_factory=list)
-    partitions: dict[Annotated[str, Field(pattern=PARTITION)], PartitionEdge] = Field(default_factory=dict)
+    partitions: dict[Annotated[str, Field(pattern=PARTITION)], PartitionEdge] = Field(
+        default_factory=dict
+    )
 
     @field_validator("job_env")
     @classmethod
@@ -106,17 +127,26 @@ class TraitsEdge(Edge):
     latching: bool | None = None
     insertion_loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
     meter_db: Annotated[float, Field(ge=0, le=10)] | None = None
-    directions: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(max_length=1024)] | None = None
+    directions: (
+        Annotated[
+            list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(max_length=1024)
+        ]
+        | None
+    ) = None
 
     @field_validator("directions")
     @classmethod
     def _patterns(cls, directions: list[list[str]] | None) -> list[list[str]] | None:
-        tried = [(path[0], path[0]) for path in directions or ()] + [(path[1], one_pattern(*path)) for path in directions or ()]
+        tried = [(path[0], path[0]) for path in directions or ()] + [
+            (path[1], one_pattern(*path)) for path in directions or ()
+        ]
         for pattern, whole in tried:
             try:
                 re.compile(whole)
             except re.error as error:
-                raise ValueError(f'"{pattern}" is not a regular expression for port labels: {error}') from None
+                raise ValueError(
+                    f'"{pattern}" is not a regular expression for port labels: {error}'
+                ) from None
         return directions
 
 
@@ -149,7 +179,9 @@ class DeviceEdge(Edge):
             except ValueError:
                 usable = False
             if not usable:
-                raise ValueError(f'"{text}" is not a device address: wanted {url.scheme}://HOST:PORT with a port of 1..65535')
+                raise ValueError(
+                    f'"{text}" is not a device address: wanted {url.scheme}://HOST:PORT with a port of 1..65535'
+                )
         return text
 
 
@@ -159,7 +191,9 @@ class DevicesEdge(Edge):
 
 
 class SlotEdge(Edge):
-    """A slot of the flexible grid, ITU-T G.694.1: centre 193.1 THz + n x 6.25 GHz, width m x 12.5 GHz."""
+    """A slot of the flexible grid, ITU-T G.694.1: centre 193.1 THz + n x 6.25 GHz, width m x 12.5
+    GHz.
+    """
 
     n: Annotated[int, Field(ge=-2000, le=2000)]
     m: Annotated[int, Field(ge=1, le=400)]
@@ -184,7 +218,9 @@ class TrunkEndEdge(Edge):
 
 
 class TrunkEdge(Edge):
-    """A one-way fibre from where light leaves one device to where it enters another, or the same."""
+    """A one-way fibre from where light leaves one device to where it enters another, or the
+    same.
+    """
 
     name: Name
     start: Annotated[TrunkEndEdge, Field(alias="from")]
@@ -202,11 +238,20 @@ class RackEdge(Edge):
 
 
 class QueueEdge(Edge):
-    """What waits in a segment's switches at most, and how what waits before an uplink takes turns."""
+    """What waits in a segment's switches at most, and how what waits before an uplink takes
+    turns.
+    """
 
-    # A kernel hands over up to 64 kB of TCP at once, with a header for each packet of it; a shorter queue would take none of that.
-    kb: Annotated[int, Field(ge=68, le=1_048_576, description="before each port and uplink, units of 1024 bytes")]
-    share: Annotated[Literal["fifo", "job"], Field(description="one queue, or a queue for each job and equal shares")] = "fifo"
+    # A kernel hands over up to 64 kB of TCP at once, with a header for each packet of it; a shorter
+    # queue would take none of that.
+    kb: Annotated[
+        int,
+        Field(ge=68, le=1_048_576, description="before each port and uplink, units of 1024 bytes"),
+    ]
+    share: Annotated[
+        Literal["fifo", "job"],
+        Field(description="one queue, or a queue for each job and equal shares"),
+    ] = "fifo"
 
 
 class AggregateEdge(Edge):
@@ -230,13 +275,23 @@ class FunctionsEdge(Edge):
 
 
 class SegmentEdge(Edge):
-    """Host ports cabled to packet switches that the program does not configure, but for their functions."""
+    """Host ports cabled to packet switches that the program does not configure, but for their
+    functions.
+    """
 
     name: Name
-    ports: Annotated[list[Annotated[str, Field(pattern=PORT, description="a host port such as gpu01:p5")]], Field(min_length=2)]
+    ports: Annotated[
+        list[Annotated[str, Field(pattern=PORT, description="a host port such as gpu01:p5")]],
+        Field(min_length=2),
+    ]
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
     racks: list[RackEdge] = Field(default_factory=list)
-    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}:[1-9]\d{0,4}$", description="HOST:PORT")] | None = None
+    address: (
+        Annotated[
+            str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}:[1-9]\d{0,4}$", description="HOST:PORT")
+        ]
+        | None
+    ) = None
     functions: FunctionsEdge | None = None
     queue: QueueEdge | None = None
 

@@ -21,7 +21,9 @@ def sibling_inventories(folder: Path) -> list[str]:
 
 
 def absent(inventory: Path) -> BadFile | None:
-    """The error if `inventory` is not a directory or has none of the files of an inventory, else None."""
+    """The error if `inventory` is not a directory or has none of the files of an inventory, else
+    None.
+    """
     if any((inventory / name).exists() for name in FILES):
         return None
     near = did_you_mean(inventory.name, sibling_inventories(inventory))
@@ -31,4 +33,7 @@ def absent(inventory: Path) -> BadFile | None:
         text = f"{inventory}: not a directory; an inventory is a directory"
     else:
         text = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
-    return BadFile([text], hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab")
+    return BadFile(
+        [text],
+        hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab",
+    )

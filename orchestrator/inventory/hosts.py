@@ -1,4 +1,6 @@
-"""The hosts of a lab, read from the Ansible inventory: ports, addresses, and connection parameters."""
+"""The hosts of a lab, read from the Ansible inventory: ports, addresses, and connection
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,17 @@ HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
 
 LEAST_RANKS = 8
-"""A host holds at least so many ranks, unless the inventory says otherwise: the GPUs of common servers."""
+"""A host holds at least so many ranks, unless the inventory says otherwise: the GPUs of common
+servers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FabricPort:
     """One transceiver of a host as its kernel names it. `interface` sends the host's own traffic.
 
-    eth: on `npar-rdma` hosts the port's second function, whose frames reach the kernel; `interface` is then the RDMA function.
+    eth: on `npar-rdma` hosts the port's second function, whose frames reach the kernel; `interface`
+    is then the RDMA function.
     """
 
     number: int
@@ -38,7 +43,9 @@ class FabricPort:
 
 @dataclass(frozen=True, slots=True)
 class SshTarget:
-    """How the operator reaches a host, as Ansible does. `options` are the `-o` pairs of the SSH arguments; paths are unexpanded."""
+    """How the operator reaches a host, as Ansible does. `options` are the `-o` pairs of the SSH
+    arguments; paths are unexpanded.
+    """
 
     address: str
     port: int = 22
@@ -50,14 +57,17 @@ class SshTarget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
+    """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel
+    equal-cost paths it can distinguish.
 
-    link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps: the rate at which it keeps
-    checkpoints (Mb/s), 0: as fast as it can. max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a
-    GPU. job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
-    job_users: the other users that programs of the lab's owner run as. partitions: its parts that carry plans of their own.
-    partition: which part of the host `whole` this is, None for a whole host; its lanes are counted from 0. port_mbps: rate of each
-    port at a packet switch (Mb/s), of hosts with partitions.
+    link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps:
+    the rate at which it keeps checkpoints (Mb/s), 0: as fast as it can. max_ranks: so many ranks of
+    a job without NCCL may run here; with NCCL each needs a GPU. job_user: the user that jobs run
+    as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
+    job_users: the other users that programs of the lab's owner run as. partitions: its parts that
+    carry plans of their own. partition: which part of the host `whole` this is, None for a whole
+    host; its lanes are counted from 0. port_mbps: rate of each port at a packet switch (Mb/s), of
+    hosts with partitions.
     """
 
     name: HostName
@@ -102,12 +112,15 @@ class Host:
         }
 
     def lane_address(self, lane: int) -> str:
-        """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
+        """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the
+        host.
+        """
         at = self.partition.lanes[lane] if self.partition else lane
         return f"{self.node_prefix}.{at + LANES * (self.host_id >> 8)}.{self.host_id & 255}"
 
     def port_address(self, port: int) -> str:
-        """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT under a prefix of two.
+        """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT
+        under a prefix of two.
 
         A HOST above 255 goes on in the octet before, as in `lane_address`.
         """
@@ -116,18 +129,28 @@ class Host:
         return f"{self.port_prefix}.{port}.{self.host_id >> 8}.{self.host_id & 255}"
 
 
-def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
-    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file is too malformed."""
+def read_hosts(
+    document: Document, problems: Problems
+) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
+    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file
+    is too malformed.
+    """
     hosts: dict[HostName, Host] = {}
     names = []
     entries = read_inventory(document, problems)
     whole = not problems
     for entry in entries.values():
         if "testbed_host_id" not in entry.variables and "testbed_ports" not in entry.variables:
-            continue  # a machine of the inventory that is not on the fabric, such as the telemetry server
+            # a machine of the inventory that is not on the fabric, such as the telemetry server
+            continue
         names.append(entry.name)
-        if not re.fullmatch(HOST, entry.name):  # it becomes part of file names, and Ansible would evaluate a {{ }} in it
-            problems.add(entry.path, f"{entry.name[:60]!r} is not a host name: use letters, digits, '.', '_' and '-'", key=True)
+        # it becomes part of file names, and Ansible would evaluate a {{ }} in it
+        if not re.fullmatch(HOST, entry.name):
+            problems.add(
+                entry.path,
+                f"{entry.name[:60]!r} is not a host name: use letters, digits, '.', '_' and '-'",
+                key=True,
+            )
             continue
         host = _host(entry, problems)
         if host is not None:
@@ -139,22 +162,36 @@ def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, H
 
 
 def _host(entry: InventoryHost, problems: Problems) -> Host | None:
-    ours = {key.removeprefix("testbed_"): value for key, value in entry.variables.items() if key.startswith("testbed_")}
+    ours = {
+        key.removeprefix("testbed_"): value
+        for key, value in entry.variables.items()
+        if key.startswith("testbed_")
+    }
     for key in [key for key in ours if key not in HostEdge.model_fields]:
-        hint = did_you_mean(key, HostEdge.model_fields).replace("did you mean ", "did you mean testbed_")
-        problems.add(entry.places[f"testbed_{key}"], f"unknown variable testbed_{key}{hint}", key=True)
+        hint = did_you_mean(key, HostEdge.model_fields).replace(
+            "did you mean ", "did you mean testbed_"
+        )
+        problems.add(
+            entry.places[f"testbed_{key}"], f"unknown variable testbed_{key}{hint}", key=True
+        )
         del ours[key]
 
     def place(prefix: str) -> Any:
         return lambda inner: (
-            (*entry.places[prefix + str(inner[0])], *inner[1:]) if inner and prefix + str(inner[0]) in entry.places else entry.path
+            (*entry.places[prefix + str(inner[0])], *inner[1:])
+            if inner and prefix + str(inner[0]) in entry.places
+            else entry.path
         )
 
     ssh_vars = {key: entry.variables[key] for key in SshEdge.model_fields if key in entry.variables}
     for key in ("host_id", "ports"):
         if key not in ours:
             problems.add(entry.path, f"host {entry.name} has no testbed_{key}", key=True)
-    edge = check(HostEdge, ours, problems, place=place("testbed_")) if {"host_id", "ports"} <= set(ours) else None
+    edge = (
+        check(HostEdge, ours, problems, place=place("testbed_"))
+        if {"host_id", "ports"} <= set(ours)
+        else None
+    )
     ssh = check(SshEdge, ssh_vars, problems, place=place(""))
     if edge is None or ssh is None:
         return None
@@ -163,25 +200,43 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     for number, port in edge.ports.items():
         for name in filter(None, (port.interface, port.eth)):
             if name in seen:
-                problems.add((*ports_at, number), f"interface {name} of {entry.name} is named twice, first at port {seen[name]}")
+                problems.add(
+                    (*ports_at, number),
+                    f"interface {name} of {entry.name} is named twice, first at port {seen[name]}",
+                )
             seen.setdefault(name, number)
         if (port.eth is not None) != (edge.forwarding == "npar-rdma"):
             wanted = "needs" if edge.forwarding == "npar-rdma" else "does not use"
-            problems.add((*ports_at, number), f"forwarding {edge.forwarding} {wanted} the second function of the port, `eth`")
+            problems.add(
+                (*ports_at, number),
+                f"forwarding {edge.forwarding} {wanted} the second function of the port, `eth`",
+            )
     octets = edge.port_prefix.count(".") + 1
     if octets != (2 if edge.forwarding == "npar-rdma" else 1):
         where = entry.places.get("testbed_port_prefix", entry.path)
-        wants = 'two octets, such as "10.100"' if edge.forwarding == "npar-rdma" else 'one octet, such as "10"'
-        problems.add(where, f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}")
+        wants = (
+            'two octets, such as "10.100"'
+            if edge.forwarding == "npar-rdma"
+            else 'one octet, such as "10"'
+        )
+        problems.add(
+            where,
+            f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}",
+        )
     partitions_at = entry.places.get("testbed_partitions", entry.path)
-    partitions = read_partitions(entry.name, edge.partitions, edge.lanes, edge.forwarding, partitions_at, problems)
+    partitions = read_partitions(
+        entry.name, edge.partitions, edge.lanes, edge.forwarding, partitions_at, problems
+    )
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
         name=entry.name,
         host_id=edge.host_id,
         forwarding=edge.forwarding,
-        ports={number: FabricPort(number, port.interface, port.eth) for number, port in sorted(edge.ports.items())},
+        ports={
+            number: FabricPort(number, port.interface, port.eth)
+            for number, port in sorted(edge.ports.items())
+        },
         lanes=edge.lanes,
         node_prefix=edge.node_prefix,
         port_prefix=edge.port_prefix,
@@ -206,7 +261,9 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
 
 @lru_cache(maxsize=16)
 def _ssh_options(arguments: str) -> Mapping[str, str]:
-    """The `-o Name=value` pairs of a command line; other arguments are ignored. Most hosts have the same, and shlex is slow."""
+    """The `-o Name=value` pairs of a command line; other arguments are ignored. Most hosts have the
+    same, and shlex is slow.
+    """
     try:
         tokens = shlex.split(arguments)
     except ValueError:
@@ -215,8 +272,12 @@ def _ssh_options(arguments: str) -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems) -> None:
-    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for the fabric as a whole."""
+def _agreement(
+    hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems
+) -> None:
+    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for
+    the fabric as a whole.
+    """
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
     partitioned = next((host.name for host in hosts.values() if host.partitions), "")
@@ -224,11 +285,21 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
         entry = entries[host.name]
         if host.host_id in ids:
             where = entry.places["testbed_host_id"]
-            problems.add(where, f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}")
+            problems.add(
+                where,
+                f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}",
+            )
         ids.setdefault(host.host_id, host.name)
         if host.host_id > 255 and (partitioned or host.forwarding != "kernel"):
-            why = f"{partitioned} has testbed_partitions" if partitioned else f"forwarding is {host.forwarding}"
-            problems.add(entry.places["testbed_host_id"], f"{host.name}: testbed_host_id is at most 255 where {why}")
+            why = (
+                f"{partitioned} has testbed_partitions"
+                if partitioned
+                else f"forwarding is {host.forwarding}"
+            )
+            problems.add(
+                entry.places["testbed_host_id"],
+                f"{host.name}: testbed_host_id is at most 255 where {why}",
+            )
         for name in ("forwarding", "lanes", "node_prefix", "port_prefix"):
             mine, theirs = getattr(host, name), getattr(first, name)
             if mine != theirs:

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from optics import BadFile
-from orchestrator.inventory.positions import MAX_DEPTH, MAX_NODES, Document, Path, Problems, Spot, spell
+from orchestrator.inventory.positions import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Document,
+    Path,
+    Problems,
+    Spot,
+    spell,
+)
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -52,7 +60,9 @@ class _JsonReader:
         value = self.value(())
         self.space()
         if self.at < len(self.text):
-            self.fail(f"wanted the end of the file, found {self.word() if isinstance(value, dict | list) else 'more'}")
+            self.fail(
+                f"wanted the end of the file, found {self.word() if isinstance(value, dict | list) else 'more'}"
+            )
         return value
 
     def value(self, path: Path) -> Any:
@@ -76,8 +86,13 @@ class _JsonReader:
         word = self.word()
         literal = word.strip("'")
         if literal not in _LITERALS:
-            extra = "; JSON has no NaN and no Infinity" if literal.strip("+-") in ("NaN", "Infinity") else ""
-            # A file that does not begin as one of ours is not quoted: a stranger's scenario can name a file of secrets.
+            extra = (
+                "; JSON has no NaN and no Infinity"
+                if literal.strip("+-") in ("NaN", "Infinity")
+                else ""
+            )
+            # A file that does not begin as one of ours is not quoted: a stranger's scenario can
+            # name a file of secrets.
             ours = self.text.lstrip().startswith("{") or not word.startswith("'")
             self.fail(f"wanted a value, found {word if ours else 'something else'}{extra}")
         self.at += len(literal)

@@ -1,4 +1,5 @@
-"""The lab: hosts, devices, the cabling between them, and the programs of its owner, read from the files of an inventory.
+"""The lab: hosts, devices, the cabling between them, and the programs of its owner, read from the
+files of an inventory.
 
 Text in, frozen values out.
 """
@@ -10,7 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from optics import BadFile, Db, Dbm, DeviceConfig, DeviceName, HostName, HostPort, Link, Port, Traits
+from optics import (
+    BadFile,
+    Db,
+    Dbm,
+    DeviceConfig,
+    DeviceName,
+    HostName,
+    HostPort,
+    Link,
+    Port,
+    Traits,
+)
 from optics.plain import did_you_mean
 from optics.plan import WantedLink
 from orchestrator.inventory.edges import DevicesEdge
@@ -24,12 +36,14 @@ from orchestrator.inventory.yaml_reader import read_yaml
 
 SLOW_MOVE_S = 1.0  # longer moves are avoided or made in advance, while no light depends on them
 VAULT_HEADER = "$ANSIBLE_VAULT;"
-UNKNOWN = Traits(settle_s=0.05)  # without a driver's numbers: the typical beam-steering switch of `optics.Traits`
+# without a driver's numbers: the typical beam-steering switch of `optics.Traits`
+UNKNOWN = Traits(settle_s=0.05)
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The place of a device's password: an environment variable, a file, or vault text, which `name` then holds.
+    """The place of a device's password: an environment variable, a file, or vault text, which
+    `name` then holds.
 
     The lab has only the reference; `orchestrator.credentials` reads the password.
     """
@@ -40,7 +54,9 @@ class Secret:
 
 @dataclass(frozen=True)
 class Lab:
-    """The whole inventory. Hosts and devices are in the order of their files, fibres in that of hosts and ports."""
+    """The whole inventory. Hosts and devices are in the order of their files, fibres in that of
+    hosts and ports.
+    """
 
     name: str
     hosts: Mapping[HostName, Host]
@@ -49,9 +65,13 @@ class Lab:
     secrets: Mapping[DeviceName, Secret] = field(default_factory=dict)
     trunks: tuple[Trunk, ...] = ()
     traits: Mapping[DeviceName, Traits] = field(default_factory=dict)
-    """The drivers' numbers for their devices; the caller adds them (`with_traits`), because this package may not import drivers."""
+    """The drivers' numbers for their devices; the caller adds them (`with_traits`), because this
+    package may not import drivers.
+    """
     input_limits: Mapping[DeviceName, Mapping[str, Dbm]] = field(default_factory=dict)
-    """Maximum input power (dBm) of each port by label; the empty label is for all other ports of the device."""
+    """Maximum input power (dBm) of each port by label; the empty label is for all other ports of
+    the device.
+    """
     segments: Mapping[str, Segment] = field(default_factory=dict)
     """The segments, by name: hosts cabled to packet switches."""
     programs: Mapping[str, Program] = field(default_factory=dict)
@@ -83,7 +103,9 @@ class Lab:
     def cabled(self) -> frozenset[Port]:
         """Every device port that a fibre or trunk ends at."""
         ends = {port for fibre in self.fibres.values() for port in (fibre.enters, fibre.leaves)}
-        return frozenset(ends | {port for trunk in self.trunks for port in (trunk.start, trunk.end)})
+        return frozenset(
+            ends | {port for trunk in self.trunks for port in (trunk.start, trunk.end)}
+        )
 
     @cached_property
     def onward(self) -> Mapping[Port, Trunk]:
@@ -100,21 +122,32 @@ class Lab:
 
     @cached_property
     def duplex(self) -> frozenset[DeviceName]:
-        """Devices that use one label for both sides of a port: some cable enters and some cable leaves at the same label."""
-        enters = {fibre.enters for fibre in self.fibres.values()} | {trunk.end for trunk in self.trunks}
-        leaves = {fibre.leaves for fibre in self.fibres.values()} | {trunk.start for trunk in self.trunks}
+        """Devices that use one label for both sides of a port: some cable enters and some cable
+        leaves at the same label.
+        """
+        enters = {fibre.enters for fibre in self.fibres.values()} | {
+            trunk.end for trunk in self.trunks
+        }
+        leaves = {fibre.leaves for fibre in self.fibres.values()} | {
+            trunk.start for trunk in self.trunks
+        }
         return frozenset(port.device for port in enters & leaves)
 
     @cached_property
     def segment_at(self) -> Mapping[HostPort, Segment]:
         """The segment each electrical port is cabled to."""
         return {
-            port: segment for segment in self.segments.values() for port in (*segment.ports.values(), *segment.partitions.values())
+            port: segment
+            for segment in self.segments.values()
+            for port in (*segment.ports.values(), *segment.partitions.values())
         }
 
     def electrical(self, link: Link | WantedLink) -> bool:
         """Whether packet switches carry the link, so that it needs no light."""
-        at = [self.segment_at.get(end) if isinstance(end, HostPort) else None for end in (link.a, link.b)]
+        at = [
+            self.segment_at.get(end) if isinstance(end, HostPort) else None
+            for end in (link.a, link.b)
+        ]
         return at[0] is not None and at[0] is at[1]
 
     def switched(self, links: Iterable[Link]) -> Mapping[HostPort, Segment]:
@@ -127,21 +160,25 @@ class Lab:
         return self.hosts[port.host].ports[port.number].interface
 
     def traits_of(self, device: DeviceName) -> Traits:
-        """The device's traits; without its driver's, typical ones with the overrides of the inventory."""
+        """The device's traits; without its driver's, typical ones with the overrides of the
+        inventory.
+        """
         known = self.traits.get(device)
         if known is not None:
             return known
         given = self.devices[device].traits
         known_here = ("settle_s", "at_once", "insertion_loss_db", "directions")
-        return replace(UNKNOWN, **{name: given[name] for name in known_here if given.get(name) is not None})
+        return replace(
+            UNKNOWN, **{name: given[name] for name in known_here if given.get(name) is not None}
+        )
 
     def insertion_loss_db(self, device: DeviceName) -> Db:
         """Expected loss (dB) of one pass: the inventory's override, else the driver's number."""
         return self.traits_of(device).insertion_loss_db
 
     def slow(self, device: DeviceName) -> bool:
-        """Whether the device is a robot: it makes one move at a time and takes a second or more for each (in time of the real
-        device)."""
+        """Whether the device is a robot: it makes one move at a time and takes a second or more for
+        each (in time of the real device)."""
         traits = self.traits_of(device)
         return traits.at_once == 1 and traits.settle_s * self.time_scale(device) >= SLOW_MOVE_S
 
@@ -179,39 +216,72 @@ def read_lab(
     unreadable = {line.split(":", 1)[0] for line in lines}
     problems = [Problems(document) for document in documents]
 
-    hosts, host_names = ({}, None) if hosts_doc.name in unreadable else read_hosts(hosts_doc, problems[0])
+    hosts, host_names = (
+        ({}, None) if hosts_doc.name in unreadable else read_hosts(hosts_doc, problems[0])
+    )
     lab_name, devices, secrets, limits = (
-        _devices(devices_doc, problems[1]) if devices_doc.name not in unreadable else ("", {}, {}, {})
+        _devices(devices_doc, problems[1])
+        if devices_doc.name not in unreadable
+        else ("", {}, {}, {})
     )
     device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
-        fibres, trunks, segments = read_cables(fibres_doc, problems[2], hosts, host_names, device_names)
+        fibres, trunks, segments = read_cables(
+            fibres_doc, problems[2], hosts, host_names, device_names
+        )
         if not problems[2].lines():
-            _limits(limits, {f.enters for f in fibres.values()} | {t.end for t in trunks}, problems[1])
-    programs = read_programs(programs_doc, problems[3]) if programs_doc.name not in unreadable else {}
+            _limits(
+                limits, {f.enters for f in fibres.values()} | {t.end for t in trunks}, problems[1]
+            )
+    programs = (
+        read_programs(programs_doc, problems[3]) if programs_doc.name not in unreadable else {}
+    )
     hosts = {name: replace(host, job_users=users(programs)) for name, host in hosts.items()}
     for found in problems:
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
     hosts, segments = _with_partitions(hosts, segments)
-    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments, programs=programs)
+    return Lab(
+        lab_name,
+        hosts,
+        devices,
+        fibres,
+        secrets,
+        trunks,
+        input_limits=limits,
+        segments=segments,
+        programs=programs,
+    )
 
 
 def _with_partitions(
     hosts: Mapping[HostName, Host], segments: Mapping[str, Segment]
 ) -> tuple[dict[HostName, Host], dict[str, Segment]]:
-    """The hosts, each followed by its partitions, and the segments with the partitions' ports: they have no fibres."""
+    """The hosts, each followed by its partitions, and the segments with the partitions' ports: they
+    have no fibres.
+    """
     found: dict[HostName, Host] = {}
     for name, host in hosts.items():
-        at = [(s.ports[name].number, s.link_mbps) for s in segments.values() if name in s.ports] if host.partitions else []
+        at = (
+            [(s.ports[name].number, s.link_mbps) for s in segments.values() if name in s.ports]
+            if host.partitions
+            else []
+        )
         found[name] = replace(host, port_mbps=dict(at)) if at else host
         found |= found[name].partitioned()
     ports = {
-        s.name: {n: HostPort(n, s.ports[h.machine].number) for n, h in found.items() if h.partition and h.machine in s.ports}
+        s.name: {
+            n: HostPort(n, s.ports[h.machine].number)
+            for n, h in found.items()
+            if h.partition and h.machine in s.ports
+        }
         for s in segments.values()
     }
-    return found, {name: replace(segment, partitions=ports[name]) if ports[name] else segment for name, segment in segments.items()}
+    return found, {
+        name: replace(segment, partitions=ports[name]) if ports[name] else segment
+        for name, segment in segments.items()
+    }
 
 
 def _keys(value: Any, key: str) -> list[str]:
@@ -232,9 +302,13 @@ def _devices(
     limits: Limits = {}
     for name, device in edge.devices.items():
         path: Path = ("devices", name)
-        given = [key for key in ("password", "password_env", "password_file") if getattr(device, key)]
+        given = [
+            key for key in ("password", "password_env", "password_file") if getattr(device, key)
+        ]
         if len(given) > 1:
-            problems.add((*path, given[1]), f"the password is already given by {given[0]}", key=True)
+            problems.add(
+                (*path, given[1]), f"the password is already given by {given[0]}", key=True
+            )
         if device.password_env:
             secrets[name] = Secret("env", device.password_env)
         elif device.password_file:
@@ -259,15 +333,25 @@ def _devices(
 
 
 def _limits(limits: Limits, entries: Collection[Port], problems: Problems) -> None:
-    """Refuse limits for ports that no fibre leads into, misspelt ones included: they would protect nothing."""
-    for device, label in ((device, label) for device, at in limits.items() for label in at if label):
+    """Refuse limits for ports that no fibre leads into, misspelt ones included: they would protect
+    nothing.
+    """
+    for device, label in (
+        (device, label) for device, at in limits.items() for label in at if label
+    ):
         if Port(device, label) not in entries:
             hint = did_you_mean(label, [port.label for port in entries if port.device == device])
             where = ("devices", device, "max_input_dbm_at", label)
-            problems.add(where, f"no fibre or trunk leads into {device} at port {label} (fibres.yml){hint}", key=True)
+            problems.add(
+                where,
+                f"no fibre or trunk leads into {device} at port {label} (fibres.yml){hint}",
+                key=True,
+            )
 
 
 def kind_of(lab: Lab, device: DeviceName) -> str:
-    """`wss` for a wavelength-selective device, `robot` for one that makes one move at a time, else `ocs`."""
+    """`wss` for a wavelength-selective device, `robot` for one that makes one move at a time, else
+    `ocs`.
+    """
     traits = lab.traits_of(device)
     return "wss" if traits.spectral else "robot" if traits.at_once == 1 else "ocs"

@@ -1,5 +1,5 @@
-"""Partitions of hosts: lanes, processors, a share of the ports. Each is a host of the lab, `gpu01/a`, beside the whole one.
-Pure.
+"""Partitions of hosts: lanes, processors, a share of the ports. Each is a host of the lab,
+`gpu01/a`, beside the whole one. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import CPUS, MIG, Edge
 
 MOST = 8
-"""Partitions of a host: as many preferences lie between the rule of a whole host and the fence (agent/host/partitions.py)."""
+"""Partitions of a host: as many preferences lie between the rule of a whole host and the fence
+(agent/host/partitions.py).
+"""
 
 
 class PartitionEdge(Edge):
@@ -23,16 +25,20 @@ class PartitionEdge(Edge):
 
     lanes: Annotated[list[Annotated[int, Field(ge=0, le=63)]], Field(min_length=1)]
     cpus: Annotated[str, Field(pattern=CPUS, description="processors, such as 0-7,16-23")] = ""
-    share: Annotated[float, Field(gt=0, le=1, description="of each port at a packet switch")] | None = None
+    share: (
+        Annotated[float, Field(gt=0, le=1, description="of each port at a packet switch")] | None
+    ) = None
     mig: list[Annotated[str, Field(pattern=MIG)]] = Field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a host. index: its place among the host's partitions, by name; lanes: those of the host that are its own.
+    """A part of a host. index: its place among the host's partitions, by name; lanes: those of the
+    host that are its own.
 
-    cpus: processors as the kernel lists them, empty for all; share: of each port at a packet switch, None: not limited;
-    mig: ids of MIG devices, which its jobs get as CUDA_VISIBLE_DEVICES (not verified on a GPU).
+    cpus: processors as the kernel lists them, empty for all; share: of each port at a packet
+    switch, None: not limited; mig: ids of MIG devices, which its jobs get as CUDA_VISIBLE_DEVICES
+    (not verified on a GPU).
     """
 
     name: str
@@ -50,7 +56,9 @@ def compatible_hosts(hosts: Iterable[HostName], used: Collection[HostName]) -> f
     ['gpu01/b']
     """
     taken = {*used, *(name.partition("/")[0] for name in used)}
-    return frozenset(name for name in hosts if name not in taken and name.partition("/")[0] not in used)
+    return frozenset(
+        name for name in hosts if name not in taken and name.partition("/")[0] not in used
+    )
 
 
 def processors(text: str) -> list[int]:
@@ -63,9 +71,16 @@ def processors(text: str) -> list[int]:
 
 
 def read_partitions(
-    host: str, edges: Mapping[str, PartitionEdge], lanes: int, forwarding: str, path: Path, problems: Problems
+    host: str,
+    edges: Mapping[str, PartitionEdge],
+    lanes: int,
+    forwarding: str,
+    path: Path,
+    problems: Problems,
 ) -> dict[str, Partition]:
-    """The partitions of one host, by name; everything wrong with them is added to `problems`. lanes: of the whole host."""
+    """The partitions of one host, by name; everything wrong with them is added to `problems`.
+    lanes: of the whole host.
+    """
     if not edges:
         return {}
     if forwarding != "kernel":
@@ -77,7 +92,14 @@ def read_partitions(
     if len(edges) > MOST:
         problems.add(path, f"{host} has {len(edges)} partitions; wanted {MOST} at most", key=True)
     found = {
-        name: Partition(name, index, tuple(edges[name].lanes), edges[name].cpus, edges[name].share, tuple(edges[name].mig))
+        name: Partition(
+            name,
+            index,
+            tuple(edges[name].lanes),
+            edges[name].cpus,
+            edges[name].share,
+            tuple(edges[name].mig),
+        )
         for index, name in enumerate(sorted(edges))
     }
     taken: dict[tuple[str, Any], str] = {}
@@ -92,19 +114,29 @@ def read_partitions(
                 place: Path = (*path, name, key, *inner(at))
                 if (key, value) in taken:
                     whose = taken[key, value]
-                    problems.add(place, f"{word} {value} is {'named twice' if whose == name else f'already of partition {whose}'}")
+                    problems.add(
+                        place,
+                        f"{word} {value} is {'named twice' if whose == name else f'already of partition {whose}'}",
+                    )
                 elif key == "lanes" and value >= lanes:
-                    problems.add(place, f"lane {value}: {host} has lanes 0..{lanes - 1} (testbed_lanes)")
+                    problems.add(
+                        place, f"lane {value}: {host} has lanes 0..{lanes - 1} (testbed_lanes)"
+                    )
                 taken.setdefault((key, value), name)
     for name, part in found.items():
         for each in part.cpus.split(","):
             first, _, last = each.partition("-")
             if last and int(first) > int(last):
-                problems.add((*path, name, "cpus"), f"processors {each}: the first is greater than the last")
+                problems.add(
+                    (*path, name, "cpus"), f"processors {each}: the first is greater than the last"
+                )
     shares = {name: edge.share for name, edge in edges.items() if edge.share is not None}
     if (total := sum(shares.values())) > 1 + 1e-9:
         last = list(shares)[-1]
-        problems.add((*path, last, "share"), f"the shares of {host} come to {total:g}, more than the whole port")
+        problems.add(
+            (*path, last, "share"),
+            f"the shares of {host} come to {total:g}, more than the whole port",
+        )
     for name in edges.keys() - shares.keys() if shares else ():
         text = f"partition {name} has no share, and would take that of {', '.join(shares)}; give every partition one, or none"
         problems.add((*path, name), text, key=True)

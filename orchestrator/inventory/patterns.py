@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P[=>]\w+\)?|\(|\)|[*+]|\{[0-9]*,?[0-9]*\}|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P[=>]\w+\)?|\(|\)|[*+]|\{[0-9]*,?[0-9]*\}|.", re.DOTALL
+)
 MOST_REPEATS = 12
 """Repetitions without an upper limit in one pattern."""
 
 
 def explosive(pattern: str) -> str:
-    r"""Why a pattern may take very long, in words; empty: no repeated group has a choice in it, and repetitions are few in all.
+    r"""Why a pattern may take very long, in words; empty: no repeated group has a choice in it, and
+    repetitions are few in all.
 
-    A group that is repeated may match the same text in several ways if a repetition or an alternative is inside it, an optional
-    part among them; then the number of attempts grows exponentially with the text. This refuses more than it must: possessive
-    groups are not recognised.
+    A group that is repeated may match the same text in several ways if a repetition or an
+    alternative is inside it, an optional part among them; then the number of attempts grows
+    exponentially with the text. This refuses more than it must: possessive groups are not
+    recognised.
 
     >>> explosive(r"(\d+)*x")
     'a repetition, an optional part or an alternative inside a repeated group'
@@ -22,7 +26,8 @@ def explosive(pattern: str) -> str:
     ''
     """
     inside = [False]  # whether each open group has a repetition or an alternative so far
-    closed = repeated = False  # whether the last token closed a group, and whether that group has one
+    # whether the last token closed a group, and whether that group has one
+    closed = repeated = False
     count, before = 0, ""
     for token in _TOKEN.findall(pattern):
         last, before = before, token

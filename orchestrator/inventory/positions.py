@@ -1,4 +1,6 @@
-"""The position of each value in a user's file, so that every error has a line and a column. Text in, values and positions out."""
+"""The position of each value in a user's file, so that every error has a line and a column. Text
+in, values and positions out.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,19 @@ Path: TypeAlias = tuple[str | int, ...]
 Spot: TypeAlias = tuple[int, int]
 """Line and column, both counted from 1; the column counts characters, as editors do."""
 
-MAX_DEPTH = 64  # valid files nest no deeper than 8; the limit keeps a hostile one from exhausting the stack
-MAX_NODES = 500_000  # a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000 nodes
+# valid files nest no deeper than 8; the limit keeps a hostile one from exhausting the stack
+MAX_DEPTH = 64
+# a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000
+# nodes
+MAX_NODES = 500_000
 MAX_LINES = 100  # errors reported for one file
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file: its plain value, and the spot of every value and of every mapping key, by path."""
+    """A parsed file: its plain value, and the spot of every value and of every mapping key, by
+    path.
+    """
 
     name: str
     value: Any
@@ -24,7 +31,9 @@ class Document:
     keys: dict[Path, Spot] = field(repr=False)
 
     def spot(self, path: Path, *, key: bool = False) -> Spot:
-        """The start of the value (or, with `key`, the key) at `path`; the nearest enclosing value if it is absent."""
+        """The start of the value (or, with `key`, the key) at `path`; the nearest enclosing value
+        if it is absent.
+        """
         if key and path in self.keys:
             return self.keys[path]
         while path and path not in self.values:
@@ -53,10 +62,14 @@ class Problems:
 
     def lines(self) -> list[str]:
         found = sorted(dict.fromkeys(self._found))
-        lines = [f"{self.document.name}:{line}:{col}: {what}" for (line, col), what in found[:MAX_LINES]]
+        lines = [
+            f"{self.document.name}:{line}:{col}: {what}" for (line, col), what in found[:MAX_LINES]
+        ]
         if len(found) > MAX_LINES:
             line, col = found[MAX_LINES][0]
-            lines.append(f"{self.document.name}:{line}:{col}: and {len(found) - MAX_LINES} more mistakes from here on")
+            lines.append(
+                f"{self.document.name}:{line}:{col}: and {len(found) - MAX_LINES} more mistakes from here on"
+            )
         return lines
 
 

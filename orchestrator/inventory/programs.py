@@ -1,6 +1,8 @@
-"""The programs that the lab's owner lets plans run, read from programs.yml. Text in, frozen values out.
+"""The programs that the lab's owner lets plans run, read from programs.yml. Text in, frozen values
+out.
 
-A plan is not trusted: it names a program and sets the arguments that the owner opened, each of a kind; it never says what runs.
+A plan is not trusted: it names a program and sets the arguments that the owner opened, each of a
+kind; it never says what runs.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ RESERVED = (
 """Variables that the launcher sets for every rank."""
 PLACEHOLDER = "{files}"
 WORD = r"(?!\.\.$)[A-Za-z0-9._-]{0,64}"
-"""A text argument without a pattern of its own: no separator and not `..`, so that it names no file outside the job's
-directory."""
+"""A text argument without a pattern of its own: no separator and not `..`, so that it names no file
+outside the job's directory."""
 LONGEST_TEXT = 256
 GROUPS = ("iter", "loss", "samples", "comm_ms")
 """What a pattern or a file may report of an iteration; `iter` it must."""
@@ -49,7 +51,9 @@ def _regex(text: str) -> str:
     except re.error as error:
         raise ValueError(f'"{text[:60]}" is not a regular expression: {error}') from None
     if message := explosive(text):
-        raise ValueError(f'"{text[:60]}": {message}, which can take very long on a line that does not match')
+        raise ValueError(
+            f'"{text[:60]}": {message}, which can take very long on a line that does not match'
+        )
     return text
 
 
@@ -90,7 +94,9 @@ class IterationsEdge(Edge):
         if "iter" not in groups:
             raise ValueError(r'no group named iter, such as "iter (?P<iter>\d+)"')
         if unknown := [name for name in groups if name not in GROUPS]:
-            raise ValueError(f"unknown group {unknown[0]}{did_you_mean(unknown[0], GROUPS) or '; known: ' + ', '.join(GROUPS)}")
+            raise ValueError(
+                f"unknown group {unknown[0]}{did_you_mean(unknown[0], GROUPS) or '; known: ' + ', '.join(GROUPS)}"
+            )
         return text
 
 
@@ -101,7 +107,9 @@ class CheckpointEdge(Edge):
 class ProgramEdge(Edge):
     """A program of the lab's owner."""
 
-    command: Annotated[list[Annotated[str, Field(pattern=LINE, min_length=1)]], Field(min_length=1, max_length=256)]
+    command: Annotated[
+        list[Annotated[str, Field(pattern=LINE, min_length=1)]], Field(min_length=1, max_length=256)
+    ]
     files: Annotated[str, Field(pattern=_LOCAL)] | None = None
     path: Absolute | None = None
     venv: Absolute | None = None
@@ -129,7 +137,9 @@ class ProgramsEdge(Edge):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument that a plan may set. option: its word on the command line, before `=` and the value."""
+    """An argument that a plan may set. option: its word on the command line, before `=` and the
+    value.
+    """
 
     name: str
     kind: Kind
@@ -147,17 +157,27 @@ class Argument:
             case "flag":
                 return "true or false"
             case "choice":
-                return ", ".join(map(str, self.choices[:-1])) + (" or " if self.choices[1:] else "") + str(self.choices[-1])
+                return (
+                    ", ".join(map(str, self.choices[:-1]))
+                    + (" or " if self.choices[1:] else "")
+                    + str(self.choices[-1])
+                )
             case "str":
                 plain = self.pattern == WORD
                 text = (
-                    "letters, digits, '.', '_' and '-', at most 64, other than .." if plain else f"text that matches {self.pattern}"
+                    "letters, digits, '.', '_' and '-', at most 64, other than .."
+                    if plain
+                    else f"text that matches {self.pattern}"
                 )
                 return text if plain else f"{text}, at most {LONGEST_TEXT} characters"
         text = "a whole number" if self.kind == "int" else "a number"
         if self.least is not None:
             text += f" from {self.least:.15g}"
-        return text + (f"{'' if self.least is not None else ' up'} to {self.most:.15g}" if self.most is not None else "")
+        return text + (
+            f"{'' if self.least is not None else ' up'} to {self.most:.15g}"
+            if self.most is not None
+            else ""
+        )
 
     def takes(self, value: object) -> bool:
         """Whether a plan may give this value."""
@@ -166,13 +186,21 @@ class Argument:
         if self.kind == "choice":
             return any(value == choice and type(value) is type(choice) for choice in self.choices)
         if self.kind == "str":
-            return isinstance(value, str) and len(value) <= LONGEST_TEXT and re.fullmatch(self.pattern, value) is not None
+            return (
+                isinstance(value, str)
+                and len(value) <= LONGEST_TEXT
+                and re.fullmatch(self.pattern, value) is not None
+            )
         if not isinstance(value, int) and not (self.kind == "float" and isinstance(value, float)):
             return False
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
 
     def text(self, value: Scalar) -> list[str]:
-        """The value on the command line: one word, so that no value can be taken for another option."""
+        """The value on the command line: one word, so that no value can be taken for another
+        option.
+        """
         if self.kind == "flag":
             return [self.option] if value else []
         return [f"{self.option}={value}"]
@@ -180,8 +208,9 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """How an iteration shows: `pattern` matches a line of output; or `file`, JSON lines in the job's directory, has the `keys` of
-    iter, loss, ...; or neither, and the program writes iterations.jsonl itself."""
+    """How an iteration shows: `pattern` matches a line of output; or `file`, JSON lines in the
+    job's directory, has the `keys` of iter, loss, ...; or neither, and the program writes
+    iterations.jsonl itself."""
 
     pattern: str = ""
     file: str = ""
@@ -201,9 +230,10 @@ class Iterations:
 class Program:
     """A program of the lab's owner, as declared.
 
-    files: a directory as written, relative to the inventory's; path: one on the hosts; at most one is given. resume: words added
-    where a launch resumes, None: it keeps no checkpoints. weights: names of the args that decide the weights. place: of the
-    declaration, file:line:column. digest: of the files, added by who reads them, as is `trouble`: why they cannot be copied.
+    files: a directory as written, relative to the inventory's; path: one on the hosts; at most one
+    is given. resume: words added where a launch resumes, None: it keeps no checkpoints. weights:
+    names of the args that decide the weights. place: of the declaration, file:line:column. digest:
+    of the files, added by who reads them, as is `trouble`: why they cannot be copied.
     """
 
     name: str
@@ -230,8 +260,16 @@ class Program:
 
     def complete(self, given: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """All arguments: those of a plan, and the defaults of the others that have one."""
-        known = {name: argument.default for name, argument in self.args.items() if argument.default is not None}
-        return {name: value for name in self.args if (value := given.get(name, known.get(name))) is not None}
+        known = {
+            name: argument.default
+            for name, argument in self.args.items()
+            if argument.default is not None
+        }
+        return {
+            name: value
+            for name in self.args
+            if (value := given.get(name, known.get(name))) is not None
+        }
 
 
 def read_programs(document: Document, problems: Problems) -> dict[str, Program]:
@@ -239,25 +277,39 @@ def read_programs(document: Document, problems: Problems) -> dict[str, Program]:
     edge = check(ProgramsEdge, document.value if document.value is not None else {}, problems)
     if edge is None:
         return {}
-    return {name: _program(name, program, document, problems) for name, program in edge.programs.items()}
+    return {
+        name: _program(name, program, document, problems) for name, program in edge.programs.items()
+    }
 
 
 def _program(name: str, edge: ProgramEdge, document: Document, problems: Problems) -> Program:
     path: Path = ("programs", name)
     if edge.files is not None and edge.path is not None:
-        problems.add((*path, "path"), "files are copied to the hosts, or path names a directory there: not both", key=True)
+        problems.add(
+            (*path, "path"),
+            "files are copied to the hosts, or path names a directory there: not both",
+            key=True,
+        )
     tokens = [((*path, "command", at), word) for at, word in enumerate(edge.command)]
     resume = edge.checkpoint.resume if edge.checkpoint else []
     tokens += [((*path, "checkpoint", "resume", at), word) for at, word in enumerate(resume)]
     for where, word in tokens:
         if strange := [found for found in re.findall(r"\{[a-z_]+\}", word) if found != PLACEHOLDER]:
-            problems.add(where, f"unknown {strange[0]}; {PLACEHOLDER} is replaced, ranks and addresses are in the environment")
+            problems.add(
+                where,
+                f"unknown {strange[0]}; {PLACEHOLDER} is replaced, ranks and addresses are in the environment",
+            )
         elif PLACEHOLDER in word and edge.files is None and edge.path is None:
             problems.add(where, f"{PLACEHOLDER} needs files, or a path on the hosts")
-    args = {key: _argument(key, argument, (*path, "args", key), problems) for key, argument in edge.args.items()}
+    args = {
+        key: _argument(key, argument, (*path, "args", key), problems)
+        for key, argument in edge.args.items()
+    }
     for at, key in enumerate(edge.weights):
         if key not in args:
-            problems.add((*path, "weights", at), f"{name} has no argument {key}{did_you_mean(key, args)}")
+            problems.add(
+                (*path, "weights", at), f"{name} has no argument {key}{did_you_mean(key, args)}"
+            )
     line, column = document.spot(path, key=True)
     return Program(
         name=name,
@@ -276,7 +328,12 @@ def _program(name: str, edge: ProgramEdge, document: Document, problems: Problem
     )
 
 
-_FIELDS: Mapping[str, tuple[str, ...]] = {"int": ("min", "max"), "float": ("min", "max"), "choice": ("of",), "str": ("pattern",)}
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "int": ("min", "max"),
+    "float": ("min", "max"),
+    "choice": ("of",),
+    "str": ("pattern",),
+}
 """The fields that each kind of argument takes beyond kind, default and option."""
 
 
@@ -304,7 +361,9 @@ def _argument(name: str, edge: ArgumentEdge, path: Path, problems: Problems) -> 
 
 
 def _iterations(edge: IterationsEdge, path: Path, problems: Problems) -> Iterations:
-    given = [name for name in ("pattern", "file") if getattr(edge, name) is not None] + ["reporter"] * edge.reporter
+    given = [name for name in ("pattern", "file") if getattr(edge, name) is not None] + [
+        "reporter"
+    ] * edge.reporter
     if len(given) != 1:
         what = "none is given" if not given else f"{' and '.join(given)} are given"
         problems.add(path, f"wanted one of pattern, file and reporter; {what}")
@@ -312,7 +371,11 @@ def _iterations(edge: IterationsEdge, path: Path, problems: Problems) -> Iterati
     if edge.file is None:
         for name in ("iter", *(set(GROUPS) - {"iter"})):
             if name in edge.model_fields_set:
-                problems.add((*path, name), f"{name} names a key of the lines of file; there is no file", key=True)
+                problems.add(
+                    (*path, name),
+                    f"{name} names a key of the lines of file; there is no file",
+                    key=True,
+                )
         keys = {}
     return Iterations(edge.pattern or "", edge.file or "", keys)
 
@@ -326,4 +389,6 @@ def nearest(name: str, programs: Mapping[str, Any]) -> str:
     """What to say to someone who named a program that is not declared."""
     if not programs:
         return "this lab declares none (programs.yml in its inventory)"
-    return (did_you_mean(name, programs) or f"; declared: {', '.join(list(programs)[:8])}").removeprefix("; ")
+    return (
+        did_you_mean(name, programs) or f"; declared: {', '.join(list(programs)[:8])}"
+    ).removeprefix("; ")

@@ -1,4 +1,6 @@
-"""Check parsed files against pydantic models; errors are in plain English, with line and column of the user's file."""
+"""Check parsed files against pydantic models; errors are in plain English, with line and column of
+the user's file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from orchestrator.inventory.positions import MAX_LINES, Path, Problems
 
 
 class Edge(BaseModel):
-    """A mapping in a user's file: strict types, unknown keys refused, keys that start with `x_` the user's own and ignored."""
+    """A mapping in a user's file: strict types, unknown keys refused, keys that start with `x_` the
+    user's own and ignored.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -21,7 +25,8 @@ class Edge(BaseModel):
         frozen=True,
         populate_by_name=False,
         allow_inf_nan=False,
-        defer_build=True,  # most starts read few kinds of files, and a model is built as part of those that contain it
+        # most starts read few kinds of files, and a model is built as part of those that contain it
+        defer_build=True,
         json_schema_extra={"patternProperties": {"^x_": {}}},
     )
 
@@ -29,7 +34,11 @@ class Edge(BaseModel):
     @classmethod
     def _without_private_keys(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            return {key: value for key, value in data.items() if not (isinstance(key, str) and key.startswith("x_"))}
+            return {
+                key: value
+                for key, value in data.items()
+                if not (isinstance(key, str) and key.startswith("x_"))
+            }
         return data
 
 
@@ -37,36 +46,54 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def check(
-    model: type[Model], value: Any, problems: Problems, path: Path = (), place: Callable[[Path], Path] | None = None
+    model: type[Model],
+    value: Any,
+    problems: Problems,
+    path: Path = (),
+    place: Callable[[Path], Path] | None = None,
 ) -> Model | None:
     """`value` as a `model`, or None after adding everything wrong with it to `problems`.
 
-    `path`: the place of `value` in the document; `place`, if given, maps a path inside the value to its path in the document.
+    `path`: the place of `value` in the document; `place`, if given, maps a path inside the value to
+    its path in the document.
     """
     try:
         return model.model_validate(value)
     except ValidationError as error:
         fields = _fields(model, ())
-        if not path and isinstance(value, Mapping) and value and not _like(value, fields):  # perhaps a file of secrets
-            problems.add((), f"this is another kind of file: it has none of the fields {', '.join(fields)}")
+        # perhaps a file of secrets
+        if not path and isinstance(value, Mapping) and value and not _like(value, fields):
+            problems.add(
+                (), f"this is another kind of file: it has none of the fields {', '.join(fields)}"
+            )
             return None
         found: dict[Path, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             inner = _inside(detail["loc"], value)
-            found.setdefault((*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []).append(detail)
+            found.setdefault(
+                (*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []
+            ).append(detail)
         spot, whole = problems.document.spot, place or (lambda inner: (*path, *inner))
-        in_order = sorted(found.values(), key=lambda details: spot(whole(_inside(details[0]["loc"], value))))
+        in_order = sorted(
+            found.values(), key=lambda details: spot(whole(_inside(details[0]["loc"], value)))
+        )
         for count, details in enumerate(in_order):
             inner = _inside(details[0]["loc"], value)
-            if count >= MAX_LINES:  # only counted: a hostile file can have hundreds of thousands, and good words take time
-                problems.add(whole(inner), details[0]["msg"], key=details[0]["type"] == "extra_forbidden")
+            # only counted: a hostile file can have hundreds of thousands, and good words take time
+            if count >= MAX_LINES:
+                problems.add(
+                    whole(inner), details[0]["msg"], key=details[0]["type"] == "extra_forbidden"
+                )
                 continue
             if details[0]["type"] == "literal_error" and isinstance(details[0]["input"], list):
                 if any(inner == other[: len(inner)] != other for other in found):
                     continue  # a list is allowed in place of the word, and something in it is wrong
                 details = details[1:] or details
-            if not (inner or path) and details[0]["type"] in _KINDS:  # not the file it should be: perhaps one of secrets
-                problems.add((), f"wanted {_KINDS[details[0]['type']]}, got {_kind(details[0]['input'])}")
+            # not the file it should be: perhaps one of secrets
+            if not (inner or path) and details[0]["type"] in _KINDS:
+                problems.add(
+                    (), f"wanted {_KINDS[details[0]['type']]}, got {_kind(details[0]['input'])}"
+                )
                 continue
             what, key, inner = _text(details[0], inner, model)
             kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
@@ -80,11 +107,15 @@ def check(
 
 def _like(value: Mapping[Any, Any], fields: Iterable[str]) -> bool:
     """Whether a field is there, or one that is misspelt."""
-    return bool(value.keys() & {*fields}) or any(did_you_mean(key, fields) for key in [*value][:MAX_LINES])
+    return bool(value.keys() & {*fields}) or any(
+        did_you_mean(key, fields) for key in [*value][:MAX_LINES]
+    )
 
 
 def attempt(model: type[Model], value: Any) -> Model | None:
-    """`value` as a `model` if it is one, else None: for further checks after `check` has reported the errors."""
+    """`value` as a `model` if it is one, else None: for further checks after `check` has reported
+    the errors.
+    """
     try:
         return model.model_validate(value)
     except ValidationError:
@@ -92,7 +123,9 @@ def attempt(model: type[Model], value: Any) -> Model | None:
 
 
 def _inside(loc: tuple[int | str, ...], value: Any) -> Path:
-    """The part of pydantic's location that exists in the file: it adds names of union members and `[key]` marks."""
+    """The part of pydantic's location that exists in the file: it adds names of union members and
+    `[key]` marks.
+    """
     path: list[int | str] = []
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -114,7 +147,9 @@ def _fields(model: type[BaseModel], inner: Path) -> Iterable[str]:
     current: Any = model
     for part in inner:
         field = (
-            next((f for n, f in current.model_fields.items() if (f.alias or n) == part), None) if isinstance(part, str) else None
+            next((f for n, f in current.model_fields.items() if (f.alias or n) == part), None)
+            if isinstance(part, str)
+            else None
         )
         if field is not None:
             found = _model_in(field.annotation)
@@ -145,7 +180,9 @@ LAUNCHERS = (
     r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_(RANK|WORLD_SIZE)|NODE_RANK|"
     r"GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
-"""Variables of a job that only the launcher and the hosts set: its program, its user, and the place of each rank."""
+"""Variables of a job that only the launcher and the hosts set: its program, its user, and the place
+of each rank.
+"""
 PARTITION = r"^[a-z][a-z0-9-]{0,15}$"
 CPUS = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
 MIG = r"^MIG-[A-Za-z0-9/-]{1,95}$"
@@ -198,12 +235,28 @@ def _text(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[st
         return f"wanted {text} {context[name]:g}, got {show(got)}", False, inner
     if kind == "literal_error":
         wanted = str(context["expected"]).replace("'", "")
-        return f"wanted {wanted}, got {show(got)}{did_you_mean(got, wanted.replace(' or ', ', ').split(', '))}", False, inner
+        return (
+            f"wanted {wanted}, got {show(got)}{did_you_mean(got, wanted.replace(' or ', ', ').split(', '))}",
+            False,
+            inner,
+        )
     if kind in ("too_short", "too_long"):
-        limit, count = ("least", context["min_length"]) if kind == "too_short" else ("most", context["max_length"])
-        return f"wanted at {limit} {count} item{'s' if count != 1 else ''}, got {context['actual_length']}", False, inner
+        limit, count = (
+            ("least", context["min_length"])
+            if kind == "too_short"
+            else ("most", context["max_length"])
+        )
+        return (
+            f"wanted at {limit} {count} item{'s' if count != 1 else ''}, got {context['actual_length']}",
+            False,
+            inner,
+        )
     if kind in ("string_too_short", "string_too_long"):
-        limit = f"at least {context['min_length']}" if kind == "string_too_short" else f"at most {context['max_length']}"
+        limit = (
+            f"at least {context['min_length']}"
+            if kind == "string_too_short"
+            else f"at most {context['max_length']}"
+        )
         return f"wanted {limit} characters, got {show(got)}", False, inner
     if kind == "string_pattern_mismatch":
         text = PATTERNS.get(str(context["pattern"]), f"text that matches {context['pattern']}")

@@ -1,5 +1,6 @@
-"""What is done with the attachments of a job (`orchestrator/extensions.py`): they are looked at before anything moves, given before
-the ranks start, adjusted while they run, and taken away once they have ended, however that was."""
+"""What is done with the attachments of a job (`orchestrator/extensions.py`): they are looked at
+before anything moves, given before the ranks start, adjusted while they run, and taken away once
+they have ended, however that was."""
 
 from __future__ import annotations
 
@@ -23,16 +24,20 @@ from orchestrator.store.store import Store
 
 V = TypeVar("V")
 Figures = Mapping[str, int | float | str]
-"""What is known of an attachment, by name; `missing`: in words, what it has not of what it should have."""
+"""What is known of an attachment, by name; `missing`: in words, what it has not of what it should
+have.
+"""
 Given = Mapping[str, Any]
 """What a job was given, as JSON; `missing`: why it was launched without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore: from an attachment's alone.
+    """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore:
+    from an attachment's alone.
 
-    left_out: it is launched without what cannot be started and is not needed. reports: told what is waited for.
+    left_out: it is launched without what cannot be started and is not needed. reports: told what is
+    waited for.
     """
 
     session: Session
@@ -47,7 +52,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A look at a job. alive: its ranks are there. asked: what this look has learned already, by whoever wants to know it twice."""
+    """A look at a job. alive: its ranks are there. asked: what this look has learned already, by
+    whoever wants to know it twice.
+    """
 
     session: Session
     store: Store
@@ -67,29 +74,43 @@ class Attachment(Generic[V]):
     """Whether it keeps checkpoints that a job can begin from."""
 
     async def check(self, value: V, job: Job, lab: Lab, held: Given | None) -> None:
-        """Look, before anything moves, whether the job can have it, once `held`, of the job that runs, is given back."""
+        """Look, before anything moves, whether the job can have it, once `held`, of the job that
+        runs, is given back.
+        """
 
     async def ready(self, value: V, job: Job, session: Session) -> None:
         """Look whether the hosts of the job can have it. Raises: Refused - with their names."""
 
     async def reserve(self, value: V, job: Job, lab: Lab, run: str) -> Given:
-        """Take what has to be known before the job is recorded; it ends by itself soon, unless it has begun."""
+        """Take what has to be known before the job is recorded; it ends by itself soon, unless it
+        has begun.
+        """
         return {}
 
     async def begin(self, value: V, given: Given, launch: Launch) -> Given:
-        """Give it to a recorded job whose ranks are about to start. Returns what is kept of it; raises: the job is not launched."""
+        """Give it to a recorded job whose ranks are about to start. Returns what is kept of it;
+        raises: the job is not launched.
+        """
         return given
 
-    def extra(self, value: V, given: Given, lab: Lab, host: HostName) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What ranks on a host are started with: variables, and fields of the request to the agent."""
+    def extra(
+        self, value: V, given: Given, lab: Lab, host: HostName
+    ) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What ranks on a host are started with: variables, and fields of the request to the
+        agent.
+        """
         return {}, {}
 
     async def adjust(self, session: Session, record: JobRecord, value: V | None) -> str:
-        """Have a running job take over another value (`Planned.adjusts`); what there is to say. Raises: Refused, Unreachable."""
+        """Have a running job take over another value (`Planned.adjusts`); what there is to say.
+        Raises: Refused, Unreachable.
+        """
         return ""
 
     def neglected(self, given: Given) -> bool:
-        """Whether what keeps a job in what it was given is gone, by what this machine knows; `tend` mends it."""
+        """Whether what keeps a job in what it was given is gone, by what this machine knows; `tend`
+        mends it.
+        """
         return False
 
     async def tend(self, given: Given, look: Inspection) -> Sequence[str]:
@@ -97,7 +118,9 @@ class Attachment(Generic[V]):
         return ()
 
     async def status(self, value: V, given: Given, look: Inspection) -> Sequence[Figures]:
-        """What is known of it; what is new since the last look goes into the run's directory and journal."""
+        """What is known of it; what is new since the last look goes into the run's directory and
+        journal.
+        """
         return ()
 
     async def stop(self, value: V, given: Given, session: Session, record: JobRecord) -> None:
@@ -111,13 +134,21 @@ class Attachment(Generic[V]):
         return f"job {job} was {found['missing']}"
 
     def followed(self, value: V, job: Job, record: JobRecord, hint: str) -> None:
-        """Raises: Missing - what it kept of `record`, the latest job, is not of this one's training."""
+        """Raises: Missing - what it kept of `record`, the latest job, is not of this one's
+        training.
+        """
 
     def restorable(self, value: V, record: JobRecord, found: Sequence[Figures], hint: str) -> None:
-        """Raises: Missing - `record`, the latest job, left no checkpoint there. found: what `status` says."""
+        """Raises: Missing - `record`, the latest job, left no checkpoint there. found: what
+        `status` says.
+        """
 
-    async def elsewhere(self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]) -> Sequence[str]:
-        """What other jobs have of the lab, in words. own: figures of the owner's job. asked: as `Inspection.asked`."""
+    async def elsewhere(
+        self, lab: Lab, own: Sequence[Figures], asked: dict[object, Any]
+    ) -> Sequence[str]:
+        """What other jobs have of the lab, in words. own: figures of the owner's job. asked: as
+        `Inspection.asked`.
+        """
         return ()
 
 
@@ -135,25 +166,41 @@ def _of(job: Job) -> list[tuple[Attachment[Any], Any]]:
     return [(kind, job.attached[kind.key]) for kind in attachments() if kind.key in job.attached]
 
 
-async def check_attachments(job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False) -> None:
-    """See that a job can have what its plan says, once the latest one has given back what it has; nothing is changed.
+async def check_attachments(
+    job: Job | None, lab: Lab, latest: JobRecord | None, *, again: bool = False
+) -> None:
+    """See that a job can have what its plan says, once the latest one has given back what it has;
+    nothing is changed.
 
     again: it is launched even if it runs. Raises: as `Attachment.check`.
     """
-    if job is None or (not again and latest is not None and latest.ended is None and is_same(latest, job)):
+    if job is None or (
+        not again and latest is not None and latest.ended is None and is_same(latest, job)
+    ):
         return
     for kind, value in _of(job):
-        await kind.check(value, job, lab, latest.spec.given.get(kind.key) if latest is not None and latest.ended is None else None)
+        await kind.check(
+            value,
+            job,
+            lab,
+            latest.spec.given.get(kind.key)
+            if latest is not None and latest.ended is None
+            else None,
+        )
 
 
 async def check_attachment_hosts(job: Job, session: Session) -> None:
-    """See that the hosts of a job can have what its plan says. Raises: Refused - with their names."""
+    """See that the hosts of a job can have what its plan says. Raises: Refused - with their
+    names.
+    """
     for kind, value in _of(job):
         await kind.ready(value, job, session)
 
 
 async def reserve(job: Job, lab: Lab, run: str) -> dict[str, Given]:
-    """Take what has to be known before the job is recorded. Raises: as `Attachment.reserve`; nothing is kept then."""
+    """Take what has to be known before the job is recorded. Raises: as `Attachment.reserve`;
+    nothing is kept then.
+    """
     given: dict[str, Given] = {}
     try:
         for kind, value in _of(job):
@@ -164,9 +211,14 @@ async def reserve(job: Job, lab: Lab, run: str) -> dict[str, Given]:
     return given
 
 
-async def begin_attachments(launch: Launch, spec: JobSpec, note: Callable[[JobSpec], None]) -> JobSpec:
-    """Give a recorded job what its plan says, and have each `note`d at once. Raises: as `Attachment.begin`."""
-    for kind, value in _of(launch.job):  # one after the other: what was reserved waits for nothing slow
+async def begin_attachments(
+    launch: Launch, spec: JobSpec, note: Callable[[JobSpec], None]
+) -> JobSpec:
+    """Give a recorded job what its plan says, and have each `note`d at once. Raises: as
+    `Attachment.begin`.
+    """
+    # one after the other: what was reserved waits for nothing slow
+    for kind, value in _of(launch.job):
         await kind.ready(value, launch.job, launch.session)
         given = await kind.begin(value, spec.given[kind.key], launch)
         if given != spec.given[kind.key]:
@@ -204,10 +256,14 @@ def without_attachment(given: Mapping[str, Given], key: str) -> bool:
     return bool(given.get(key, {}).get("missing"))
 
 
-async def adjust(session: Session, decision: JobDecision, record: JobRecord | None, job: Job | None) -> list[str]:
-    """Give a job that goes on what the plan wants now, as far as that can change; return what there is to say.
+async def adjust(
+    session: Session, decision: JobDecision, record: JobRecord | None, job: Job | None
+) -> list[str]:
+    """Give a job that goes on what the plan wants now, as far as that can change; return what there
+    is to say.
 
-    record: the job as it ran before. Raises: as `Attachment.adjust`; all is as it was then, as far as hosts answer.
+    record: the job as it ran before. Raises: as `Attachment.adjust`; all is as it was then, as far
+    as hosts answer.
     """
     if record is None or job is None or decision.kind not in ("keep", "rings"):
         return []
@@ -234,13 +290,20 @@ def neglected(spec: JobSpec) -> bool:
 async def tend(look: Inspection) -> list[str]:
     """Keep a job that has not ended in what it was given; what of it is lost."""
     spec = look.record.spec
-    return [line for kind, _ in _of(spec.wanted) for line in await kind.tend(spec.given.get(kind.key, {}), look)]
+    return [
+        line
+        for kind, _ in _of(spec.wanted)
+        for line in await kind.tend(spec.given.get(kind.key, {}), look)
+    ]
 
 
 async def attachment_figures(look: Inspection) -> dict[str, tuple[Figures, ...]]:
     """What is known of a job's attachments, as `JobStatus.attached`."""
     spec = look.record.spec
-    found = {kind.key: tuple(await kind.status(value, spec.given.get(kind.key, {}), look)) for kind, value in _of(spec.wanted)}
+    found = {
+        kind.key: tuple(await kind.status(value, spec.given.get(kind.key, {}), look))
+        for kind, value in _of(spec.wanted)
+    }
     return {key: figures for key, figures in found.items() if figures}
 
 
@@ -260,26 +323,46 @@ async def release(given: Mapping[str, Given]) -> None:
 
 def troubles(job: str, attached: Mapping[str, Sequence[Figures]]) -> list[str]:
     """What a running job lacks of its attachments."""
-    return [kind.trouble(job, each) for kind in attachments() for each in attached.get(kind.key, ()) if "missing" in each]
+    return [
+        kind.trouble(job, each)
+        for kind in attachments()
+        for each in attached.get(kind.key, ())
+        if "missing" in each
+    ]
 
 
 def launched_without(job: str, attached: Mapping[str, Sequence[Figures]]) -> list[tuple[str, str]]:
     """What a job was launched without, by its noun, and why."""
-    found = [(kind, each) for kind in attachments() if kind.noun for each in attached.get(kind.key, ())]
-    return [(kind.noun, f"{job} was {each['missing']}") for kind, each in found if "missing" in each]
+    found = [
+        (kind, each) for kind in attachments() if kind.noun for each in attached.get(kind.key, ())
+    ]
+    return [
+        (kind.noun, f"{job} was {each['missing']}") for kind, each in found if "missing" in each
+    ]
 
 
 def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:
-    """What kept checkpoints of the latest job that this one could begin from. Raises: Missing - nothing did."""
+    """What kept checkpoints of the latest job that this one could begin from. Raises: Missing -
+    nothing did.
+    """
     able = [kind for kind in attachments() if kind.restores]
     having = [(kind, value) for kind, value in _of(job) if kind in able]
     if not having:
-        raise Missing(f"job {job.name} has no {' or '.join(kind.noun for kind in able)} in this plan", hint=hint)
+        raise Missing(
+            f"job {job.name} has no {' or '.join(kind.noun for kind in able)} in this plan",
+            hint=hint,
+        )
     for kind, value in having:
         kind.followed(value, job, record, hint)
     return having
 
 
-async def elsewhere(lab: Lab, attached: Mapping[str, Sequence[Figures]], asked: dict[object, Any]) -> list[str]:
+async def elsewhere(
+    lab: Lab, attached: Mapping[str, Sequence[Figures]], asked: dict[object, Any]
+) -> list[str]:
     """What other jobs have of the lab, in words. attached: of the owner's job."""
-    return [line for kind in attachments() for line in await kind.elsewhere(lab, attached.get(kind.key, ()), asked)]
+    return [
+        line
+        for kind in attachments()
+        for line in await kind.elsewhere(lab, attached.get(kind.key, ()), asked)
+    ]

@@ -1,4 +1,6 @@
-"""The effect of a change on the running job: it keeps its rings, turns to others, or restarts; and whether it pauses. Pure."""
+"""The effect of a change on the running job: it keeps its rings, turns to others, or restarts; and
+whether it pauses. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ DERIVED = ("training", "aside")
 FIELD = {"version": "the declaration or the files of job.program"}
 """What a field is called where no key of the plan file has its name."""
 LEAST_DARK_S = 0.1
-"""Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
+"""Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by
+themselves within 20 to 60 ms.
+"""
 
 Live = Literal["require", "prefer", "never"]
 LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
@@ -32,8 +36,8 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """kind: `none`, no job runs; `keep`, it stays as it is; `ring_change`, to other rings; `restart`, because of `why` (empty:
-    asked).
+    """kind: `none`, no job runs; `keep`, it stays as it is; `ring_change`, to other rings;
+    `restart`, because of `why` (empty: asked).
     """
 
     kind: Literal["none", "keep", "rings", "restart"]
@@ -43,7 +47,8 @@ class JobDecision:
 def differing(running: Job, job: Job) -> list[str]:
     """The fields that differ between the running job and `job`, in the words of the plan file.
 
-    A program that does not send along the rings is the same on any others: its connections keep their addresses.
+    A program that does not send along the rings is the same on any others: its connections keep
+    their addresses.
     """
     found = list[str]()
     ignored = DERIVED if job.uses_rings else (*DERIVED, *CHANGES_RINGS)
@@ -54,17 +59,22 @@ def differing(running: Job, job: Job) -> list[str]:
         if name == "attached":
             found += [kind.key for kind in planned() if was.get(kind.key) != value.get(kind.key)]
         elif name in ("args", "env"):
-            found += [f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)]
+            found += [
+                f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)
+            ]
         else:
             found.append(name)
     return found
 
 
-def decide_job(record: JobRecord | None, job: Job | None, live: str, *, restart: bool = False) -> JobDecision:
-    """What becomes of the running job `record` if the plan wants `job` (None: no job, or not to be launched).
+def decide_job(
+    record: JobRecord | None, job: Job | None, live: str, *, restart: bool = False
+) -> JobDecision:
+    """What becomes of the running job `record` if the plan wants `job` (None: no job, or not to be
+    launched).
 
-    live: as `TransitionPolicy`. restart: whatever it is, as the operator asks. A job whose latest turn has an unknown result turns
-    again, which changes nothing if it had turned.
+    live: as `TransitionPolicy`. restart: whatever it is, as the operator asks. A job whose latest
+    turn has an unknown result turns again, which changes nothing if it had turned.
     """
     if record is None:
         return JobDecision("none")
@@ -79,27 +89,35 @@ def decide_job(record: JobRecord | None, job: Job | None, live: str, *, restart:
         some = ", ".join(places.get(field, f"job.{field}") for field in forced[:4]) + (
             f" and {len(forced) - 4} more" if len(forced) > 4 else ""
         )
-        return JobDecision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
+        return JobDecision(
+            "restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's"
+        )
     if not set(found) & set(CHANGES_RINGS) and not record.spec.changing:
         return JobDecision("keep")
     if backend == "nccl":
-        return JobDecision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
+        return JobDecision(
+            "restart", "job.backend is nccl, whose rings are fixed at the start of the job"
+        )
     if live == "never":
         return JobDecision("restart", "")
     return JobDecision("rings")
 
 
 def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:
-    """Whether the job pauses while circuits are dark for `dark_s` (s). cut_off: ring neighbours have no path meanwhile."""
+    """Whether the job pauses while circuits are dark for `dark_s` (s). cut_off: ring neighbours
+    have no path meanwhile.
+    """
     if policy.hold == "never" or not dark_s:
         return False
     return policy.hold == "always" or nccl or (cut_off and dark_s >= LEAST_DARK_S)
 
 
 def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool:
-    """Whether two hosts that the running job sends between have no path over the circuits that stay lit.
+    """Whether two hosts that the running job sends between have no path over the circuits that stay
+    lit.
 
-    drained: traffic moves to the paths that stay; if not, a pair is cut off by any circuit that goes dark.
+    drained: traffic moves to the paths that stay; if not, a pair is cut off by any circuit that
+    goes dark.
     """
     if not goal.broken_links:
         return False

@@ -1,4 +1,6 @@
-"""What hosts keep of a job comes to its run's folder and journal: each piece once, however many commands look at the job."""
+"""What hosts keep of a job comes to its run's folder and journal: each piece once, however many
+commands look at the job.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ REPLACED = "\ufffd"
 
 @dataclass
 class CollectionMark:
-    """How far a run's journal has what hosts keep: after which number or byte of each rank, and when it was fetched (wall s).
+    """How far a run's journal has what hosts keep: after which number or byte of each rank, and
+    when it was fetched (wall s).
 
-    ahead: how much each host's wall clock is ahead of the local one (ns), compared at `clocks_at` (wall s).
+    ahead: how much each host's wall clock is ahead of the local one (ns), compared at `clocks_at`
+    (wall s).
     """
 
     at: float = 0.0
@@ -36,7 +40,9 @@ class CollectionMark:
         """The note that this text is; of anything else a new one."""
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             found = json.loads(text)
-            after, ahead = ({str(k): int(v) for k, v in found[name].items()} for name in ("after", "ahead"))
+            after, ahead = (
+                {str(k): int(v) for k, v in found[name].items()} for name in ("after", "ahead")
+            )
             return cls(float(found["at"]), float(found["clocks_at"]), after, ahead)
         return cls()
 
@@ -47,7 +53,9 @@ class CollectionMark:
 
 @contextmanager
 def collection_mark(path: Path) -> Iterator[CollectionMark | None]:
-    """The note in this file, as the body changes it; None: another command has it, which may be stopped, so nobody waits for it."""
+    """The note in this file, as the body changes it; None: another command has it, which may be
+    stopped, so nobody waits for it.
+    """
     with path.open("a+", encoding="utf-8") as file:
         path.chmod(0o600)
         if not try_lock(file):
@@ -63,9 +71,14 @@ def collection_mark(path: Path) -> Iterator[CollectionMark | None]:
 
 
 async def ahead_ns(session: Session, hosts: Collection[HostName]) -> dict[HostName, int]:
-    """The wall clock of each host minus the local one (ns); 0 if the difference is within the measurement error."""
+    """The wall clock of each host minus the local one (ns); 0 if the difference is within the
+    measurement error.
+    """
     clocks = await session.hosts.measure.clocks(hosts)
-    return {host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for host, c in clocks.items()}
+    return {
+        host: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0
+        for host, c in clocks.items()
+    }
 
 
 async def collect_lines(
@@ -75,10 +88,11 @@ async def collect_lines(
     tail: Callable[[int], Awaitable[Tail]],
     take: Callable[[list[bytes], int], None],
 ) -> Tail:
-    """Append to `local` the whole lines that a file on the host has beyond it; return the last piece.
+    """Append to `local` the whole lines that a file on the host has beyond it; return the last
+    piece.
 
-    tail: asks for the piece from a byte on. take: gets the lines that no other command took, and how much the host's wall clock is
-    ahead (ns). Raises: as `tail`; what came before is kept.
+    tail: asks for the piece from a byte on. take: gets the lines that no other command took, and
+    how much the host's wall clock is ahead (ns). Raises: as `tail`; what came before is kept.
     """
     local.touch(mode=0o600)
     while True:
@@ -93,11 +107,15 @@ async def collect_lines(
 
 
 def whole_lines(piece: Tail, offset: int) -> bytes:
-    """The whole lines of a piece from `offset` on, in as many bytes as they had: by the size of the copy the next piece is found.
+    """The whole lines of a piece from `offset` on, in as many bytes as they had: by the size of the
+    copy the next piece is found.
 
-    A line too long for one piece is taken as it comes, for what follows it. Bytes that are no text arrived as REPLACED.
+    A line too long for one piece is taken as it comes, for what follows it. Bytes that are no text
+    arrived as REPLACED.
     """
-    text = piece.text[: piece.text.rfind("\n") + 1] or (piece.text if piece.offset < piece.size else "")
+    text = piece.text[: piece.text.rfind("\n") + 1] or (
+        piece.text if piece.offset < piece.size else ""
+    )
     if REPLACED not in text:
         return text.encode()
     made = text.replace(REPLACED, "?").encode()
@@ -106,7 +124,9 @@ def whole_lines(piece: Tail, offset: int) -> bytes:
 
 
 def append(file: Path, offset: int, piece: bytes) -> bool:
-    """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile, or does now."""
+    """Append `piece` if the end is still at `offset`; false if another command fetched the same
+    lines meanwhile, or does now.
+    """
     with file.open("ab") as end:
         if not try_lock(end):
             return False

@@ -30,10 +30,14 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(latest), 2) if latest else None
 
 
-async def collect_iterations(session: Session, name: str, record: JobRecord, run_dir: Path) -> Sound:
-    """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations.
+async def collect_iterations(
+    session: Session, name: str, record: JobRecord, run_dir: Path
+) -> Sound:
+    """Append what rank 0 wrote since last time to the run's directory and journal; return all of
+    the job's iterations.
 
-    Where the file cannot be read, as the job made something else of it, those that came home before.
+    Where the file cannot be read, as the job made something else of it, those that came home
+    before.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
@@ -47,7 +51,11 @@ async def collect_iterations(session: Session, name: str, record: JobRecord, run
 
     try:
         await follow.collect_lines(
-            session, host_of_rank(first), local, lambda at: session.hosts.jobs.tail(name, first, "iterations.jsonl", at), take
+            session,
+            host_of_rank(first),
+            local,
+            lambda at: session.hosts.jobs.tail(name, first, "iterations.jsonl", at),
+            take,
         )
     except Refused as error:
         refused = str(error)
@@ -62,15 +70,23 @@ RING_CHANGES_BYTES = 65536
 
 
 async def rings_changed_at(session: Session, name: str, first: RankName, move: int) -> int | None:
-    """When rank 0 changed over to the rings of `move` (wall time of its host, ns); None where it did not write that down."""
+    """When rank 0 changed over to the rings of `move` (wall time of its host, ns); None where it
+    did not write that down.
+    """
     piece = await session.hosts.jobs.tail(name, first, "ring_changes.jsonl", -RING_CHANGES_BYTES)
     found = [r for r in sound(piece.text.splitlines(), ("move", "t_wall_ns")) if r["move"] == move]
     return int(found[-1]["t_wall_ns"]) if found else None
 
 
 def last_before(records: Iterable[Mapping[str, Any]], t_wall_ns: int) -> int:
-    """The last iteration that had ended at that time (ns, of the clock of the records); 0 if none had."""
-    ended = (int(r["iter"]) for r in records if int(r["t_wall_ns"]) + int(float(r["iter_ms"]) * 1e6) <= t_wall_ns)
+    """The last iteration that had ended at that time (ns, of the clock of the records); 0 if none
+    had.
+    """
+    ended = (
+        int(r["iter"])
+        for r in records
+        if int(r["t_wall_ns"]) + int(float(r["iter_ms"]) * 1e6) <= t_wall_ns
+    )
     return max(ended, default=0)
 
 
@@ -81,9 +97,11 @@ async def ahead_ns_of(session: Session, rank: RankName) -> int:
 
 
 def whole_bytes(wanted: Job, r: Mapping[str, Any]) -> int | None:
-    """What a rank would send over a ring for this record's sums, whole and in each iteration since the one before (`sync_every`).
+    """What a rank would send over a ring for this record's sums, whole and in each iteration since
+    the one before (`sync_every`).
 
-    None where nothing was summed, or the bytes on the wire are not counted, as of programs of the lab's owner.
+    None where nothing was summed, or the bytes on the wire are not counted, as of programs of the
+    lab's owner.
     """
     if not r.get("bytes") or r.get("wire_bytes") is None or wanted.program:
         return None
@@ -99,13 +117,21 @@ def loss_bound(wanted: Job) -> float:
 
 def sent(wanted: Job, records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     """What the latest exchanges sent, as `JobStatus.sent`; None where it is not known."""
-    found = list(islice(((r, whole) for r in reversed(records[1:]) if (whole := whole_bytes(wanted, r))), LATEST))
+    found = list(
+        islice(
+            ((r, whole) for r in reversed(records[1:]) if (whole := whole_bytes(wanted, r))), LATEST
+        )
+    )
     if not found:
         return None
     wire = sum(float(r["wire_bytes"]) for r, _ in found)
     reply = {"wire_bytes": wire, "whole_bytes": float(sum(whole for _, whole in found))}
     if lost := [float(r["lost_share"]) for r, _ in found if "lost_share" in r]:
-        reply |= {"lost_share": statistics.mean(lost), "lost_most": max(lost), "loss_bound": loss_bound(wanted)}
+        reply |= {
+            "lost_share": statistics.mean(lost),
+            "lost_most": max(lost),
+            "loss_bound": loss_bound(wanted),
+        }
         reply["resent_bytes"] = sum(float(r.get("resent_bytes", 0)) for r, _ in found)
     return reply
 
@@ -115,13 +141,21 @@ def saves(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     found = [r for r in records if "save_ms" in r][-LATEST:]
     if not found:
         return None
-    every = (found[-1]["iter"] - found[0]["iter"]) / (len(found) - 1) if len(found) > 1 else found[0]["iter"]
+    every = (
+        (found[-1]["iter"] - found[0]["iter"]) / (len(found) - 1)
+        if len(found) > 1
+        else found[0]["iter"]
+    )
     each_ms = statistics.median(float(r["save_ms"]) for r in found)
     return {"each_ms": each_ms, "every": every, "iteration_ms": each_ms / max(1.0, every)}
 
 
-def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
-    """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus the local one."""
+def iteration_point(
+    journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int
+) -> None:
+    """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns:
+    its clock minus the local one.
+    """
     wanted = record.spec.wanted
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
     at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
@@ -141,7 +175,12 @@ def iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], a
         at,
     )
     if "requests" in r:
-        journal.point("requests", {"job": record.name}, {"iter": r["iter"], **{name: r.get(name) for name in OF_REQUESTS}}, at)
+        journal.point(
+            "requests",
+            {"job": record.name},
+            {"iter": r["iter"], **{name: r.get(name) for name in OF_REQUESTS}},
+            at,
+        )
     size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
     if not size or not (algbw or summed):
         return
@@ -171,7 +210,9 @@ def ends_of(records: Iterable[Mapping[str, Any]], ahead_ns: int) -> list[int]:
     return [int(r["t_wall_ns"]) - ahead_ns + int(float(r["iter_ms"]) * 1e6) for r in records]
 
 
-async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int) -> list[int]:
+async def ends_before(
+    session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int
+) -> list[int]:
     """When the iterations of a stopped job ended, as far as they were fetched."""
     if record is None or not (ranks := ranks_of(record, session.lab)):
         return []

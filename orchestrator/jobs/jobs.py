@@ -49,7 +49,9 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
 FIRST_ITERATIONS = 4
-"""`up` reports a job's speed after this many iterations: the first includes the setup and does not count."""
+"""`up` reports a job's speed after this many iterations: the first includes the setup and does not
+count.
+"""
 FIRST_ITERATIONS_S = 120.0
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
@@ -60,7 +62,9 @@ POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one owner on one lab. tenancy: the owner's part of the lab. runs_dir: holds a directory for every run."""
+    """The jobs of one owner on one lab. tenancy: the owner's part of the lab. runs_dir: holds a
+    directory for every run.
+    """
 
     session: Session
     store: Store
@@ -71,12 +75,19 @@ class Jobs:
         return self.runs_dir / record.run
 
     async def heartbeats(self, record: JobRecord) -> Sequence[Heartbeat]:
-        """What every rank says of itself, of the hosts that answer; its iterations since the last time go into the journal."""
+        """What every rank says of itself, of the hosts that answer; its iterations since the last
+        time go into the journal.
+        """
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
-        return await job_heartbeats.collect_heartbeats(self.session, name, record.name, record.run, self._run_dir(record), ranks)
+        return await job_heartbeats.collect_heartbeats(
+            self.session, name, record.name, record.run, self._run_dir(record), ranks
+        )
 
     async def status(
-        self, record: JobRecord, heartbeats: Sequence[Heartbeat] | None = None, asked: dict[object, Any] | None = None
+        self,
+        record: JobRecord,
+        heartbeats: Sequence[Heartbeat] | None = None,
+        asked: dict[object, Any] | None = None,
     ) -> JobStatus:
         """Ask every rank, fetch the new iterations, record an end in the store.
 
@@ -85,31 +96,62 @@ class Jobs:
         name, wanted = record.spec.on_hosts, record.spec.wanted
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.jobs.states(name, ranks)
-        records = await collect_iterations(self.session, name, record, self._run_dir(record)) if ranks else Sound()
-        heartbeats = await self.heartbeats(record) if heartbeats is None and ranks else heartbeats or ()
+        records = (
+            await collect_iterations(self.session, name, record, self._run_dir(record))
+            if ranks
+            else Sound()
+        )
+        heartbeats = (
+            await self.heartbeats(record) if heartbeats is None and ranks else heartbeats or ()
+        )
         state, detail = state_of(record, states, len(records) + records.bad)
         launched = self.store.get(record.run)
         if launched is not None and launching(record, launched):
             since = time.strftime("%H:%M:%S", time.localtime(record.started))
-            state, detail = "starting", f"launching since {since}, by run {record.run} ({launched.verb})"
-        if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
+            state, detail = (
+                "starting",
+                f"launching since {since}, by run {record.run} ({launched.verb})",
+            )
+        # that run samples the ports itself until it ends
+        if ranks and launched is not None and launched.ended is not None:
             ended = state not in ALIVE
-            await job_ports.fetch_samples(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
+            await job_ports.fetch_samples(
+                self.session,
+                name,
+                record.run,
+                self._run_dir(record),
+                ranks,
+                launched.ended,
+                ended=ended,
+            )
         if state == "running" and record.pause is not None:
             state, detail = await paused(self.session, self.store, lab_of(self.tenancy), record)
         elif state == "running":
             detail = record.detail
         if not records and not detail and ranks:
-            detail = await unseen(self.session, self.store, self.tenancy, self.runs_dir, record, state)
-        look = Inspection(self.session, self.store, record, self._run_dir(record), state in ALIVE, {} if asked is None else asked)
+            detail = await unseen(
+                self.session, self.store, self.tenancy, self.runs_dir, record, state
+            )
+        look = Inspection(
+            self.session,
+            self.store,
+            record,
+            self._run_dir(record),
+            state in ALIVE,
+            {} if asked is None else asked,
+        )
         lost = await attachments.tend(look) if record.ended is None else ()
         detail += "".join(f"; {text}" for text in lost) if state == "failed" else ""
         if record.ended is None and state in ("finished", "failed", "stopped"):
             self.store.set_job(record.id, state, detail, ended=True)
             await self._give_back(record.id)
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
-            detail += f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
-        busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
+            detail += (
+                f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
+            )
+        busbw = [
+            r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r
+        ]
         busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
         return JobStatus(
             name=record.name,
@@ -124,12 +166,18 @@ class Jobs:
             busbw_expected_mbps=wanted.predicted.get("busbw_mbps"),
             iteration_expected_ms=wanted.predicted.get("iteration_ms"),
             time_scale=wanted.traffic.time_scale if wanted.traffic is not None else 1.0,
-            exit_codes={i: s.code for i, rank in enumerate(wanted.ranks) if (s := states.get(rank)) and s.code is not None},
+            exit_codes={
+                i: s.code
+                for i, rank in enumerate(wanted.ranks)
+                if (s := states.get(rank)) and s.code is not None
+            },
             detail=detail,
             run=record.run,
             started=record.started,
             busy=statistics.median(busy) if busy else None,
-            late=job_heartbeats.late_text(heartbeats, median_ms(records)) if state == "running" else (),
+            late=job_heartbeats.late_text(heartbeats, median_ms(records))
+            if state == "running"
+            else (),
             resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
             damaged=records[0].get("damaged", 0) if records else 0,
             attached=await attachments.attachment_figures(look),
@@ -140,7 +188,9 @@ class Jobs:
         )
 
     async def running(self) -> JobRecord | None:
-        """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
+        """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as
+        running.
+        """
         record = self.store.latest_job(self.tenancy)
         if record is None or record.ended is not None:
             return None
@@ -163,11 +213,13 @@ class Jobs:
         sample: bool = True,
         left_out: bool = False,
     ) -> JobStatus | None:
-        """Bring the job in line with a plan that is up now. restart: it is launched again even if it is the same.
+        """Bring the job in line with a plan that is up now. restart: it is launched again even if
+        it is the same.
 
-        No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again if it failed or was
-        stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the
-        new one takes its place, from the old one's checkpoints if both are one training, by name and `identity`.
+        No job in the plan: one that runs keeps running. The same job: it keeps running, and is
+        launched again if it failed or was stopped, or if it finished and the lab was `changed`.
+        Another job: the old one is stopped at an iteration boundary and the new one takes its
+        place, from the old one's checkpoints if both are one training, by name and `identity`.
 
         Raises: as `start`; Unreachable - it is unknown whether the old job still runs.
         """
@@ -178,19 +230,24 @@ class Jobs:
             except Unreachable:
                 if record.ended is None:
                     raise
-                # An ended job need not answer: it may have run on hosts that this plan does not touch.
+                # An ended job need not answer: it may have run on hosts that this plan does not
+                # touch.
         runs = old is not None and old.state in ALIVE
         if job is None or not launch:
             return old if runs else None
         same = record is not None and is_same(record, job)
-        stays = not restart and (runs or (old is not None and old.state == "finished" and not changed))
+        stays = not restart and (
+            runs or (old is not None and old.state == "finished" and not changed)
+        )
         if record is not None and old is not None and same and stays:
             return old
         if runs:
             assert record is not None
             with recorder.phase("job", f"stopping {record.name}") as phase:
                 await self.stop(record, "replaced")
-                phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
+                phase.detail = (
+                    f"stopped {record.name} after {old.iterations if old else 0} iterations"
+                )
         ended = "" if record is None else record.state if old is None else old.state
         before = record.spec.wanted if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
@@ -205,10 +262,11 @@ class Jobs:
         *,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
+        """Resume the job that ran before (None: none did) from its checkpoint; stop another one
+        that runs.
 
-        wanted: the job with the rings that it had, None for those of its record; on other rings it is stopped, too.
-        Raises: Missing - its launch data is lost; else as `start`.
+        wanted: the job with the rings that it had, None for those of its record; on other rings it
+        is stopped, too. Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.tenancy)
         if latest is not None and latest.id != number and latest.ended is None:
@@ -248,21 +306,27 @@ class Jobs:
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. restore, resume, left_out: as `Launch`.
-        Raises: NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable - it could not start.
-        Locked - another run has taken the lab, and may have launched one.
+        sample: hosts keep their ports' counters. restore, resume, left_out: as `Launch`. Raises:
+        NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable
+        - it could not start. Locked - another run has taken the lab, and may have launched one.
         """
         what = job.program or job.workload
         latest = self.store.latest_job(self.tenancy)
         await self.stop_left(latest)
         new = new_hosts(job, latest) if resume else []
-        with recorder.phase("launch", f"{what} on {len(job.hosts)} hosts, through Ansible") as phase:
+        with recorder.phase(
+            "launch", f"{what} on {len(job.hosts)} hosts, through Ansible"
+        ) as phase:
             lab, reported = self.session.lab, partial(recorder.progress.update, "launch", 0, 1)
             launch = Launch(self.session, job, run, latest, resume, restore, left_out, reported)
-            spec = dataclasses.replace(spec_of(job, lab, run), given=await attachments.reserve(job, lab, run))
+            spec = dataclasses.replace(
+                spec_of(job, lab, run), given=await attachments.reserve(job, lab, run)
+            )
             number = self.store.add_job(self.tenancy, run, job.name, spec)
             try:
-                spec = await attachments.begin_attachments(launch, spec, partial(self.store.set_job_spec, number))
+                spec = await attachments.begin_attachments(
+                    launch, spec, partial(self.store.set_job_spec, number)
+                )
                 more: dict[str, Any] = {"fresh": new} if new else {}
                 more |= {"extra": attachments.extra(job, spec, lab)} if job.attached else {}
                 await self.session.hosts.jobs.launch(job, run, resume=resume, **more)
@@ -277,7 +341,12 @@ class Jobs:
             self.store.set_job(number, "running")
             if sample:
                 await job_ports.start_port_sampling(self.session, spec.on_hosts, job.ranks)
-            phase.detail = "; ".join((f"{what}, {len(job.ranks)} ranks, {spec.backend}", *attachments.missing_attachments(spec)))
+            phase.detail = "; ".join(
+                (
+                    f"{what}, {len(job.ranks)} ranks, {spec.backend}",
+                    *attachments.missing_attachments(spec),
+                )
+            )
         record = self.store.job(number)  # whoever took the lock may have recorded another since
         assert record is not None
         starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
@@ -285,9 +354,14 @@ class Jobs:
             give_up = time.monotonic() + FIRST_ITERATIONS_S
             while True:
                 status = await self.status(record)
-                if status.iterations >= FIRST_ITERATIONS or status.state not in ALIVE or time.monotonic() > give_up:
+                if (
+                    status.iterations >= FIRST_ITERATIONS
+                    or status.state not in ALIVE
+                    or time.monotonic() > give_up
+                ):
                     break
-                if (status.detail or status.bad_record) and not status.iterations:  # none will show: waiting is no use
+                # none will show: waiting is no use
+                if (status.detail or status.bad_record) and not status.iterations:
                     break
                 text = f"iterations, {status.state}" if (made := status.iterations) else starts
                 recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, text)
@@ -299,9 +373,19 @@ class Jobs:
                     f"job {job.name} failed at its start: {status.detail}\n{text}",
                     hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
                 )
-            resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
-            resumed_ += f"; that of iteration {status.damaged} is damaged, and was passed over" if status.damaged else ""
-            speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
+            resumed_ = (
+                f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
+            )
+            resumed_ += (
+                f"; that of iteration {status.damaged} is damaged, and was passed over"
+                if status.damaged
+                else ""
+            )
+            speed = (
+                f", iteration {status.iteration_ms:.0f} ms"
+                if status.iteration_ms is not None
+                else ""
+            )
             silent = f"; {status.detail.splitlines()[0]}" if status.detail else ""
             phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"
         return status
@@ -309,32 +393,45 @@ class Jobs:
     async def _last_lines(self, name: str, record: JobRecord) -> str:
         """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
-        for rank, state in (await hosts.jobs.states(name, ranks_of(record, self.session.lab))).items():
+        for rank, state in (
+            await hosts.jobs.states(name, ranks_of(record, self.session.lab))
+        ).items():
             if state.code or state.state == "killed":
                 found.append(f"  {rank}: {await last_line(hosts, name, rank) or 'no output'}")
         return "\n".join(found[:3])
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
-        """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
+        """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when
+        killed.
+        """
         record = stopping(self.store, record, why)
-        if (pause := record.pause) is not None:  # ranks write their checkpoints at the end of an iteration
+        # ranks write their checkpoints at the end of an iteration
+        if (pause := record.pause) is not None:
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
-        ended = await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab))
+        ended = await self.session.hosts.jobs.stop(
+            record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab)
+        )
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
-            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
+            raise Refused(
+                f"job {record.name}: {', '.join(still)} did not stop",
+                hint="testbed job stop again, or check the host",
+            )
         await attachments.stop_attachments(self.session, record)
         try:
             status = await self.status(record)
-        except Unreachable:  # stopped through Ansible, or its hosts were started anew: no agent there tells more
+        # stopped through Ansible, or its hosts were started anew: no agent there tells more
+        except Unreachable:
             status = JobStatus(record.name, "stopped", run=record.run, started=record.started)
         self.store.set_job(record.id, "stopped", why, ended=True)
         await self._give_back(record.id)
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
-        """End the latest job because it has ranks on hosts that do not answer, or because of `why`: the others wait in vain.
+        """End the latest job because it has ranks on hosts that do not answer, or because of `why`:
+        the others wait in vain.
 
-        They get no time for a checkpoint, which takes all ranks. Raises: Refused - a rank does not stop even when killed.
+        They get no time for a checkpoint, which takes all ranks. Raises: Refused - a rank does not
+        stop even when killed.
         """
         record = self.store.latest_job(self.tenancy)
         if record is None or not (why or set(lost) & set(hosts_of_job(record, self.session.lab))):
@@ -343,7 +440,9 @@ class Jobs:
         near = [rank for rank in ranks if host_of_rank(rank) not in lost]
         ended = await self.session.hosts.jobs.stop(name, BROKEN_GRACE_S, near) if near else {}
         if still := [rank for rank, s in ended.items() if s.state == "running"]:
-            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="check the host")
+            raise Refused(
+                f"job {record.name}: {', '.join(still)} did not stop", hint="check the host"
+            )
         await attachments.stop_attachments(self.session, record)
         if record.ended is None:
             text = why or f"{', '.join(sorted(lost))} did not answer"
@@ -351,11 +450,14 @@ class Jobs:
             await self._give_back(record.id)
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
-        """The ranks of an ended job that run nevertheless, such as peers of a lost one that their program has not missed yet.
+        """The ranks of an ended job that run nevertheless, such as peers of a lost one that their
+        program has not missed yet.
 
         Raises: Unreachable - a host of the job does not answer.
         """
-        states = await self.session.hosts.jobs.states(record.spec.on_hosts, ranks_of(record, self.session.lab))
+        states = await self.session.hosts.jobs.states(
+            record.spec.on_hosts, ranks_of(record, self.session.lab)
+        )
         return tuple(rank for rank, state in states.items() if state.state == "running")
 
     async def _give_back(self, job: int) -> None:
@@ -364,15 +466,23 @@ class Jobs:
             await attachments.release(record.spec.given)
 
     async def stop_left(self, record: JobRecord | None) -> None:
-        """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that does not answer stays as it is."""
+        """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that
+        does not answer stays as it is.
+        """
         with suppress(TestbedError):
-            if record is not None and record.ended is not None and (left := await self.left(record)):
+            if (
+                record is not None
+                and record.ended is not None
+                and (left := await self.left(record))
+            ):
                 await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, left)
         if record is not None and record.ended is not None:
             await attachments.stop_attachments(self.session, record)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
-        """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""
+        """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not
+        all of its ranks stopped.
+        """
         record = self.store.latest_job(self.tenancy)
         if record is None or record.ended is not None:
             await self.stop_left(record)
@@ -380,13 +490,17 @@ class Jobs:
         with recorder.phase("job", f"stopping {record.name}") as phase:
             try:
                 status = await self.status(record)
-            except Unreachable:  # the ranks on the hosts that answer are stopped; then `stop` names the others
+            # the ranks on the hosts that answer are stopped; then `stop` names the others
+            except Unreachable:
                 pass
             else:
                 if status.state not in ALIVE:
-                    await self.stop_left(self.store.job(record.id))  # this look may be the first to see that a rank is lost
+                    # this look may be the first to see that a rank is lost
+                    await self.stop_left(self.store.job(record.id))
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")
-            phase.detail = f"{record.name} stopped" + (f" after {status.iterations} iterations" if status.iterations else "")
+            phase.detail = f"{record.name} stopped" + (
+                f" after {status.iterations} iterations" if status.iterations else ""
+            )
         return record.name

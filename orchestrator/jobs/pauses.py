@@ -19,9 +19,14 @@ async def paused(session: Session, store: Store, lab: str, record: JobRecord) ->
     """
     pause = record.pause
     assert pause is not None
-    states = await session.hosts.ring_changes.states(record.spec.on_hosts, ranks_of(record, session.lab))
+    states = await session.hosts.ring_changes.states(
+        record.spec.on_hosts, ranks_of(record, session.lab)
+    )
     if any(s.state == "held" and s.move == pause.move for s in states):
-        return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
+        return (
+            "paused",
+            f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume",
+        )
     now = store.job(record.id) or record  # it may have turned meanwhile
     store.set_job_spec(record.id, dataclasses.replace(now.spec, pause=None))
     text = _ended_early(store, lab, pause)
@@ -30,10 +35,19 @@ async def paused(session: Session, store: Store, lab: str, record: JobRecord) ->
 
 
 def _ended_early(store: Store, lab: str, pause: Pause) -> str:
-    """Why a pause ended before its time: hosts end what an older run asked for when a newer one begins; empty if it did not."""
+    """Why a pause ended before its time: hosts end what an older run asked for when a newer one
+    begins; empty if it did not.
+    """
     if time.time() >= pause.until:
         return ""
-    silent = ("sample", "job pause")  # beside slots a pause has their turner's token, older than its own run's
-    later = [run for run in store.history(lab, 0) if run.token > pause.token and run.verb not in silent]
-    by = f"run {later[-1].id} ({later[-1].verb}) took over its hosts" if later else "a rank or a host ended it"
+    # beside slots a pause has their turner's token, older than its own run's
+    silent = ("sample", "job pause")
+    later = [
+        run for run in store.history(lab, 0) if run.token > pause.token and run.verb not in silent
+    ]
+    by = (
+        f"run {later[-1].id} ({later[-1].verb}) took over its hosts"
+        if later
+        else "a rank or a host ended it"
+    )
     return f"its pause until {time.strftime('%H:%M:%S', time.localtime(pause.until))} ended early: {by}"

@@ -1,4 +1,6 @@
-"""Whether a program of the lab's owner shows iterations where its declaration says, and how long one may wait for the first."""
+"""Whether a program of the lab's owner shows iterations where its declaration says, and how long
+one may wait for the first.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Usual:
 
     @property
     def patience_s(self) -> float:
-        """How long (s) to wait for the first iteration: its usual time, and three more iterations."""
+        """How long (s) to wait for the first iteration: its usual time, and three more
+        iterations.
+        """
         return max(self.first_s + ITERATIONS * self.iteration_s, LEAST_S)
 
 
@@ -40,7 +44,8 @@ NEVER_SEEN = Usual(0.0, USUAL_S)
 
 
 def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> Usual:
-    """Of the latest earlier run of the program on this tenancy that made iterations; without one the stated default.
+    """Of the latest earlier run of the program on this tenancy that made iterations; without one
+    the stated default.
 
     before: the number of the job that runs now.
     """
@@ -49,7 +54,11 @@ def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> 
         if record is None or record.lab != key or record.spec.wanted.program != program:
             continue
         try:
-            found = sound((runs_dir / record.run / f"{record.spec.on_hosts}.iterations.jsonl").read_bytes().splitlines())
+            found = sound(
+                (runs_dir / record.run / f"{record.spec.on_hosts}.iterations.jsonl")
+                .read_bytes()
+                .splitlines()
+            )
         except OSError:
             continue
         if found:
@@ -58,8 +67,12 @@ def usual(store: Store, key: str, runs_dir: Path, program: str, before: int) -> 
     return NEVER_SEEN
 
 
-async def unseen(session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, state: str) -> str:
-    """What to say of a program none of whose iterations shows, and that had the time for it or has ended; else empty."""
+async def unseen(
+    session: Session, store: Store, key: str, runs_dir: Path, record: JobRecord, state: str
+) -> str:
+    """What to say of a program none of whose iterations shows, and that had the time for it or has
+    ended; else empty.
+    """
     program = session.lab.programs.get(record.spec.wanted.program)
     if program is None or state not in ("starting", "finished"):
         return ""
@@ -68,7 +81,11 @@ async def unseen(session: Session, store: Store, key: str, runs_dir: Path, recor
         return ""
     text = f"no iteration of {program.name} shows: {program.iterations.shown}"
     if state == "starting":
-        by = "as in its last run" if seen is not NEVER_SEEN else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
+        by = (
+            "as in its last run"
+            if seen is not NEVER_SEEN
+            else f"it never ran here, and {USUAL_S:g} s an iteration are assumed"
+        )
         text += f" in {for_s:.0f} s (expected within {seen.patience_s:.0f} s, {by})"
     ranks = ranks_of(record, session.lab)
     line = await last_line(session.hosts, record.spec.on_hosts, ranks[0]) if ranks else ""

@@ -1,4 +1,6 @@
-"""The records that a job writes, taken only where they are sound: they are foreign input, whoever wrote its program."""
+"""The records that a job writes, taken only where they are sound: they are foreign input, whoever
+wrote its program.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,32 @@ LONGEST_MS = 1e9
 LATEST_NS = 1 << 62
 """The year 2116; clocks' offsets may be added, and 64 bits still hold it."""
 WHOLE: Mapping[str, int] = {
-    **dict.fromkeys(("iter", "move", "steps", "damaged", "bytes", "wire_bytes", "resent_bytes"), HIGHEST),
+    **dict.fromkeys(
+        ("iter", "move", "steps", "damaged", "bytes", "wire_bytes", "resent_bytes"), HIGHEST
+    ),
     **dict.fromkeys(("requests", "hits", "asked_bytes"), HIGHEST),
     **dict.fromkeys(("equal", "fetched", "missing", "lost", "checkpoint"), HIGHEST),
     "t_wall_ns": LATEST_NS,
 }
-"""The fields that are whole numbers from 0 on, and the highest of each. Many languages write 3 as 3.0, which is taken for 3."""
+"""The fields that are whole numbers from 0 on, and the highest of each. Many languages write 3 as
+3.0, which is taken for 3.
+"""
 ITERATION = ("iter", "iter_ms", "t_wall_ns")
 
 
 class Sound(list[dict[str, Any]]):
-    """Sound records, oldest first. bad: how many lines are none; why: what is wrong with the latest of these."""
+    """Sound records, oldest first. bad: how many lines are none; why: what is wrong with the latest
+    of these.
+    """
 
     bad = 0
     why = ""
 
 
 def sound(lines: Iterable[str | bytes], needed: Collection[str] = ITERATION) -> Sound:
-    """The records among these lines, with their numbers; a number that is not usable is left out of its record."""
+    """The records among these lines, with their numbers; a number that is not usable is left out of
+    its record.
+    """
     found = Sound()
     for line in lines:
         try:
@@ -50,7 +60,11 @@ def _record(line: str | bytes, needed: Collection[str]) -> dict[str, Any]:
         raise ValueError("not a line of JSON") from None
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
-    kept = {name: number for name, value in record.items() if (number := _number(name, value)) is not None}
+    kept = {
+        name: number
+        for name, value in record.items()
+        if (number := _number(name, value)) is not None
+    }
     for name in needed:
         if name not in kept or kept[name] < 0 or (name == "iter_ms" and kept[name] > LONGEST_MS):
             text = json.dumps(record[name])[:40] if name in record else "missing"

@@ -31,7 +31,9 @@ def workload_name(job: Job) -> str:
 
 
 def counts_collectives(record: JobRecord) -> bool:
-    """Whether the boundaries of the job's moves count collectives, as those of the owner's programs do, and not iterations."""
+    """Whether the boundaries of the job's moves count collectives, as those of the owner's programs
+    do, and not iterations.
+    """
     return bool(record.spec.wanted.program)
 
 
@@ -51,12 +53,21 @@ def hosts_of_job(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
 
 
 def launching(record: JobRecord, run: RunRecord | None) -> bool:
-    """Whether a job is being launched at this moment, by `run`, that of its record: not all of its ranks are there yet."""
-    return record.ended is None and record.state == "starting" and run is not None and run.status == "running"
+    """Whether a job is being launched at this moment, by `run`, that of its record: not all of its
+    ranks are there yet.
+    """
+    return (
+        record.ended is None
+        and record.state == "starting"
+        and run is not None
+        and run.status == "running"
+    )
 
 
 def new_hosts(job: Job, latest: JobRecord | None) -> list[HostName]:
-    """The hosts that this training did not run on the last time; what they kept of an earlier one is of no use to it."""
+    """The hosts that this training did not run on the last time; what they kept of an earlier one
+    is of no use to it.
+    """
     before = latest.spec.wanted if latest is not None else None
     if before is None or (before.name, identity(before)) != (job.name, identity(job)):
         return []
@@ -73,18 +84,25 @@ def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
 
 
 def launched(record: JobRecord, lab: Lab, wanted: Job | None = None) -> Job:
-    """The job as it was launched, of a program its present version. wanted: with the rings that it had then.
+    """The job as it was launched, of a program its present version. wanted: with the rings that it
+    had then.
 
     Raises: Missing - a host of its ranks is not in the inventory any more.
     """
     job = wanted if wanted is not None else record.spec.wanted
     if removed := [host for host in job.hosts if host not in lab.hosts]:
-        raise Missing(f"job {record.name} ran on {', '.join(removed)}, not in the inventory any more", hint="testbed job launch")
+        raise Missing(
+            f"job {record.name} ran on {', '.join(removed)}, not in the inventory any more",
+            hint="testbed job launch",
+        )
     program = lab.programs.get(job.program) if job.program else None
-    return replace(job, version=program.version) if program is not None else job  # what is launched now is the present one
+    # what is launched now is the present one
+    return replace(job, version=program.version) if program is not None else job
 
 
-def state_of(record: JobRecord, states: Mapping[RankName, JobState], iterations: int) -> tuple[str, str]:
+def state_of(
+    record: JobRecord, states: Mapping[RankName, JobState], iterations: int
+) -> tuple[str, str]:
     """The job's state and what to say of it, by how its ranks are. iterations: how many it made."""
     bad = [
         f"{rank}: {'exit ' + str(s.code) if s.code else s.state}"
@@ -101,7 +119,9 @@ def state_of(record: JobRecord, states: Mapping[RankName, JobState], iterations:
 
 
 def stopping(store: Store, record: JobRecord, why: str) -> JobRecord:
-    """Note that the ranks of a job are about to be asked to stop: who asks may die before it can record that they have."""
+    """Note that the ranks of a job are about to be asked to stop: who asks may die before it can
+    record that they have.
+    """
     now = store.job(record.id) or record
     store.set_job_spec(record.id, replace(now.spec, stopping=why))
     return store.job(record.id) or record

@@ -1,4 +1,6 @@
-"""What a plan says of the attachments of its job (`orchestrator/extensions.py`), one kind a class. Pure."""
+"""What a plan says of the attachments of its job (`orchestrator/extensions.py`), one kind a class.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a plan has around an attachment. edge, job: of the job, as written and as read so far; None: there is none, or an error.
+    """What a plan has around an attachment. edge, job: of the job, as written and as read so far;
+    None: there is none, or an error.
 
-    plan: as written, None where that has an error. always: the links outside of slots. wanted: all links.
+    plan: as written, None where that has an error. always: the links outside of slots. wanted: all
+    links.
 
-    links: has the lab, and the problems, to which what is wrong is added. notes: of what works, but is of no use.
+    links: has the lab, and the problems, to which what is wrong is added. notes: of what works, but
+    is of no use.
     """
 
     edge: JobEdge | None
@@ -39,12 +44,16 @@ class Site:
 
 
 class Planned(ABC, Generic[V]):
-    """One kind of attachment in a plan; `V`: what is read of it, a frozen dataclass or a tuple of them."""
+    """One kind of attachment in a plan; `V`: what is read of it, a frozen dataclass or a tuple of
+    them.
+    """
 
     key: ClassVar[str]
     """Its name in `Job.attached`, and that of its section in the plan's `job`."""
     section: ClassVar[Any] = None
-    """What its section in `job` has to be, for pydantic; None: what it reads stands elsewhere in the plan."""
+    """What its section in `job` has to be, for pydantic; None: what it reads stands elsewhere in
+    the plan.
+    """
     outside: ClassVar[Mapping[str, Any]] = {}
     """Its sections outside of `job`, by their keys in the plan: what they have to be."""
     place: ClassVar[str] = ""
@@ -76,7 +85,9 @@ class Planned(ABC, Generic[V]):
         return ()
 
     def renamed(self, section: Any, name: Callable[[str], str]) -> Any:
-        """Its section of a plan file with other hosts. name: what a host, or a host port, becomes."""
+        """Its section of a plan file with other hosts. name: what a host, or a host port,
+        becomes.
+        """
         return section
 
     def without(self, section: Any, host: HostName) -> Any:
@@ -84,7 +95,9 @@ class Planned(ABC, Generic[V]):
         return section
 
     def placed(self, value: V, plan: Plan, links: Sequence[Link]) -> None:
-        """Look at the links with their ports, which may have been chosen only now. Raises: Infeasible - it cannot work on them."""
+        """Look at the links with their ports, which may have been chosen only now. Raises:
+        Infeasible - it cannot work on them.
+        """
 
     def by_hand(self, value: V, job: Job) -> None:
         """Raises: Infeasible - a job that has it cannot be started by anybody else."""
@@ -108,22 +121,37 @@ def read_attached(at: Site) -> Mapping[str, Any]:
 
 def attachments_of(job: Job | None) -> list[tuple[Planned[Any], Any]]:
     """Those that a job has, each with its kind."""
-    return [(kind, job.attached[kind.key]) for kind in planned() if job is not None and kind.key in job.attached]
+    return [
+        (kind, job.attached[kind.key])
+        for kind in planned()
+        if job is not None and kind.key in job.attached
+    ]
 
 
 def attachment_hosts(job: Job) -> tuple[HostName, ...]:
     """The hosts that its attachments need beside those of its ranks."""
-    return tuple(dict.fromkeys(host for kind, value in attachments_of(job) for host in kind.hosts(value) if host not in job.hosts))
+    return tuple(
+        dict.fromkeys(
+            host
+            for kind, value in attachments_of(job)
+            for host in kind.hosts(value)
+            if host not in job.hosts
+        )
+    )
 
 
 def check_placed(plan: Plan, links: Sequence[Link]) -> None:
-    """links: those of the plan, with their ports. Raises: Infeasible - an attachment cannot work on them."""
+    """links: those of the plan, with their ports. Raises: Infeasible - an attachment cannot work on
+    them.
+    """
     for kind, value in attachments_of(plan.job):
         kind.placed(value, plan, links)
 
 
 def rewrite_attachments(job: dict[str, Any], change: Callable[[Planned[Any], Any], Any]) -> None:
-    """Replace the sections of attachments in the `job` of a plan file; those of which nothing is left go."""
+    """Replace the sections of attachments in the `job` of a plan file; those of which nothing is
+    left go.
+    """
     for kind in planned():
         if kind.section is not None and job.get(kind.key) is not None:
             changed = change(kind, job.pop(kind.key))

@@ -1,4 +1,6 @@
-"""`--avoid`: ports, fibres, trunks and devices that a plan must not use, and the spare ports its links move to. Pure."""
+"""`--avoid`: ports, fibres, trunks and devices that a plan must not use, and the spare ports its
+links move to. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def avoiding(plan: Plan, tokens: Sequence[str], lab: Lab) -> Plan:
 
 
 def read_avoid(tokens: Sequence[str], lab: Lab) -> Avoid:
-    """What the operator wants to avoid: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device.
+    """What the operator wants to avoid: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a
+    trunk or a device.
 
     Raises: Usage - listing all names that are not in the lab.
     """
@@ -34,7 +37,10 @@ def read_avoid(tokens: Sequence[str], lab: Lab) -> Avoid:
         if not _named(word, lab, ports, trunks):
             problems.append(f"--avoid {word}: {_unknown(word, lab)}")
     if problems:
-        raise Usage("\n".join(problems), hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device")
+        raise Usage(
+            "\n".join(problems),
+            hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device",
+        )
     usual = tuple(str(host_port(word, lab) or word) for word in tokens)
     return Avoid(usual, frozenset(ports), frozenset(trunks))
 
@@ -47,8 +53,14 @@ def _named(word: str, lab: Lab, ports: set[HostPort], trunks: set[str]) -> bool:
         return True
     device, _, label = word.partition(":")
     at = Port(device, label)
-    existing = {p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)}
-    named_trunks = {t.name for t in lab.trunks if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)}
+    existing = {
+        p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)
+    }
+    named_trunks = {
+        t.name
+        for t in lab.trunks
+        if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)
+    }
     ports |= existing
     trunks |= named_trunks
     return bool(existing or named_trunks)
@@ -59,27 +71,39 @@ def _unknown(word: str, lab: Lab) -> str:
     if host in lab.hosts:
         if not colon:
             return f"{host} is a host; take it out of the plan"
-        return (
-            f"no fibre is attached to {host}:{label} (there are {', '.join(f'p{p.number}' for p in lab.fibres if p.host == host)})"
-        )
+        return f"no fibre is attached to {host}:{label} (there are {', '.join(f'p{p.number}' for p in lab.fibres if p.host == host)})"
     if host in lab.devices:
         return no_fibre(word, lab) if colon else f"no fibre of the inventory ends at {word}"
-    known = [*map(str, lab.fibres), *(f.name for f in lab.fibres.values()), *(t.name for t in lab.trunks), *lab.devices]
+    known = [
+        *map(str, lab.fibres),
+        *(f.name for f in lab.fibres.values()),
+        *(t.name for t in lab.trunks),
+        *lab.devices,
+    ]
     return f"nothing in the lab has that name ({summary(lab.devices, 'device')}){did_you_mean(word, known)}"
 
 
 def lab_without_trunks(lab: Lab, avoid: Avoid) -> Lab:
     """The lab without the trunks to avoid."""
-    return replace(lab, trunks=tuple(t for t in lab.trunks if t.name not in avoid.trunks)) if avoid.trunks else lab
+    return (
+        replace(lab, trunks=tuple(t for t in lab.trunks if t.name not in avoid.trunks))
+        if avoid.trunks
+        else lab
+    )
 
 
 def choose_ports(
-    wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], foreign: Collection[HostPort], avoid: Avoid
+    wanted: Iterable[WantedLink],
+    lab: Lab,
+    live: Collection[Link],
+    foreign: Collection[HostPort],
+    avoid: Avoid,
 ) -> tuple[Link, ...]:
     """The links with their ports, as `ports.assign_ports`, without the ports to avoid.
 
-    A link that names one moves to a spare port of the same host; its other end moves too if there is no other solution.
-    Raises: Infeasible - naming what is in the way and the nearest alternative.
+    A link that names one moves to a spare port of the same host; its other end moves too if there
+    is no other solution. Raises: Infeasible - naming what is in the way and the nearest
+    alternative.
     """
     wanted = tuple(wanted)
     if not avoid.ports:
@@ -97,21 +121,38 @@ def choose_ports(
     raise Infeasible("\n".join(lines), hint=_nearest(wanted, hit, lab, live, taken))
 
 
-def _freed(wanted: Sequence[WantedLink], which: Collection[int], ports: Collection[HostPort] | None) -> list[WantedLink]:
+def _freed(
+    wanted: Sequence[WantedLink], which: Collection[int], ports: Collection[HostPort] | None
+) -> list[WantedLink]:
     """The links with some named ends left open: those at `ports`, or (None) both ends of each."""
 
     def open_(end: LinkEnd) -> LinkEnd:
         return host_of(end) if ports is None or end in ports else end
 
-    return [replace(link, a=open_(link.a), b=open_(link.b)) if index in which else link for index, link in enumerate(wanted)]
+    return [
+        replace(link, a=open_(link.a), b=open_(link.b)) if index in which else link
+        for index, link in enumerate(wanted)
+    ]
 
 
-def _blocking(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken: Collection[HostPort], avoid: Avoid) -> str:
+def _blocking(
+    link: WantedLink,
+    wanted: Sequence[WantedLink],
+    lab: Lab,
+    taken: Collection[HostPort],
+    avoid: Avoid,
+) -> str:
     """Why a link cannot move: what each other port of its host is used for."""
     ends = [end for end in (link.a, link.b) if isinstance(end, HostPort)]
     named = next(end for end in ends if end in avoid.ports)
     peer = host_of(link.b if link.a == named else link.a)
-    used = {end: other for other in wanted if other is not link for end in (other.a, other.b) if isinstance(end, HostPort)}
+    used = {
+        end: other
+        for other in wanted
+        if other is not link
+        for end in (other.a, other.b)
+        if isinstance(end, HostPort)
+    }
 
     def free(host: HostName) -> Iterator[HostPort]:
         return (p for p in lab.fibres if p.host == host and p not in used and p not in taken)
@@ -133,22 +174,37 @@ def _blocking(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken: C
 
 
 def _nearest(
-    wanted: Sequence[WantedLink], hit: Sequence[int], lab: Lab, live: Collection[Link], taken: Collection[HostPort]
+    wanted: Sequence[WantedLink],
+    hit: Sequence[int],
+    lab: Lab,
+    live: Collection[Link],
+    taken: Collection[HostPort],
 ) -> str:
-    """The smallest further change that would suffice: another link that moves too, or one that is removed."""
+    """The smallest further change that would suffice: another link that moves too, or one that is
+    removed.
+    """
     hosts = {host for index in hit for host in wanted[index].hosts}
-    near = [index for index, link in enumerate(wanted) if index not in hit and hosts & set(link.hosts)]
+    near = [
+        index for index, link in enumerate(wanted) if index not in hit and hosts & set(link.hosts)
+    ]
     for index in near:
         if _fits(_freed(wanted, [*hit, index], None), lab, live, taken):
             return f"it would fit if {wanted[index]} moved too: leave its ports out of the plan (its hosts alone)"
     for index in near:
-        if _fits([link for at, link in enumerate(_freed(wanted, hit, None)) if at != index], lab, live, taken):
+        if _fits(
+            [link for at, link in enumerate(_freed(wanted, hit, None)) if at != index],
+            lab,
+            live,
+            taken,
+        ):
             return f"it would fit without {wanted[index]}: take that link out of the plan"
     lost = ", ".join(str(wanted[index]) for index in hit)
     return f"take {lost} out of the plan; meanwhile its traffic is rerouted by: testbed service start guard"
 
 
-def _fits(wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], taken: Collection[HostPort]) -> bool:
+def _fits(
+    wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], taken: Collection[HostPort]
+) -> bool:
     try:
         assign_ports(wanted, lab, live, taken)
     except Infeasible:

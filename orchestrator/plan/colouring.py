@@ -1,11 +1,14 @@
-"""Assigns a device (colour) to each link so that no host needs more ports at a device than it has there: search and repair.
+"""Assigns a device (colour) to each link so that no host needs more ports at a device than it has
+there: search and repair.
 
-`Search` is exact: depth first, always at the link with the fewest devices left. `repair` is fast on large, tight plans, where the
-search thrashes: it colours what it can, swaps colours along alternating trails (Kempe chains) and recolours what is left.
+`Search` is exact: depth first, always at the link with the fewest devices left. `repair` is fast on
+large, tight plans, where the search thrashes: it colours what it can, swaps colours along
+alternating trails (Kempe chains) and recolours what is left.
 
-The same as an integer program (scipy's `milp`, HiGHS) was measured and rejected: on random plans of 64 to 128 hosts most were
-solved in 0.02 to 0.07 s, but one took 10 s, and keeping live links as the objective 5 to 19 s; the code here took 0.05 to 2 s.
-Importing scipy.optimize alone takes 0.6 s, more than a plan of 12 hosts (0.01 s).
+The same as an integer program (scipy's `milp`, HiGHS) was measured and rejected: on random plans of
+64 to 128 hosts most were solved in 0.02 to 0.07 s, but one took 10 s, and keeping live links as the
+objective 5 to 19 s; the code here took 0.05 to 2 s. Importing scipy.optimize alone takes 0.6 s,
+more than a plan of 12 hosts (0.01 s).
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from optics import DeviceName, HostName, HostPort, LinkKind
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.dice import Dice
 
-REPAIR_STEPS = 200  # moves per link before `repair` gives up; a random 4-regular graph of 128 hosts takes about 2
+# moves per link before `repair` gives up; a random 4-regular graph of 128 hosts takes about 2
+REPAIR_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One link still to be coloured. `roles`: what it needs at each end, `duplex`, `tx` or `rx`; "" where its port is named."""
+    """One link still to be coloured. `roles`: what it needs at each end, `duplex`, `tx` or `rx`; ""
+    where its port is named.
+    """
 
     index: int
     a: HostName
@@ -34,12 +40,19 @@ class Need:
 
 
 class Room:
-    """Free transmitters and receivers of each host at each device. A duplex link needs both of one port.
+    """Free transmitters and receivers of each host at each device. A duplex link needs both of one
+    port.
 
-    plane: for each device the first of those that count as one with it; without it each device counts separately.
+    plane: for each device the first of those that count as one with it; without it each device
+    counts separately.
     """
 
-    def __init__(self, lab: Lab, avoid: Collection[HostPort] = (), plane: Mapping[DeviceName, DeviceName] | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        avoid: Collection[HostPort] = (),
+        plane: Mapping[DeviceName, DeviceName] | None = None,
+    ) -> None:
         self.whole: dict[tuple[HostName, DeviceName], list[int]] = {}
         self.half: dict[tuple[HostName, DeviceName, str], list[int]] = {}
         self.taken: Counter[tuple[HostName, DeviceName, str]] = Counter()
@@ -68,11 +81,17 @@ class Room:
     def _needed(self, host: HostName, device: DeviceName, role: str = "") -> int:
         """Whole ports needed for what is taken and one more `role`.
 
-        Simplex ends that do not fit on half-used ports share whole ports, a transmitter with a receiver.
+        Simplex ends that do not fit on half-used ports share whole ports, a transmitter with a
+        receiver.
         """
         taken = self.taken
         lone = [
-            max(0, taken[host, device, side] + (role == side) - len(self.half.get((host, device, side), ())))
+            max(
+                0,
+                taken[host, device, side]
+                + (role == side)
+                - len(self.half.get((host, device, side), ())),
+            )
             for side in ("tx", "rx")
         ]
         return taken[host, device, "duplex"] + (role == "duplex") + max(lone)
@@ -83,9 +102,18 @@ class Room:
 
 
 class Search:
-    """Depth-first search, always at the link with the fewest devices left; unused devices with equal free ports count as one."""
+    """Depth-first search, always at the link with the fewest devices left; unused devices with
+    equal free ports count as one.
+    """
 
-    def __init__(self, needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName], step: int, limit: int) -> None:
+    def __init__(
+        self,
+        needs: Sequence[Need],
+        room: Room,
+        prefer: Mapping[int, DeviceName],
+        step: int,
+        limit: int,
+    ) -> None:
         self.needs, self.room, self.prefer = needs, room, prefer
         self.step, self.limit = step, limit
         self.steps = 0
@@ -101,12 +129,26 @@ class Search:
         self.options = [self._options(place) for place in range(len(needs))]
 
     def _kin(self) -> dict[DeviceName, object]:
-        """Devices with equal values are interchangeable while unused: they have the same free ports and none is preferred."""
+        """Devices with equal values are interchangeable while unused: they have the same free ports
+        and none is preferred.
+        """
         devices = sorted({device for need in self.needs for device in need.devices})
         rooms = {
             device: (
-                tuple(sorted((host, len(numbers)) for (host, at), numbers in self.room.whole.items() if at == device)),
-                tuple(sorted((host, side, len(numbers)) for (host, at, side), numbers in self.room.half.items() if at == device)),
+                tuple(
+                    sorted(
+                        (host, len(numbers))
+                        for (host, at), numbers in self.room.whole.items()
+                        if at == device
+                    )
+                ),
+                tuple(
+                    sorted(
+                        (host, side, len(numbers))
+                        for (host, at, side), numbers in self.room.half.items()
+                        if at == device
+                    )
+                ),
                 tuple(place for place, need in enumerate(self.needs) if device in need.devices),
                 device in self.prefer.values(),
             )
@@ -117,7 +159,13 @@ class Search:
 
     def _options(self, place: int) -> list[DeviceName]:
         need = self.needs[place]
-        return [d for d in need.devices if all(not role or self.room.fits(host, d, role) for host, role in self.needs[place].roles)]
+        return [
+            d
+            for d in need.devices
+            if all(
+                not role or self.room.fits(host, d, role) for host, role in self.needs[place].roles
+            )
+        ]
 
     def run(self) -> dict[int, DeviceName] | None:
         """Iterative, because the depth is the number of links."""
@@ -151,7 +199,12 @@ class Search:
         count = len(self.needs)
         open_ = (place for place in range(count) if place not in self.chosen)
         return min(
-            open_, key=lambda place: (len(self.options[place]), -self.degree[place], (place * (2 * self.step + 1)) % (count + 1))
+            open_,
+            key=lambda place: (
+                len(self.options[place]),
+                -self.degree[place],
+                (place * (2 * self.step + 1)) % (count + 1),
+            ),
         )
 
     def _values(self, place: int) -> list[DeviceName]:
@@ -167,7 +220,9 @@ class Search:
         return values
 
     def _take(self, place: int, device: DeviceName) -> bool:
-        """Colour the link; False if that leaves another without a device (the caller must then undo it)."""
+        """Colour the link; False if that leaves another without a device (the caller must then undo
+        it).
+        """
         self.chosen[place] = device
         self.uses[device] += 1
         for host, role in self.needs[place].roles:
@@ -215,7 +270,9 @@ class _Repair:
             self.colour[place] = device
 
     def fits(self, place: int, device: DeviceName) -> bool:
-        return all(not role or self.room.fits(host, device, role) for host, role in self.needs[place].roles)
+        return all(
+            not role or self.room.fits(host, device, role) for host, role in self.needs[place].roles
+        )
 
     def run(self, prefer: Mapping[int, DeviceName]) -> bool:
         open_ = list(range(len(self.needs)))[::-1]
@@ -236,7 +293,9 @@ class _Repair:
         return ((first, second) for first in devices for second in devices if first != second)
 
     def chain(self, place: int, first: DeviceName, second: DeviceName) -> bool:
-        """Colour the link `first`; swap `first` and `second` along the links that conflict. False: nothing changed."""
+        """Colour the link `first`; swap `first` and `second` along the links that conflict. False:
+        nothing changed.
+        """
         before: list[tuple[int, DeviceName | None]] = [(place, None)]
         self.set(place, first)
         swapped = {place}
@@ -247,7 +306,11 @@ class _Repair:
                 continue
             other = second if device == first else first
             movable = (
-                p for p in self.at[host] if self.colour.get(p) == device and p not in swapped and other in self.needs[p].devices
+                p
+                for p in self.at[host]
+                if self.colour.get(p) == device
+                and p not in swapped
+                and other in self.needs[p].devices
             )
             moved = next(movable, None)
             if moved is None:
@@ -281,8 +344,12 @@ class _Repair:
         return lost
 
 
-def repair(needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName]) -> dict[int, DeviceName] | None:
-    """A device for each link by index, or None if none was found; it never proves that there is none."""
+def repair(
+    needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName]
+) -> dict[int, DeviceName] | None:
+    """A device for each link by index, or None if none was found; it never proves that there is
+    none.
+    """
     if any(not need.devices for need in needs):
         return None
     state = _Repair(needs, room)

@@ -16,7 +16,13 @@ MOST_SLOTS = 64
 """Slots of a schedule: each is a whole set of routes that every host keeps ready."""
 _BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
 
-End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
+End = Annotated[
+    str,
+    Field(
+        pattern=END,
+        description="a host port such as gpu01:p1, or a host alone: its port is then chosen",
+    ),
+]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
@@ -30,7 +36,9 @@ Scalar = Annotated[bool | int | float | Annotated[str, Field(pattern=LINE)], Aft
 
 
 class LinkEdge(Edge):
-    """A link between two host ports; without ports the program chooses them, `count` of them in parallel."""
+    """A link between two host ports; without ports the program chooses them, `count` of them in
+    parallel.
+    """
 
     a: End
     b: End
@@ -60,10 +68,18 @@ class GroupEdge(Edge):
     bytes: Annotated[Bytes, Field(description="of the buffer, at each member")]
     rings: Annotated[
         list[Annotated[list[str], Field(min_length=2)]],
-        Field(min_length=1, max_length=64, description="orders of the members; each carries an equal part of the buffer"),
+        Field(
+            min_length=1,
+            max_length=64,
+            description="orders of the members; each carries an equal part of the buffer",
+        ),
     ]
     schedule: Annotated[
-        list[SendEdge], Field(max_length=65536, description="sends of an all-gather, which the members go by instead of rings")
+        list[SendEdge],
+        Field(
+            max_length=65536,
+            description="sends of an all-gather, which the members go by instead of rings",
+        ),
     ] = Field(default_factory=list)
 
 
@@ -73,7 +89,12 @@ class TransferEdge(Edge):
     src: str
     dst: str
     bytes: Annotated[int, Field(ge=1, le=_BIG)]
-    lane: Annotated[int, Field(ge=0, le=63, description="which of the addresses, and so which of the equal-cost paths")] = 0
+    lane: Annotated[
+        int,
+        Field(
+            ge=0, le=63, description="which of the addresses, and so which of the equal-cost paths"
+        ),
+    ] = 0
 
 
 class TrafficEdge(Edge):
@@ -82,8 +103,12 @@ class TrafficEdge(Edge):
     groups: Annotated[list[GroupEdge], Field(max_length=256)] = Field(default_factory=list)
     transfers: Annotated[list[TransferEdge], Field(max_length=65536)] = Field(default_factory=list)
     compute_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    scale: Annotated[float, Field(gt=0, description="bytes here per byte of the workload that was designed for")] = 1.0
-    time_scale: Annotated[float, Field(gt=0, description="time here per time of that workload on its own links")] = 1.0
+    scale: Annotated[
+        float, Field(gt=0, description="bytes here per byte of the workload that was designed for")
+    ] = 1.0
+    time_scale: Annotated[
+        float, Field(gt=0, description="time here per time of that workload on its own links")
+    ] = 1.0
 
 
 class PredictedEdge(Edge):
@@ -93,11 +118,18 @@ class PredictedEdge(Edge):
     compute_ms: Figure | None = None
     transfers_ms: Figure | None = None
     allreduce_ms: Figure | None = None
-    busbw_mbps: Annotated[Figure | None, Field(description="megabytes per second (1e6), as nccl-tests count")] = None
-    link_mbps: Annotated[Figure | None, Field(description="rate of a port that is reckoned with, megabits per second")] = None
+    busbw_mbps: Annotated[
+        Figure | None, Field(description="megabytes per second (1e6), as nccl-tests count")
+    ] = None
+    link_mbps: Annotated[
+        Figure | None,
+        Field(description="rate of a port that is reckoned with, megabits per second"),
+    ] = None
     diameter: Figure | None = None
     mean_hops: Figure | None = None
-    bandwidth_tax: Annotated[Figure | None, Field(description="bytes on all links per byte that is sent")] = None
+    bandwidth_tax: Annotated[
+        Figure | None, Field(description="bytes on all links per byte that is sent")
+    ] = None
 
 
 class ProducerEdge(Edge):
@@ -119,25 +151,39 @@ class JobEdge(Edge):
     name: Name
     workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "program"]
     program: Annotated[
-        Name | None, Field(description="of a program: its name in programs.yml, where the lab's owner declares it")
+        Name | None,
+        Field(
+            description="of a program: its name in programs.yml, where the lab's owner declares it"
+        ),
     ] = None
     ranks: Annotated[
         list[str],
-        Field(min_length=1, description="the host of rank 0, of rank 1, ...; several ranks of one: gpu01/0, gpu01/1, ..."),
+        Field(
+            min_length=1,
+            description="the host of rank 0, of rank 1, ...; several ranks of one: gpu01/0, gpu01/1, ...",
+        ),
     ]
-    rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all its hosts whose steps are links")] = Field(
-        default_factory=list
-    )
+    rings: Annotated[
+        list[list[str]],
+        Field(max_length=64, description="orders of all its hosts whose steps are links"),
+    ] = Field(default_factory=list)
     args: Annotated[
         dict[Annotated[str, Field(pattern=OPTION)], Scalar],
-        Field(description="options of the workload, as its command line has them; of a program those that its owner opened"),
+        Field(
+            description="options of the workload, as its command line has them; of a program those that its owner opened"
+        ),
     ] = Field(default_factory=dict)
     env: Annotated[
         dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]],
-        Field(description="variables that tune NCCL, gloo, OpenMP or torch; none that names a file, a library or a host"),
+        Field(
+            description="variables that tune NCCL, gloo, OpenMP or torch; none that names a file, a library or a host"
+        ),
     ] = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves, with its rings")] = None
+    traffic: Annotated[
+        TrafficEdge | None,
+        Field(description="of a replay: what an iteration moves, with its rings"),
+    ] = None
     evicted: Annotated[
         dict[str, str],
         Field(
@@ -154,7 +200,14 @@ def _with(model: type[Edge], sections: Mapping[str, Any]) -> Any:
 
 
 if not TYPE_CHECKING:
-    JobEdge = _with(JobEdge, {kind.key: kind.section for kind in extension_parts("plan", "PLANNED") if kind.section is not None})
+    JobEdge = _with(
+        JobEdge,
+        {
+            kind.key: kind.section
+            for kind in extension_parts("plan", "PLANNED")
+            if kind.section is not None
+        },
+    )
 
 
 class RouteEdge(Edge):
@@ -169,7 +222,9 @@ class RouteEdge(Edge):
 class AcceptanceEdge(Edge):
     """When the change counts as done."""
 
-    link_up_timeout_s: Annotated[Seconds, Field(description="every link has carrier within this time")] = 15.0
+    link_up_timeout_s: Annotated[
+        Seconds, Field(description="every link has carrier within this time")
+    ] = 15.0
     max_loss_db: Annotated[
         float,
         Field(
@@ -180,55 +235,103 @@ class AcceptanceEdge(Edge):
     ] = 6.3
     target_dbm: Annotated[
         float | None,
-        Field(ge=-40, le=20, description="power wanted where light leaves the last device; spectral routes are attenuated to it"),
+        Field(
+            ge=-40,
+            le=20,
+            description="power wanted where light leaves the last device; spectral routes are attenuated to it",
+        ),
     ] = None
-    tolerance_db: Annotated[float, Field(ge=0.1, le=10, description="allowed deviation from target_dbm")] = 0.5
+    tolerance_db: Annotated[
+        float, Field(ge=0.1, le=10, description="allowed deviation from target_dbm")
+    ] = 0.5
     light_window_db: Annotated[
         float | None,
-        Field(gt=0, le=30, description="how far measured and expected loss may differ, instead of what the devices' numbers allow"),
+        Field(
+            gt=0,
+            le=30,
+            description="how far measured and expected loss may differ, instead of what the devices' numbers allow",
+        ),
     ] = None
     neighbours: Annotated[bool, Field(description="each port must reach the planned port")] = True
-    all_pairs: Annotated[bool, Field(description="each pair of hosts must be reachable in the planned number of hops")] = True
+    all_pairs: Annotated[
+        bool,
+        Field(description="each pair of hosts must be reachable in the planned number of hops"),
+    ] = True
     link_mbps: Annotated[
-        float | None, Field(gt=0, le=1_000_000, description="rate a link should carry; by default what the median link carries")
+        float | None,
+        Field(
+            gt=0,
+            le=1_000_000,
+            description="rate a link should carry; by default what the median link carries",
+        ),
     ] = None
     min_link_share: Annotated[
-        float | None, Field(gt=0, le=1, description="measured traffic: each link carries this share of link_mbps")
+        float | None,
+        Field(
+            gt=0, le=1, description="measured traffic: each link carries this share of link_mbps"
+        ),
     ] = None
     max_link_loss: Annotated[
-        float | None, Field(ge=0, lt=1, description="measured traffic: each link loses at most this share of datagrams")
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="measured traffic: each link loses at most this share of datagrams",
+        ),
     ] = None
     min_busbw_share: Annotated[
-        float | None, Field(gt=0, le=1, description="a short all-reduce reaches this share of what the links allow")
+        float | None,
+        Field(
+            gt=0, le=1, description="a short all-reduce reaches this share of what the links allow"
+        ),
     ] = None
 
 
 class TransitionEdge(Edge):
     """How to change from the current circuits to those of the plan."""
 
-    drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
-    revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that is not confirmed within this time")] = 30.0
+    drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = (
+        True
+    )
+    revert_after_s: Annotated[
+        Seconds, Field(description="hosts undo a commit that is not confirmed within this time")
+    ] = 30.0
     live: Annotated[
         Literal["require", "prefer", "never"],
-        Field(description="a running job changes its rings at an iteration boundary: or nothing is changed, or it is relaunched"),
+        Field(
+            description="a running job changes its rings at an iteration boundary: or nothing is changed, or it is relaunched"
+        ),
     ] = "prefer"
     hold: Annotated[
         Literal["auto", "always", "never"],
-        Field(description="pause the job, and keep packets of pairs without a path in their sockets, while circuits are dark"),
+        Field(
+            description="pause the job, and keep packets of pairs without a path in their sockets, while circuits are dark"
+        ),
     ] = "auto"
-    boundary_s: Annotated[float, Field(ge=1, le=3600, description="an iteration of the job ends within this time, seconds")] = 30.0
+    boundary_s: Annotated[
+        float,
+        Field(ge=1, le=3600, description="an iteration of the job ends within this time, seconds"),
+    ] = 30.0
 
 
 class PlanSegmentEdge(Edge):
-    """An electrical segment of the inventory whose ports carry traffic of the plan, as if every two of them were linked."""
+    """An electrical segment of the inventory whose ports carry traffic of the plan, as if every two
+    of them were linked.
+    """
 
     name: Name
     hosts: Annotated[
-        list[str] | None, Field(min_length=2, description="which of its hosts; without them all that have a port there")
+        list[str] | None,
+        Field(
+            min_length=2, description="which of its hosts; without them all that have a port there"
+        ),
     ] = None
     functions: Annotated[
         list[Literal["aggregate", "cache"]],
-        Field(max_length=2, description="what its packet switch is to do for the job: add vectors of numbers, answer from a cache"),
+        Field(
+            max_length=2,
+            description="what its packet switch is to do for the job: add vectors of numbers, answer from a cache",
+        ),
     ] = Field(default_factory=list)
 
 
@@ -243,7 +346,9 @@ class ScheduleEdge(Edge):
 
     kind: Annotated[
         Literal["clock", "phase"],
-        Field(description="what ends a slot: its time, or (phase) the first end of an iteration of the job after that time"),
+        Field(
+            description="what ends a slot: its time, or (phase) the first end of an iteration of the job after that time"
+        ),
     ] = "clock"
     dwell_s: Annotated[Seconds, Field(description="light of one slot, from its arrival to its end")]
     guard_s: Annotated[
@@ -253,7 +358,8 @@ class ScheduleEdge(Edge):
         ),
     ] = 0.0
     slots: Annotated[
-        list[TimeslotEdge], Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}")
+        list[TimeslotEdge],
+        Field(description=f"one after the other, then from the first again; at most {MOST_SLOTS}"),
     ] = Field(default_factory=list)
     pattern: Annotated[
         Literal["round-robin", "staggered", "opera"] | None,
@@ -264,17 +370,26 @@ class ScheduleEdge(Edge):
     ] = None
     ports: Annotated[
         list[Annotated[str, Field(pattern=r"^p[0-9]{1,3}$")]],
-        Field(max_length=64, description="of a pattern: the ports of each host that it joins, such as p1"),
+        Field(
+            max_length=64,
+            description="of a pattern: the ports of each host that it joins, such as p1",
+        ),
     ] = Field(default_factory=list)
     hosts: Annotated[
-        list[str], Field(max_length=4096, description="of a pattern: the hosts it joins; those of the job unless given")
+        list[str],
+        Field(
+            max_length=4096,
+            description="of a pattern: the hosts it joins; those of the job unless given",
+        ),
     ] = Field(default_factory=list)
     follow: Annotated[
-        Literal["light", "clock"], Field(description="what hosts go by: light at their own ports, or their clocks alone")
+        Literal["light", "clock"],
+        Field(description="what hosts go by: light at their own ports, or their clocks alone"),
     ] = "light"
-    late: Annotated[Literal["skip", "stop"], Field(description="a slot whose light is late is left out, or ends the schedule")] = (
-        "skip"
-    )
+    late: Annotated[
+        Literal["skip", "stop"],
+        Field(description="a slot whose light is late is left out, or ends the schedule"),
+    ] = "skip"
     tcp: Annotated[
         Literal["cubic", "per-network", "one-window", "not-told"],
         Field(
@@ -285,7 +400,9 @@ class ScheduleEdge(Edge):
 
 
 class PlanEdge(Edge):
-    """Which host ports should be linked, which packet switches used, and what should then run. Links or segments are needed."""
+    """Which host ports should be linked, which packet switches used, and what should then run.
+    Links or segments are needed.
+    """
 
     schema_url: Annotated[str, Field(alias="$schema")] = ""
     schema_id: Annotated[Literal["testbed.plan/1"], Field(alias="schema")]
@@ -299,11 +416,16 @@ class PlanEdge(Edge):
     routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
     interchangeable: Annotated[
         Literal["all"] | list[list[str]],
-        Field(description="groups of hosts that --relabel may exchange; all: all equal hosts of the plan"),
+        Field(
+            description="groups of hosts that --relabel may exchange; all: all equal hosts of the plan"
+        ),
     ] = Field(default_factory=list)
     spares: Annotated[
         list[str],
-        Field(max_length=256, description="hosts outside the plan that may take the place of one that fails, in this order"),
+        Field(
+            max_length=256,
+            description="hosts outside the plan that may take the place of one that fails, in this order",
+        ),
     ] = Field(default_factory=list)
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()
@@ -312,7 +434,12 @@ class PlanEdge(Edge):
 
 if not TYPE_CHECKING:
     PlanEdge = _with(
-        PlanEdge, {key: section for kind in extension_parts("plan", "PLANNED") for key, section in kind.outside.items()}
+        PlanEdge,
+        {
+            key: section
+            for kind in extension_parts("plan", "PLANNED")
+            for key, section in kind.outside.items()
+        },
     )
 
 
@@ -321,4 +448,8 @@ def plan_schema() -> dict[str, Any]:
     schema = PlanEdge.model_json_schema(by_alias=True)
     for part in [schema, *schema.get("$defs", {}).values()]:
         part["title"] = part["title"].removesuffix("Edge")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{SCHEMA_ID.replace('/', ':')}", **schema}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA_ID.replace('/', ':')}",
+        **schema,
+    }

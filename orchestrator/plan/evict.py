@@ -1,4 +1,6 @@
-"""A plan without a host that has failed: a spare takes its place, or its neighbours close the rings without it. Pure."""
+"""A plan without a host that has failed: a spare takes its place, or its neighbours close the rings
+without it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def hosts_in_use(plan: Plan) -> set[HostName]:
 
 
 def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:
-    """Why a host of the plan cannot be replaced by `spare`, as far as plan and inventory say; empty if it can."""
+    """Why a host of the plan cannot be replaced by `spare`, as far as plan and inventory say; empty
+    if it can.
+    """
     if spare not in lab.hosts:
         return f"{spare} is not in the lab ({summary(lab.hosts, 'host')}){did_you_mean(spare, lab.hosts)}"
     if spare in hosts_in_use(plan):
@@ -34,7 +38,9 @@ def why_no_spare(host: HostName, spare: HostName, plan: Plan, lab: Lab) -> str:
 
 
 def like(host: HostName, plan: Plan, lab: Lab) -> list[HostName]:
-    """The hosts outside the plan that could take the place of `host`, the plan's own spares first."""
+    """The hosts outside the plan that could take the place of `host`, the plan's own spares
+    first.
+    """
     names = (*plan.spares, *(name for name in lab.hosts if name not in plan.spares))
     return [name for name in names if not why_no_spare(host, name, plan, lab)]
 
@@ -42,7 +48,8 @@ def like(host: HostName, plan: Plan, lab: Lab) -> list[HostName]:
 def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -> str:
     """The plan with spares in the place of hosts; ranks keep their numbers and their training.
 
-    Raises: Missing - a host is not of the plan, or no spare of the lab. Infeasible - a spare is not like its host, or in use.
+    Raises: Missing - a host is not of the plan, or no spare of the lab. Infeasible - a spare is not
+    like its host, or in use.
     """
     for host, spare in by.items():
         _of(host, plan, lab)
@@ -55,21 +62,28 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
             )
             raise (Missing if spare not in lab.hosts else Infeasible)(message, hint=hint)
     if len(set(by.values())) < len(by):
-        raise Infeasible(f"one spare cannot take the place of {' and '.join(by)}", hint="name a spare for each")
+        raise Infeasible(
+            f"one spare cannot take the place of {' and '.join(by)}", hint="name a spare for each"
+        )
     body = json.loads(relabelled_text(text, by))
     _rewrite(body, lambda hosts: [by.get(host, host) for host in hosts], by.values())
     if plan.job is not None:
-        taken = {rank: by[host_of_rank(rank)] + rank.removeprefix(host_of_rank(rank)) for rank in _on(by, plan.job.ranks)}
+        taken = {
+            rank: by[host_of_rank(rank)] + rank.removeprefix(host_of_rank(rank))
+            for rank in _on(by, plan.job.ranks)
+        }
         _note(body, taken)
     return _checked(body, plan, lab, tuple(by), "")
 
 
 def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
-    """The plan without a host: one rank (or as many as it had) fewer, each ring closed by its neighbours' freed ports.
+    """The plan without a host: one rank (or as many as it had) fewer, each ring closed by its
+    neighbours' freed ports.
 
     Attachments of its job become what they are without it (`Planned.without`).
 
-    Raises: Missing - it is not of the plan. Infeasible - it holds what no other host does, or a ring cannot be closed.
+    Raises: Missing - it is not of the plan. Infeasible - it holds what no other host does, or a
+    ring cannot be closed.
     """
     _of(host, plan, lab)
     _dispensable(host, plan, lab)
@@ -80,19 +94,27 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         _note(body, dict.fromkeys(_on((host,), job.ranks), ""))
         for holder in (body["job"], *(body["job"].get("traffic") or {}).get("groups", ())):
             if "rings" in holder:
-                holder["rings"] = [[name for name in ring if name != host] for ring in holder["rings"]]
+                holder["rings"] = [
+                    [name for name in ring if name != host] for ring in holder["rings"]
+                ]
         rewrite_attachments(body["job"], lambda kind, section: kind.without(section, host))
         if groups := (body["job"].get("traffic") or {}).get("groups"):
-            body["job"]["traffic"]["groups"] = [group for group in groups if len(group["rings"][0]) > 1]
+            body["job"]["traffic"]["groups"] = [
+                group for group in groups if len(group["rings"][0]) > 1
+            ]
     removed = [link for link in body.get("links", ()) if host in _ends(link)]
     body["links"] = [link for link in body.get("links", ()) if host not in _ends(link)]
     body["links"] += [{"a": a, "b": b, "kind": kind} for a, b, kind in _joined(host, plan, removed)]
     for segment in body.get("segments", ()):
         named = segment.get("hosts") or list(lab.segments[segment["name"]].ports)
         segment["hosts"] = [name for name in named if name != host]
-    body["segments"] = [segment for segment in body.get("segments", ()) if len(segment["hosts"]) > 1]
+    body["segments"] = [
+        segment for segment in body.get("segments", ()) if len(segment["hosts"]) > 1
+    ]
     _unscheduled(body, host)
-    body["routes"] = [r for r in body.get("routes", ()) if host not in (r["src"], r["dst"], *r["via"])]
+    body["routes"] = [
+        r for r in body.get("routes", ()) if host not in (r["src"], r["dst"], *r["via"])
+    ]
     _rewrite(body, lambda hosts: [name for name in hosts if name != host], ())
     for key in ("segments", "routes", "predicted"):
         if not body.get(key) or key == "predicted":  # the prediction was for one more host
@@ -100,7 +122,8 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     hint = f"--spare, for a host like it; or design it anew: testbed design replan --topology FILE --host {host}"
     try:
         return _checked(body, plan, lab, (host,), hint)
-    except Infeasible:  # the ports that are free now are at different switches: choose all of them anew
+    # the ports that are free now are at different switches: choose all of them anew
+    except Infeasible:
         moved = [{**link, "a": a, "b": b} for link in body["links"] for a, b in (_ends(link),)]
         return _checked({**body, "links": moved}, plan, lab, (host,), hint)
 
@@ -117,7 +140,10 @@ def _unscheduled(body: dict[str, Any], host: HostName) -> None:
 def _of(host: HostName, plan: Plan, lab: Lab) -> None:
     if host not in (inside := hosts_in_use(plan)):
         where = "" if host in lab.hosts else ", nor of the lab"
-        raise Missing(f"{host} is no host of {plan.name}{where}{did_you_mean(host, inside)}", hint="testbed status")
+        raise Missing(
+            f"{host} is no host of {plan.name}{where}{did_you_mean(host, inside)}",
+            hint="testbed status",
+        )
 
 
 def _on(hosts: Iterable[HostName], ranks: Sequence[RankName]) -> list[RankName]:
@@ -137,7 +163,9 @@ def _rewrite(body: dict[str, Any], changed: Any, taken: Iterable[HostName]) -> N
 
 
 def _note(body: dict[str, Any], taken: Mapping[RankName, RankName]) -> None:
-    """Record in the plan which ranks took whose place, so that the training stays the same one (`launch.identity`)."""
+    """Record in the plan which ranks took whose place, so that the training stays the same one
+    (`launch.identity`).
+    """
     before: dict[str, str] = body["job"].get("evicted") or {}
     now = {rank: taken.get(then, then) for rank, then in before.items()}
     now |= {rank: then for rank, then in taken.items() if rank not in before.values()}
@@ -150,31 +178,56 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
     if job is None or host not in job.hosts:
         return
     spares = like(host, plan, lab)
-    hint = f"testbed job evict {host} --spare {spares[0]}" if spares else "a host like it, as --spare; none is free in this lab"
+    hint = (
+        f"testbed job evict {host} --spare {spares[0]}"
+        if spares
+        else "a host like it, as --spare; none is free in this lab"
+    )
     if len(job.hosts) < 3:
         raise Infeasible(f"without {host} job {job.name} has one host left", hint=hint)
     if job.workload == "program":
-        raise Infeasible(f"what the ranks of program {job.program} hold is not known, so none can be left out", hint=hint)
+        raise Infeasible(
+            f"what the ranks of program {job.program} hold is not known, so none can be left out",
+            hint=hint,
+        )
     traffic = job.traffic
     if traffic is None:
         return
     if any(host in (transfer.src, transfer.dst) for transfer in traffic.transfers):
-        shared = any(host in ring and len(ring) > 1 for group in traffic.groups for ring in group.rings)
-        what = "takes part in model-parallel transfers" if shared else "is the only holder of a pipeline stage"
-        raise Infeasible(f"{host} {what} of job {job.name}, which cannot go on without {'them' if shared else 'it'}", hint=hint)
+        shared = any(
+            host in ring and len(ring) > 1 for group in traffic.groups for ring in group.rings
+        )
+        what = (
+            "takes part in model-parallel transfers"
+            if shared
+            else "is the only holder of a pipeline stage"
+        )
+        raise Infeasible(
+            f"{host} {what} of job {job.name}, which cannot go on without {'them' if shared else 'it'}",
+            hint=hint,
+        )
     if any(group.schedule and host in group.rings[0] for group in traffic.groups):
-        raise Infeasible(f"{host} is part of an all-reduce by a schedule, which must be designed anew", hint=hint)
+        raise Infeasible(
+            f"{host} is part of an all-reduce by a schedule, which must be designed anew", hint=hint
+        )
 
 
-def _joined(host: HostName, plan: Plan, removed: Sequence[Mapping[str, Any]]) -> list[tuple[HostName, HostName, str]]:
-    """The links that close each ring without the host: of its neighbours there, as many as lose a link each.
+def _joined(
+    host: HostName, plan: Plan, removed: Sequence[Mapping[str, Any]]
+) -> list[tuple[HostName, HostName, str]]:
+    """The links that close each ring without the host: of its neighbours there, as many as lose a
+    link each.
 
     Ends have no port: the one that was freed may be at another switch than its new peer's.
     """
     free: Counter[HostName] = Counter()
     for link in removed:
-        free.update(name for name in _ends(link) for _ in range(link.get("count", 1)) if name != host)
-    existing: Counter[frozenset[HostName]] = Counter(frozenset(link.hosts) for link in plan.links if host not in link.hosts)
+        free.update(
+            name for name in _ends(link) for _ in range(link.get("count", 1)) if name != host
+        )
+    existing: Counter[frozenset[HostName]] = Counter(
+        frozenset(link.hosts) for link in plan.links if host not in link.hosts
+    )
     kind = next((link.get("kind", "duplex") for link in removed), LinkKind.DUPLEX.value)
     made: list[tuple[HostName, HostName, str]] = []
     used: Counter[frozenset[HostName]] = Counter()
@@ -208,23 +261,31 @@ def _one_direction(orders: Iterable[Sequence[HostName]]) -> list[tuple[HostName,
     return found
 
 
-def _checked(body: dict[str, Any], plan: Plan, lab: Lab, hosts: Sequence[HostName], hint: str) -> str:
+def _checked(
+    body: dict[str, Any], plan: Plan, lab: Lab, hosts: Sequence[HostName], hint: str
+) -> str:
     """The text, which the lab takes. Raises: Infeasible - it does not."""
     text = json.dumps(body, indent=2, ensure_ascii=False) + "\n"
     try:
         assign_ports(read_plan(text, plan.name, lab).links, lab)
     except BadFile as error:
         few = "\n".join(error.problems[:4])
-        raise Infeasible(f"{plan.name} cannot do without {', '.join(hosts)}:\n{few}", hint=hint or "testbed status") from None
+        raise Infeasible(
+            f"{plan.name} cannot do without {', '.join(hosts)}:\n{few}",
+            hint=hint or "testbed status",
+        ) from None
     except Infeasible as error:
-        raise Infeasible(f"{plan.name} cannot do without {', '.join(hosts)}: {error}", hint=hint or error.hint) from None
+        raise Infeasible(
+            f"{plan.name} cannot do without {', '.join(hosts)}: {error}", hint=hint or error.hint
+        ) from None
     return text
 
 
 def left_out(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str:
     """The plan with these spares instead of its own.
 
-    Raises: Missing - one is not of the lab. Infeasible - one is named twice, in use by the plan, or like none of its hosts.
+    Raises: Missing - one is not of the lab. Infeasible - one is named twice, in use by the plan, or
+    like none of its hosts.
     """
     hosts = sorted(hosts_in_use(plan))
     wrong = []
@@ -235,8 +296,16 @@ def left_out(text: str, spares: Sequence[HostName], plan: Plan, lab: Lab) -> str
         elif why and all(why):
             wrong.append(why[0])
     if wrong:
-        fit = [name for name in lab.hosts if not all(why_no_spare(host, name, plan, lab) for host in hosts)]
-        hint = f"idle hosts like those of the plan: --spares {','.join(fit[:4])}" if fit else "leave --spares out"
+        fit = [
+            name
+            for name in lab.hosts
+            if not all(why_no_spare(host, name, plan, lab) for host in hosts)
+        ]
+        hint = (
+            f"idle hosts like those of the plan: --spares {','.join(fit[:4])}"
+            if fit
+            else "leave --spares out"
+        )
         kind = Infeasible if set(spares) <= set(lab.hosts) else Missing
         raise kind("\n".join(f"--spares {','.join(spares)}: {text}" for text in wrong), hint=hint)
     body = json.loads(text)

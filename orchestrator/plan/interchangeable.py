@@ -18,7 +18,11 @@ Labels: TypeAlias = Mapping[HostName, HostName]
 def interchange_properties(host: HostName, lab: Lab) -> Mapping[str, object]:
     """The properties in which interchangeable hosts agree."""
     it = lab.hosts[host]
-    wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
+    wired = {
+        n: str(lab.fibres[HostPort(host, n)].device)
+        for n in it.ports
+        if HostPort(host, n) in lab.fibres
+    }
     devices = ", ".join(f"p{n} at {device}" for n, device in wired.items())
     segments = ", ".join(
         f"p{port.number} at {s.name}" + (f" rack {s.rack(host) + 1}" if s.racks else "")
@@ -39,7 +43,11 @@ def interchange_properties(host: HostName, lab: Lab) -> Mapping[str, object]:
 def difference(one: HostName, other: HostName, lab: Lab) -> str:
     """Why two hosts cannot take each other's place, empty if they can: `GPUs 8, gpu07 has 4`."""
     first, second = interchange_properties(one, lab), interchange_properties(other, lab)
-    return "; ".join(f"{what} {first[what]}, {other} has {second[what]}" for what in first if first[what] != second[what])
+    return "; ".join(
+        f"{what} {first[what]}, {other} has {second[what]}"
+        for what in first
+        if first[what] != second[what]
+    )
 
 
 def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ...]:
@@ -51,7 +59,9 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
 
 
 def relabelled_text(text: str, by: Labels) -> str:
-    """The same plan file with other hosts: links, slots, ranks, rings, traffic, attachments and routes follow the labels."""
+    """The same plan file with other hosts: links, slots, ranks, rings, traffic, attachments and
+    routes follow the labels.
+    """
     if not by:
         return text
     body = json.loads(text)
@@ -81,7 +91,10 @@ def relabelled_text(text: str, by: Labels) -> str:
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
             transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
     for route in body.get("routes", ()):
-        route["src"], route["dst"] = by.get(route["src"], route["src"]), by.get(route["dst"], route["dst"])
+        route["src"], route["dst"] = (
+            by.get(route["src"], route["src"]),
+            by.get(route["dst"], route["dst"]),
+        )
         route["via"] = [by.get(host, host) for host in route["via"]]
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 

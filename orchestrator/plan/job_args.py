@@ -16,20 +16,31 @@ from workloads.programs.options import OPTIONS, conflicts, size
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
-    """Report every argument, variable and back-end of a job that its program or its hosts do not accept."""
+    """Report every argument, variable and back-end of a job that its program or its hosts do not
+    accept.
+    """
     ranks = [lab.hosts[name] for name in hosts_of(job.ranks) if name in lab.hosts]
     if job.workload == "program":
         check_declared(job, lab, problems)
     else:
-        nccl = job.backend == "nccl" or (job.backend == "auto" and bool(ranks) and all(host.gpus for host in ranks))
+        nccl = job.backend == "nccl" or (
+            job.backend == "auto" and bool(ranks) and all(host.gpus for host in ranks)
+        )
         _check_args(job.workload, job.args, nccl, problems)
         if job.program is not None:
-            problems.add(("job", "program"), f"only workload program names one; this job is {job.workload}", key=True)
+            problems.add(
+                ("job", "program"),
+                f"only workload program names one; this job is {job.workload}",
+                key=True,
+            )
     opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()
     check_env(job.env, opened, ("job", "env"), problems)
     if job.backend == "nccl" and (missing := [host.name for host in ranks if not host.gpus]):
         few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-        problems.add(("job", "backend"), f"nccl needs a GPU on every host of the job; none on {few} (testbed_gpus in hosts.yml)")
+        problems.add(
+            ("job", "backend"),
+            f"nccl needs a GPU on every host of the job; none on {few} (testbed_gpus in hosts.yml)",
+        )
 
 
 def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems: Problems) -> None:
@@ -42,12 +53,20 @@ def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems:
             problems.add(place, text, key=True)
         elif not options[name].takes(value):
             wrong = True
-            problems.add(place, f"wanted {options[name].wanted}, got {show(value)}{options[name].reason(value)}")
+            problems.add(
+                place,
+                f"wanted {options[name].wanted}, got {show(value)}{options[name].reason(value)}",
+            )
     if wrong:
         return
     for name, text in conflicts(program, given, nccl):
         problems.add(("job", "args", name), text)
     if "maxbytes" in given and "maxbytes" in options:
-        smallest, largest = (size(str(given.get(name, options[name].default))) for name in ("minbytes", "maxbytes"))
+        smallest, largest = (
+            size(str(given.get(name, options[name].default))) for name in ("minbytes", "maxbytes")
+        )
         if largest < smallest:
-            problems.add(("job", "args", "maxbytes"), f"wanted at least minbytes, {smallest}, got {show(given['maxbytes'])}")
+            problems.add(
+                ("job", "args", "maxbytes"),
+                f"wanted at least minbytes, {smallest}, got {show(given['maxbytes'])}",
+            )

@@ -1,8 +1,10 @@
-"""Which environment variables a plan may set for its job: those that tune NCCL, gloo, OpenMP and torch, and to which values.
+"""Which environment variables a plan may set for its job: those that tune NCCL, gloo, OpenMP and
+torch, and to which values.
 
-Plans are not trusted, so a variable is listed only if no value of its shape can name a file, a library, a plugin, a program or
-a host. Sources: NCCL's user guide, "Environment Variables"; OpenMP 5.2, chapter 21; torch's "Distributed communication package" and
-"CUDA semantics". `testbed_job_env` in the inventory opens more.
+Plans are not trusted, so a variable is listed only if no value of its shape can name a file, a
+library, a plugin, a program or a host. Sources: NCCL's user guide, "Environment Variables"; OpenMP
+5.2, chapter 21; torch's "Distributed communication package" and "CUDA semantics". `testbed_job_env`
+in the inventory opens more.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from orchestrator.inventory.schema import LAUNCHERS, show
 
 
 def _each(text: str) -> str:
-    """A list as NCCL reads it: words with commas between them, ^ before those not wanted; perhaps one list a collective."""
+    """A list as NCCL reads it: words with commas between them, ^ before those not wanted; perhaps
+    one list a collective.
+    """
     text = rf"\^?({text})(,({text})){{0,9}}"
     return rf"(?i:([a-z]{{1,16}}:)?{text}(;[a-z]{{1,16}}:{text}){{0,9}})"
 
@@ -40,7 +44,11 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
         " TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT"
         " TORCH_NCCL_HIGH_PRIORITY",
     ),
-    ("whole numbers, with commas between them", r"[0-9]{1,6}(,[0-9]{1,6}){0,15}", "OMP_NUM_THREADS"),
+    (
+        "whole numbers, with commas between them",
+        r"[0-9]{1,6}(,[0-9]{1,6}){0,15}",
+        "OMP_NUM_THREADS",
+    ),
     (
         "algorithms such as Ring, ^Tree or allreduce:ring,tree",
         _each("ring|tree|collnet(direct|chain)?|nvls(tree)?|pat"),
@@ -50,8 +58,16 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
     ("IB or Socket", r"(?i:IB|Socket)", "NCCL_NET"),
     ("AF_INET or AF_INET6", r"AF_INET6?", "NCCL_SOCKET_FAMILY NCCL_IB_ADDR_FAMILY"),
     ("VERSION, WARN, INFO or TRACE", r"(?i:VERSION|WARN|INFO|TRACE)", "NCCL_DEBUG"),
-    ("subsystems such as INIT,NET or ^COLL", r"\^?[A-Za-z]{1,12}(,[A-Za-z]{1,12}){0,20}", "NCCL_DEBUG_SUBSYS"),
-    ("LOC, NVL, PIX, PXB, PHB, SYS or a digit", r"LOC|NVL|PIX|PXB|PXN|PHB|P2C|SYS|[0-9]", "NCCL_NET_GDR_LEVEL NCCL_P2P_LEVEL"),
+    (
+        "subsystems such as INIT,NET or ^COLL",
+        r"\^?[A-Za-z]{1,12}(,[A-Za-z]{1,12}){0,20}",
+        "NCCL_DEBUG_SUBSYS",
+    ),
+    (
+        "LOC, NVL, PIX, PXB, PHB, SYS or a digit",
+        r"LOC|NVL|PIX|PXB|PXN|PHB|P2C|SYS|[0-9]",
+        "NCCL_NET_GDR_LEVEL NCCL_P2P_LEVEL",
+    ),
     ("PARALLEL or GROUP", r"PARALLEL|GROUP", "NCCL_LAUNCH_MODE"),
     ("TCP or UV", r"TCP|UV", "GLOO_DEVICE_TRANSPORT"),
     (
@@ -74,13 +90,17 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
     ("a size such as 512K or 16M", r"[0-9]{1,12} ?[BKMGbkmg]?", "OMP_STACKSIZE"),
     ("OFF, INFO or DETAIL", r"OFF|INFO|DETAIL", "TORCH_DISTRIBUTED_DEBUG"),
 )
-ALLOWED: Mapping[str, tuple[str, str]] = {name: (text, shape) for text, shape, names in _SHAPES for name in names.split()}
+ALLOWED: Mapping[str, tuple[str, str]] = {
+    name: (text, shape) for text, shape, names in _SHAPES for name in names.split()
+}
 """Each variable a plan may set: its values in words and as a pattern."""
 
 
-def check_env(given: Mapping[str, str], opened: Collection[str], path: Path, problems: Problems) -> None:
-    """Report every variable in `given` (at `path`) that a plan may not set, or not to its value. opened: allowed by the
-    inventory."""
+def check_env(
+    given: Mapping[str, str], opened: Collection[str], path: Path, problems: Problems
+) -> None:
+    """Report every variable in `given` (at `path`) that a plan may not set, or not to its value.
+    opened: allowed by the inventory."""
     for name, value in given.items():
         place: Path = (*path, name)
         if name in opened:

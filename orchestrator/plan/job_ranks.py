@@ -12,9 +12,11 @@ from orchestrator.plan.links import Links
 
 
 def check_ranks(job: JobEdge, links: Links, problems: Problems) -> tuple[RankName, ...] | None:
-    """The ranks under the names that they have everywhere else: `gpu01/0` alone on its host is `gpu01`. None: some are wrong.
+    """The ranks under the names that they have everywhere else: `gpu01/0` alone on its host is
+    `gpu01`. None: some are wrong.
 
-    Launchers count ranks host by host (torchrun: rank = GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL_RANK), and so does a plan.
+    Launchers count ranks host by host (torchrun: rank = GROUP_RANK x LOCAL_WORLD_SIZE +
+    LOCAL_RANK), and so does a plan.
     """
     known = True
     seen: dict[HostName, list[tuple[int, int | None]]] = {}
@@ -22,7 +24,10 @@ def check_ranks(job: JobEdge, links: Links, problems: Problems) -> tuple[RankNam
         path: Path = ("job", "ranks", index)
         found = parsed(name)
         if found is None:
-            problems.add(path, f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {name!r}")
+            problems.add(
+                path,
+                f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {name!r}",
+            )
             known = False
             continue
         host, local = found
@@ -37,8 +42,16 @@ def check_ranks(job: JobEdge, links: Links, problems: Problems) -> tuple[RankNam
     return _held(job, links, problems)
 
 
-def _misplaced(name: RankName, host: HostName, local: int | None, before: Sequence[tuple[int, int | None]], index: int) -> str:
-    """Why a rank cannot stand at this index, after those `before` of its host (index, number); empty where it can."""
+def _misplaced(
+    name: RankName,
+    host: HostName,
+    local: int | None,
+    before: Sequence[tuple[int, int | None]],
+    index: int,
+) -> str:
+    """Why a rank cannot stand at this index, after those `before` of its host (index, number);
+    empty where it can.
+    """
     numbers = [number for _, number in before]
     if not before:
         return f"the ranks of {host} begin with {host}/0" if local else ""
@@ -69,14 +82,24 @@ def _held(job: JobEdge, links: Links, problems: Problems) -> tuple[RankName, ...
         path: Path = ("job", "ranks", job.ranks.index(here[-1]))
         if nccl and len(here) > found.gpus > 0:
             has = f"{found.gpus} GPU{'s' if found.gpus > 1 else ''} (testbed_gpus)"
-            problems.add(path, f"{len(here)} ranks on {host}, which has {has}: nccl needs one for each, gloo does not")
+            problems.add(
+                path,
+                f"{len(here)} ranks on {host}, which has {has}: nccl needs one for each, gloo does not",
+            )
             good = False
         elif not nccl and len(here) > found.max_ranks:
-            problems.add(path, f"{len(here)} ranks on {host}, which holds {found.max_ranks} (testbed_ranks in hosts.yml)")
+            problems.add(
+                path,
+                f"{len(here)} ranks on {host}, which holds {found.max_ranks} (testbed_ranks in hosts.yml)",
+            )
             good = False
     if job.traffic is not None and len({len(here) for here in ranks.values()}) > 1:
         few = ", ".join(f"{len(here)} on {host}" for host, here in list(ranks.items())[:4])
         text = f"the ranks of a host share the traffic of a replay: give every host the same number of them; here {few}"
         problems.add(("job", "ranks"), text)
         good = False
-    return tuple(rank for host, here in ranks.items() for rank in ranks_on(host, len(here))) if good else None
+    return (
+        tuple(rank for host, here in ranks.items() for rank in ranks_on(host, len(here)))
+        if good
+        else None
+    )

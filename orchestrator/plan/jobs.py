@@ -1,4 +1,6 @@
-"""Reads the job of a plan file: ranks reach each other, rings follow links, schedules deliver every piece."""
+"""Reads the job of a plan file: ranks reach each other, rings follow links, schedules deliver every
+piece.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,14 @@ class JobReader:
         if known and self.links.complete:
             self.reachable(self.hosts, edge.ranks)
         own: list[tuple[Path, list[str], list[str]]]
-        own = [(("job", "rings", index), order, self.hosts) for index, order in enumerate(edge.rings)]
+        own = [
+            (("job", "rings", index), order, self.hosts) for index, order in enumerate(edge.rings)
+        ]
         rings = own + self.traffic(edge)
-        whole = [self.ring(order, path, members, known, far=edge.traffic is not None) for path, order, members in rings]
+        whole = [
+            self.ring(order, path, members, known, far=edge.traffic is not None)
+            for path, order, members in rings
+        ]
         if all(whole) and self.links.complete:
             self.disjoint([(path, order) for path, order, _ in rings])
         job = Job(
@@ -57,11 +64,16 @@ class JobReader:
         return job_as_declared(job, edge.program or "", self.lab)
 
     def evicted(self, edge: JobEdge) -> dict[RankName, RankName]:
-        """Each names a rank that the job no longer has, and one that it has and that took one place only."""
+        """Each names a rank that the job no longer has, and one that it has and that took one place
+        only.
+        """
         for before, now in edge.evicted.items():
             path: Path = ("job", "evicted", before)
             if parsed(before) is None or "/" in host_of_rank(before):  # a partition is not evicted
-                self.problems.add(path, f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {before!r}")
+                self.problems.add(
+                    path,
+                    f"wanted a host such as gpu01, or one of its ranks such as gpu01/0, got {before!r}",
+                )
             elif before in edge.ranks:
                 self.problems.add(path, f"{before} is a rank of the job, so nobody took its place")
             elif now and now not in edge.ranks:
@@ -71,16 +83,22 @@ class JobReader:
         return dict(edge.evicted)
 
     def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
-        """The rings of a replay's groups: path in the file, order, and members of the group. Checks hosts and lanes of
-        transfers."""
+        """The rings of a replay's groups: path in the file, order, and members of the group. Checks
+        hosts and lanes of transfers."""
         path: Path = ("job", "traffic")
         if (edge.traffic is None) == (edge.workload == "replay"):
-            text = "a replay needs traffic" if edge.traffic is None else f"only a replay has traffic; this job is {edge.workload}"
+            text = (
+                "a replay needs traffic"
+                if edge.traffic is None
+                else f"only a replay has traffic; this job is {edge.workload}"
+            )
             self.problems.add(path, text)
         if edge.traffic is None:
             return []
         if edge.rings:
-            self.problems.add(("job", "rings"), "the rings of a replay belong to its groups, in traffic")
+            self.problems.add(
+                ("job", "rings"), "the rings of a replay belong to its groups, in traffic"
+            )
         found: list[tuple[Path, list[str], list[str]]] = []
         for at, group in enumerate(edge.traffic.groups):
             where = (*path, "groups", at)
@@ -90,8 +108,13 @@ class JobReader:
             if group.schedule:
                 self.schedule(group, where)
                 continue
-            found += [((*where, "rings", index), order, members) for index, order in enumerate(group.rings)]
-        lanes = min((self.lab.hosts[host].lanes for host in self.hosts if host in self.lab.hosts), default=1)
+            found += [
+                ((*where, "rings", index), order, members)
+                for index, order in enumerate(group.rings)
+            ]
+        lanes = min(
+            (self.lab.hosts[host].lanes for host in self.hosts if host in self.lab.hosts), default=1
+        )
         for at, transfer in enumerate(edge.traffic.transfers):
             where = (*path, "transfers", at)
             for key, host in (("src", transfer.src), ("dst", transfer.dst)):
@@ -100,46 +123,81 @@ class JobReader:
             if transfer.src == transfer.dst:
                 self.problems.add(where, f"src and dst are both {transfer.src}")
             if transfer.lane >= lanes:
-                self.problems.add((*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}")
+                self.problems.add(
+                    (*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}"
+                )
         return found
 
     def schedule(self, group: GroupEdge, path: Path) -> None:
-        """Every member receives every other's piece exactly once and complete, over links, from a member that already has it."""
+        """Every member receives every other's piece exactly once and complete, over links, from a
+        member that already has it.
+        """
         members = set(group.rings[0])
         if len(group.rings) > 1:
-            self.problems.add((*path, "rings"), "a group with a schedule has one ring, which lists its members")
+            self.problems.add(
+                (*path, "rings"), "a group with a schedule has one ring, which lists its members"
+            )
         got: dict[tuple[HostName, HostName], list[tuple[int, float, float]]] = {}
         for at, send in enumerate(group.schedule):
             where = (*path, "schedule", at)
-            if strange := [host for host in (send.src, send.dst, send.shard) if host not in members]:
+            if strange := [
+                host for host in (send.src, send.dst, send.shard) if host not in members
+            ]:
                 self.problems.add(where, f"{strange[0]} is not in the group's ring")
             elif self.links.complete and not self.links.edges[send.src, send.dst]:
                 self.problems.add(where, f"no link leads from {send.src} to {send.dst}")
             elif send.dst != send.shard and send.begin < send.end:
                 got.setdefault((send.dst, send.shard), []).append((send.step, send.begin, send.end))
             else:
-                self.problems.add(where, f"empty send: {send.dst} gets {send.begin:g} to {send.end:g} of {send.shard}'s piece")
+                self.problems.add(
+                    where,
+                    f"empty send: {send.dst} gets {send.begin:g} to {send.end:g} of {send.shard}'s piece",
+                )
         for (host, shard), parts in got.items():
             parts.sort(key=lambda part: part[1])
             ends = [0.0, *(end for _, _, end in parts)]
-            if any(abs(begin - end) > 1e-6 for (_, begin, _), end in zip(parts, ends, strict=False)) or abs(ends[-1] - 1) > 1e-6:
-                self.problems.add((*path, "schedule"), f"{host} does not get {shard}'s piece exactly once and complete")
-        if missing := [f"{host} {shard}'s" for host in members for shard in members - {host} if (host, shard) not in got]:
-            self.problems.add((*path, "schedule"), f"pieces never received: {', '.join(sorted(missing)[:4])}")
+            if (
+                any(
+                    abs(begin - end) > 1e-6 for (_, begin, _), end in zip(parts, ends, strict=False)
+                )
+                or abs(ends[-1] - 1) > 1e-6
+            ):
+                self.problems.add(
+                    (*path, "schedule"),
+                    f"{host} does not get {shard}'s piece exactly once and complete",
+                )
+        if missing := [
+            f"{host} {shard}'s"
+            for host in members
+            for shard in members - {host}
+            if (host, shard) not in got
+        ]:
+            self.problems.add(
+                (*path, "schedule"), f"pieces never received: {', '.join(sorted(missing)[:4])}"
+            )
         for at, send in enumerate(group.schedule):
-            if send.src != send.shard and not self._covered(got.get((send.src, send.shard), []), send.begin, send.end, send.step):
+            if send.src != send.shard and not self._covered(
+                got.get((send.src, send.shard), []), send.begin, send.end, send.step
+            ):
                 self.problems.add(
                     (*path, "schedule", at),
                     f"{send.src} has not received that part of {send.shard}'s piece before step {send.step}",
                 )
 
     @staticmethod
-    def _covered(parts: list[tuple[int, float, float]], begin: float, end: float, step: int) -> bool:
-        return sum(max(0.0, min(end, e) - max(begin, b)) for s, b, e in parts if s < step) > end - begin - 1e-6
+    def _covered(
+        parts: list[tuple[int, float, float]], begin: float, end: float, step: int
+    ) -> bool:
+        return (
+            sum(max(0.0, min(end, e) - max(begin, b)) for s, b, e in parts if s < step)
+            > end - begin - 1e-6
+        )
 
-    def ring(self, order: list[str], path: Path, hosts: list[str], known: bool, far: bool = False) -> bool:
-        """A ring visits every host once, however many ranks it has, and each of its steps is a link; the first missing link of
-        each ring is named.
+    def ring(
+        self, order: list[str], path: Path, hosts: list[str], known: bool, far: bool = False
+    ) -> bool:
+        """A ring visits every host once, however many ranks it has, and each of its steps is a
+        link; the first missing link of each ring is named.
 
         far: a step may go over several links, which is noted.
         """
@@ -152,19 +210,27 @@ class JobReader:
                 self.problems.add((*path, at), f"{host} is not a host of the job")
                 good = False
             elif host in seen:
-                self.problems.add((*path, at), f"the ring visits {host} twice, first at position {seen[host]}")
+                self.problems.add(
+                    (*path, at), f"the ring visits {host} twice, first at position {seen[host]}"
+                )
                 good = False
             seen.setdefault(host, at)
         missing = [host for host in hosts if host not in seen]
         if good and known and missing:
             few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-            self.problems.add(path, f"the ring visits {len(seen)} of {len(hosts)} hosts; missing: {few}")
+            self.problems.add(
+                path, f"the ring visits {len(seen)} of {len(hosts)} hosts; missing: {few}"
+            )
             good = False
         if not good or not self.links.complete:
             return False
         for at, (host, follower) in enumerate(ring_steps(order)):
             if not self.links.edges[host, follower]:
-                one_direction = "; the link there runs the other way" if self.links.edges[follower, host] else ""
+                one_direction = (
+                    "; the link there runs the other way"
+                    if self.links.edges[follower, host]
+                    else ""
+                )
                 text = f"the ring steps from {host} to {follower}, but no link joins them{one_direction}"
                 (self.notes if far else self.problems).add((*path, at), text)
                 good = far
@@ -184,7 +250,10 @@ class JobReader:
             if len(users) > has:
                 listed = ", ".join(str(user) for user in users)
                 links = f"{has} link{'s' if has != 1 else ''}"
-                self.notes.add(rings[users[-1]][0], f"rings {listed} all step from {host} to {follower} over {links}")
+                self.notes.add(
+                    rings[users[-1]][0],
+                    f"rings {listed} all step from {host} to {follower} over {links}",
+                )
                 return
 
     def reachable(self, hosts: list[str], ranks: list[RankName]) -> None:
@@ -201,5 +270,8 @@ class JobReader:
             if lost:
                 few = ", ".join(lost[:4]) + (", ..." if len(lost) > 4 else "")
                 index = next(i for i, rank in enumerate(ranks) if host_of_rank(rank) == host)
-                self.problems.add(("job", "ranks", index), f"{host} cannot reach {few} over the links of this plan")
+                self.problems.add(
+                    ("job", "ranks", index),
+                    f"{host} cannot reach {few} over the links of this plan",
+                )
                 return

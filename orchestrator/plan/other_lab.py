@@ -15,7 +15,9 @@ FEW_ENDS = 6
 
 
 def refuse_another_labs(document: Document, lab: Lab) -> None:
-    """Raises: BadFile - one sentence if at least half of the ends the plan links are not in the lab."""
+    """Raises: BadFile - one sentence if at least half of the ends the plan links are not in the
+    lab.
+    """
     ends: dict[str, Path] = {}
     for path, links in _lists(document.value):
         for index, link in enumerate(links if isinstance(links, list) else ()):
@@ -30,7 +32,10 @@ def refuse_another_labs(document: Document, lab: Lab) -> None:
         f"{document.name}:{line}:{column}: this is a plan for another lab: {len(strange)} of the {len(ends)} hosts or ports "
         f"that it links are not in this one ({few}), the first is {strange[0]}"
     )
-    raise BadFile([message], hint="name its lab with --inventory, or write a plan for this one: docs/how-to/write-a-plan.md")
+    raise BadFile(
+        [message],
+        hint="name its lab with --inventory, or write a plan for this one: docs/how-to/write-a-plan.md",
+    )
 
 
 def _lists(body: Any) -> Iterator[tuple[Path, Any]]:
@@ -48,4 +53,6 @@ def _lists(body: Any) -> Iterator[tuple[Path, Any]]:
 def _is_present(end: str, lab: Lab) -> bool:
     """Whether the lab has the host of a link's end, and the port if one is named."""
     name, _, port = end.partition(":p")
-    return name in lab.hosts and (not port or (port.isdecimal() and int(port) in lab.hosts[name].ports))
+    return name in lab.hosts and (
+        not port or (port.isdecimal() and int(port) in lab.hosts[name].ports)
+    )

@@ -15,9 +15,15 @@ from orchestrator.plan.links import Links
 
 
 def check_partitions(plan: Plan, edge: PlanEdge | None, links: Links, problems: Problems) -> None:
-    """One partition of a host at most, the same lanes everywhere, and nothing that is of a whole port."""
+    """One partition of a host at most, the same lanes everywhere, and nothing that is of a whole
+    port.
+    """
     known = links.lab.hosts
-    hosts = [known[name] for name in dict.fromkeys((*plan.hosts, *(plan.job.needed if plan.job else ()))) if name in known]
+    hosts = [
+        known[name]
+        for name in dict.fromkeys((*plan.hosts, *(plan.job.needed if plan.job else ())))
+        if name in known
+    ]
     first = next((host for host in hosts if host.partition), None)
     if first is None or edge is None:
         return
@@ -34,8 +40,16 @@ def check_partitions(plan: Plan, edge: PlanEdge | None, links: Links, problems: 
         (("schedule",), edge.schedule, "what holds in a slot is a port, which others use"),
         (("interchangeable",), edge.interchangeable, "name whole hosts"),
         (("spares",), edge.spares, "name whole hosts"),
-        *((kind.where, True, kind.unpartitioned) for kind, _ in attachments_of(plan.job) if kind.unpartitioned),
-        *(((key,), getattr(edge, key), kind.unpartitioned) for kind in planned() for key in kind.outside),
+        *(
+            (kind.where, True, kind.unpartitioned)
+            for kind, _ in attachments_of(plan.job)
+            if kind.unpartitioned
+        ),
+        *(
+            ((key,), getattr(edge, key), kind.unpartitioned)
+            for kind in planned()
+            for key in kind.outside
+        ),
     ):
         if present:
             problems.add(path, f"{first.name} is a partition of a host: {why}")
@@ -54,7 +68,13 @@ def _lanes(host: Host) -> str:
 def _place(edge: PlanEdge, host: HostName) -> Path:
     """Where the plan names a host."""
     listed: Iterable[tuple[Path, Iterable[str]]] = (
-        *((("segments", at, "hosts"), segment.hosts or ()) for at, segment in enumerate(edge.segments)),
+        *(
+            (("segments", at, "hosts"), segment.hosts or ())
+            for at, segment in enumerate(edge.segments)
+        ),
         (("job", "ranks"), map(host_of_rank, edge.job.ranks) if edge.job else ()),
     )
-    return next(((*path, at) for path, names in listed for at, name in enumerate(names) if name == host), ("segments",))
+    return next(
+        ((*path, at) for path, names in listed for at, name in enumerate(names) if name == host),
+        ("segments",),
+    )

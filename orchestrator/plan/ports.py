@@ -1,8 +1,10 @@
-"""Chooses ports for links between bare hosts: an exact, bounded edge colouring whose colours are devices.
+"""Chooses ports for links between bare hosts: an exact, bounded edge colouring whose colours are
+devices.
 
-A link needs a device at which both its hosts have a free port. Which of a host's ports at that device it takes does not matter
-for the others, so the search is over devices; ports follow. Links that are already live keep their ports if possible.
-If that finds nothing and trunks join devices, devices joined by trunks count as one; `routing` then assigns the trunks.
+A link needs a device at which both its hosts have a free port. Which of a host's ports at that
+device it takes does not matter for the others, so the search is over devices; ports follow. Links
+that are already live keep their ports if possible. If that finds nothing and trunks join devices,
+devices joined by trunks count as one; `routing` then assigns the trunks.
 """
 
 from __future__ import annotations
@@ -15,33 +17,45 @@ from optics.plan import WantedLink, host_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.colouring import Need, Room, Search, repair
 
-FIRST_STEPS = 2_000  # steps of the exact search before the repair heuristic gets its turn; 12 hosts take about 30
+# steps of the exact search before the repair heuristic gets its turn; 12 hosts take about 30
+FIRST_STEPS = 2_000
 SEARCH_STEPS = 20_000  # steps of each exact search after it
 RESTARTS = 4
-KEEPING_EFFORT = 4_000  # links coloured again and again, at most, to keep more live links: 160 tries on 12 hosts, 0.5 s
+# links coloured again and again, at most, to keep more live links: 160 tries on 12 hosts, 0.5 s
+KEEPING_EFFORT = 4_000
 
 
 def assign_ports(
-    links: Iterable[WantedLink | Link], lab: Lab, live: Collection[Link] = (), avoid: Collection[HostPort] = ()
+    links: Iterable[WantedLink | Link],
+    lab: Lab,
+    live: Collection[Link] = (),
+    avoid: Collection[HostPort] = (),
 ) -> tuple[Link, ...]:
     """The links with every port chosen, in the order given.
 
-    Named ports stay as named; of the `live` links (see `circuits.live_links`) as many as possible are kept in place; ports to
-    `avoid` (see `circuits.foreign_ports`) are taken only where the plan names them.
-    Raises: Infeasible - no choice exists, naming the condition that fails; or none was found within the bounded search.
+    Named ports stay as named; of the `live` links (see `circuits.live_links`) as many as possible
+    are kept in place; ports to `avoid` (see `circuits.foreign_ports`) are taken only where the plan
+    names them. Raises: Infeasible - no choice exists, naming the condition that fails; or none was
+    found within the bounded search.
     """
-    every = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
+    every = [
+        link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind)
+        for link in links
+    ]
     wanted = [link for link in every if not lab.electrical(link)]
     chosen = iter(_optical(wanted, lab, live, avoid))
     return tuple(_cabled(link) if lab.electrical(link) else next(chosen) for link in every)
 
 
 def _cabled(link: WantedLink) -> Link:
-    assert isinstance(link.a, HostPort) and isinstance(link.b, HostPort)  # else it would not be electrical
+    # else it would not be electrical
+    assert isinstance(link.a, HostPort) and isinstance(link.b, HostPort)
     return Link(link.a, link.b, link.kind)
 
 
-def _optical(wanted: Sequence[WantedLink], lab: Lab, live: Collection[Link], avoid: Collection[HostPort]) -> tuple[Link, ...]:
+def _optical(
+    wanted: Sequence[WantedLink], lab: Lab, live: Collection[Link], avoid: Collection[HostPort]
+) -> tuple[Link, ...]:
     try:
         return _assign(_Problem(wanted, lab, frozenset(avoid)), live)
     except Infeasible:
@@ -70,7 +84,9 @@ def _assign(problem: _Problem, live: Collection[Link]) -> tuple[Link, ...]:
     why = problem.contradiction({})
     if why is not None:
         raise Infeasible(why, hint="name fewer links, or more ports and fibres in the inventory")
-    found = problem.search({}, {index: problem.plane[lab.fibres[pin.a].device] for index, pin in pins.items()})
+    found = problem.search(
+        {}, {index: problem.plane[lab.fibres[pin.a].device] for index, pin in pins.items()}
+    )
     if found is None:
         hint = "name ports in the plan (gpu01:p1) if you know an assignment, or remove links from the plan"
         raise Infeasible(problem.verdict(), hint=hint)
@@ -87,12 +103,16 @@ class _Problem:
     ) -> None:
         self.wanted, self.lab = wanted, lab
         self.plane = plane if plane is not None else {device: device for device in lab.devices}
-        self.named = {end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
+        self.named = {
+            end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)
+        }
         self.avoid = avoid - self.named
         self.exhausted = False  # the last search was complete
 
     def pins(self, live: Collection[Link]) -> dict[int, Link]:
-        """For each wanted link with a bare end, a live link between the same hosts that could stay as it is."""
+        """For each wanted link with a bare end, a live link between the same hosts that could stay
+        as it is.
+        """
         free = sorted(link for link in live if not {link.a, link.b} & self.avoid)
         pins: dict[int, Link] = {}
         for index, link in enumerate(self.wanted):
@@ -111,7 +131,9 @@ class _Problem:
         return pins
 
     def room(self, pins: dict[int, Link]) -> tuple[Room | None, str]:
-        """Free ports after the named ports and the pins are taken, or which port is wanted twice."""
+        """Free ports after the named ports and the pins are taken, or which port is wanted
+        twice.
+        """
         room = Room(self.lab, self.avoid, self.plane)
         for index, link in enumerate(self.wanted):
             at = pins.get(index)
@@ -136,13 +158,17 @@ class _Problem:
             if index in pins or (isinstance(link.a, HostPort) and isinstance(link.b, HostPort)):
                 continue
             sets = [
-                {self.plane[self.lab.fibres[end].device]} if isinstance(end, HostPort) else at.get(end, set())
+                {self.plane[self.lab.fibres[end].device]}
+                if isinstance(end, HostPort)
+                else at.get(end, set())
                 for end in (link.a, link.b)
             ]
             devices = tuple(sorted(sets[0] & sets[1], key=lambda device: order.get(device, 0)))
             role = ("duplex", "duplex") if link.kind is LinkKind.DUPLEX else ("tx", "rx")
             ends = zip((link.a, link.b), role, strict=True)
-            roles = tuple((host_of(end), "" if isinstance(end, HostPort) else role) for end, role in ends)
+            roles = tuple(
+                (host_of(end), "" if isinstance(end, HostPort) else role) for end, role in ends
+            )
             found.append(Need(index, host_of(link.a), host_of(link.b), link.kind, devices, roles))
         return found
 
@@ -157,7 +183,10 @@ class _Problem:
                 return f"{self.wanted[need.index]}: no device has a fibre from both {need.a} and {need.b}"
         load: Counter[HostName] = Counter()
         for need in needs:
-            for host, end in ((need.a, self.wanted[need.index].a), (need.b, self.wanted[need.index].b)):
+            for host, end in (
+                (need.a, self.wanted[need.index].a),
+                (need.b, self.wanted[need.index].b),
+            ):
                 load[host] += need.kind is LinkKind.DUPLEX and not isinstance(end, HostPort)
         ports: Counter[HostName] = Counter()
         for (host, _), numbers in room.whole.items():
@@ -170,7 +199,9 @@ class _Problem:
         return self._parity(room, needs)
 
     def _parity(self, room: Room, needs: list[Need]) -> str | None:
-        """A device joins ports in pairs, so among an odd number of hosts one port of each plane stays alone."""
+        """A device joins ports in pairs, so among an odd number of hosts one port of each plane
+        stays alone.
+        """
         whole = [need for need in needs if need.kind is LinkKind.DUPLEX]
         named = {
             end.host
@@ -193,10 +224,14 @@ class _Problem:
         return None
 
     def improve(self, pins: dict[int, Link]) -> tuple[Link, ...] | None:
-        """An assignment that keeps all live links but one, else as many as can be added one by one; None if none can be kept."""
+        """An assignment that keeps all live links but one, else as many as can be added one by one;
+        None if none can be kept.
+        """
         tries = KEEPING_EFFORT // max(1, len(self.wanted))
         for dropped in sorted(pins)[:tries]:
-            found = self.search({index: pin for index, pin in pins.items() if index != dropped}, quick=True)
+            found = self.search(
+                {index: pin for index, pin in pins.items() if index != dropped}, quick=True
+            )
             if found is not None:
                 return found
         best, kept = None, dict[int, Link]()
@@ -207,9 +242,15 @@ class _Problem:
         return best
 
     def search(
-        self, pins: dict[int, Link], prefer: Mapping[int, DeviceName] | None = None, *, quick: bool = False
+        self,
+        pins: dict[int, Link],
+        prefer: Mapping[int, DeviceName] | None = None,
+        *,
+        quick: bool = False,
     ) -> tuple[Link, ...] | None:
-        """An assignment that respects the pins, or None; `exhausted` then says whether that is proved."""
+        """An assignment that respects the pins, or None; `exhausted` then says whether that is
+        proved.
+        """
         if self.contradiction(pins) is not None:
             return None
         prefer = prefer or {}
@@ -218,7 +259,9 @@ class _Problem:
         for step in range(-1, 0 if quick else RESTARTS):
             room, _ = self.room(pins)
             assert room is not None  # else there would be a contradiction
-            search = Search(needs, room, prefer, max(step, 0), FIRST_STEPS if step < 0 else SEARCH_STEPS)
+            search = Search(
+                needs, room, prefer, max(step, 0), FIRST_STEPS if step < 0 else SEARCH_STEPS
+            )
             found = search.run()
             if found is None and search.gave_up and step < 0:
                 room, _ = self.room(pins)
@@ -232,12 +275,17 @@ class _Problem:
         return None
 
     def verdict(self) -> str:
-        count = sum(not (isinstance(link.a, HostPort) and isinstance(link.b, HostPort)) for link in self.wanted)
+        count = sum(
+            not (isinstance(link.a, HostPort) and isinstance(link.b, HostPort))
+            for link in self.wanted
+        )
         if self.exhausted:
             return f"no choice of ports carries these {count} links: every assignment to devices was tried"
         return f"found no choice of ports for these {count} links within {RESTARTS} searches of {SEARCH_STEPS} steps"
 
-    def _ports(self, pins: dict[int, Link], needs: list[Need], devices: dict[int, DeviceName]) -> tuple[Link, ...]:
+    def _ports(
+        self, pins: dict[int, Link], needs: list[Need], devices: dict[int, DeviceName]
+    ) -> tuple[Link, ...]:
         room, _ = self.room(pins)
         assert room is not None  # the search that chose the devices had it
         ends: dict[tuple[int, int], HostPort] = {}
@@ -259,7 +307,9 @@ class _Problem:
                         number = room.half[*key, role].pop(0)
                     else:
                         number = room.whole[key].pop(0)
-                        room.half.setdefault((*key, "rx" if role == "tx" else "tx"), []).append(number)
+                        room.half.setdefault((*key, "rx" if role == "tx" else "tx"), []).append(
+                            number
+                        )
                     ends[need.index, side] = HostPort(end, number)
         result = []
         for index, link in enumerate(self.wanted):
@@ -267,20 +317,27 @@ class _Problem:
                 result.append(pins[index])
             else:
                 a, b = ends.get((index, 0), link.a), ends.get((index, 1), link.b)
-                assert isinstance(a, HostPort) and isinstance(b, HostPort)  # a link is named, pinned or coloured
+                # a link is named, pinned or coloured
+                assert isinstance(a, HostPort) and isinstance(b, HostPort)
                 result.append(Link(a, b, link.kind))
         return tuple(result)
 
     def _near_first(self, room: Room, link: WantedLink, plane: DeviceName) -> None:
-        """Move ports at the same device to the front of both ends' free ports, so that no trunk is used without need."""
+        """Move ports at the same device to the front of both ends' free ports, so that no trunk is
+        used without need.
+        """
         if self.plane.get(plane) == plane and list(self.plane.values()).count(plane) == 1:
             return
         at = self.lab.fibres
         free = [
-            [end] if isinstance(end, HostPort) else [HostPort(end, number) for number in room.whole[end, plane]]
+            [end]
+            if isinstance(end, HostPort)
+            else [HostPort(end, number) for number in room.whole[end, plane]]
             for end in (link.a, link.b)
         ]
-        near = next(((a, b) for a in free[0] for b in free[1] if at[a].device == at[b].device), None)
+        near = next(
+            ((a, b) for a in free[0] for b in free[1] if at[a].device == at[b].device), None
+        )
         for end, port in zip((link.a, link.b), near or (), strict=False):
             if not isinstance(end, HostPort):
                 numbers = room.whole[end, plane]

@@ -18,7 +18,10 @@ from orchestrator.plan.edges import JobEdge
 def check_declared(job: JobEdge, lab: Lab, problems: Problems) -> None:
     """Report what of a job its program, or the lab's owner, does not accept."""
     if job.program is None:
-        problems.add(("job", "workload"), "a job of workload program names it: add program; " + nearest("", lab.programs))
+        problems.add(
+            ("job", "workload"),
+            "a job of workload program names it: add program; " + nearest("", lab.programs),
+        )
         return
     place: Path = ("job", "program")
     program = lab.programs.get(job.program)
@@ -26,14 +29,24 @@ def check_declared(job: JobEdge, lab: Lab, problems: Problems) -> None:
         problems.add(place, f"no program {job.program}: {nearest(job.program, lab.programs)}")
         return
     for trouble in program.trouble:
-        problems.add(place, f"{job.program} ({program.place}) cannot be copied to the hosts: {trouble}")
+        problems.add(
+            place, f"{job.program} ({program.place}) cannot be copied to the hosts: {trouble}"
+        )
     _check_args(program, job.args, problems)
     if job.backend not in ("auto", program.backend):
-        problems.add(("job", "backend"), f"the owner of the lab declares it for {job.program}: {program.backend}; leave it out")
-    missing = [name for name in hosts_of(job.ranks) if name in lab.hosts and not lab.hosts[name].gpus]
+        problems.add(
+            ("job", "backend"),
+            f"the owner of the lab declares it for {job.program}: {program.backend}; leave it out",
+        )
+    missing = [
+        name for name in hosts_of(job.ranks) if name in lab.hosts and not lab.hosts[name].gpus
+    ]
     if program.backend == "nccl" and missing:
         few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-        problems.add(place, f"{job.program} uses nccl, which needs a GPU on every host of the job; none on {few}")
+        problems.add(
+            place,
+            f"{job.program} uses nccl, which needs a GPU on every host of the job; none on {few}",
+        )
 
 
 def _check_args(program: Program, given: Mapping[str, object], problems: Problems) -> None:
@@ -49,7 +62,9 @@ def _check_args(program: Program, given: Mapping[str, object], problems: Problem
 
 
 def job_as_declared(job: Job, name: str, lab: Lab) -> Job:
-    """The job with what its program's declaration says of it; as it is if it runs none that is declared."""
+    """The job with what its program's declaration says of it; as it is if it runs none that is
+    declared.
+    """
     program = lab.programs.get(name) if job.workload == "program" else None
     if program is None:
         return job

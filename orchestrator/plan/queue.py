@@ -1,8 +1,10 @@
-"""Which jobs of a lab's queue start now, on which hosts, and why the others wait. Pure: times are seconds from now.
+"""Which jobs of a lab's queue start now, on which hosts, and why the others wait. Pure: times are
+seconds from now.
 
-First come, first served; jobs that may be stopped (`preemptible`) come after all that may not. Behind the first that cannot start,
-a job starts only if that does not delay the first (Lifka, The ANL/IBM SP scheduling system, 1995: EASY backfilling): it leaves the
-hosts alone that the first will get, or ends before, or will be stopped for it.
+First come, first served; jobs that may be stopped (`preemptible`) come after all that may not.
+Behind the first that cannot start, a job starts only if that does not delay the first (Lifka, The
+ANL/IBM SP scheduling system, 1995: EASY backfilling): it leaves the hosts alone that the first will
+get, or ends before, or will be stopped for it.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from optics.plain import counted, hours_text, natural
 from orchestrator.inventory.partitions import compatible_hosts
 
 TURNOVER_S = 30.0
-"""What starting a job and ending it with a checkpoint take (s): light, routes and launch about 10, and a rank gets 15 to write."""
+"""What starting a job and ending it with a checkpoint take (s): light, routes and launch about 10,
+and a rank gets 15 to write.
+"""
 NAMED = 4
 """Hosts that are named in a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that waits. able: the hosts that could hold it, in the lab's order; it needs `count` of them.
+    """A job that waits. able: the hosts that could hold it, in the lab's order; it needs `count` of
+    them.
 
     left_s: how long (s) it may run. refused: sets of hosts on which it was found impossible.
     """
@@ -38,7 +43,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that has hosts. ends_s: when its time is over at the latest. stopping: it is being stopped."""
+    """A job that has hosts. ends_s: when its time is over at the latest. stopping: it is being
+    stopped.
+    """
 
     number: int
     hosts: frozenset[HostName]
@@ -49,10 +56,11 @@ class Running:
 
 @dataclass(slots=True)
 class Decision:
-    """What to do now. starts: hosts of each job that starts. stops: the running jobs to stop, each with the job that it is for.
+    """What to do now. starts: hosts of each job that starts. stops: the running jobs to stop, each
+    with the job that it is for.
 
-    why: of each job that goes on waiting, in words. begins_s: when the first of these can start at the latest, None without one,
-    infinite if that is unknown.
+    why: of each job that goes on waiting, in words. begins_s: when the first of these can start at
+    the latest, None without one, infinite if that is unknown.
     """
 
     starts: dict[int, tuple[HostName, ...]] = field(default_factory=dict)
@@ -62,7 +70,9 @@ class Decision:
 
 
 def place(job: Waiting, free: Collection[HostName]) -> tuple[HostName, ...]:
-    """The hosts that the job would get of these: the first `count` that follow each other; none if there are not enough."""
+    """The hosts that the job would get of these: the first `count` that follow each other; none if
+    there are not enough.
+    """
     able = [host for host in job.able if host in free]
     if len(able) < job.count:
         return ()
@@ -82,14 +92,18 @@ def decide_queue(
     *,
     turnover_s: float = TURNOVER_S,
 ) -> Decision:
-    """Decide about all jobs. free: the hosts that nobody has. out: hosts that the queue cannot use now, and why."""
+    """Decide about all jobs. free: the hosts that nobody has. out: hosts that the queue cannot use
+    now, and why.
+    """
     found, existing, going = Decision(), frozenset(free), list(running)
     line = sorted(waiting, key=lambda job: (job.preemptible, job.number))
     while line and (hosts := place(line[0], existing)):
         job = line.pop(0)
         found.starts[job.number] = hosts
         existing = compatible_hosts(existing, hosts)
-        going.append(Running(job.number, frozenset(hosts), job.left_s + turnover_s, job.preemptible))
+        going.append(
+            Running(job.number, frozenset(hosts), job.left_s + turnover_s, job.preemptible)
+        )
     if not line:
         return found
     first, behind = line[0], line[1:]
@@ -104,8 +118,13 @@ def decide_queue(
             found.why[job.number] = f"{_needs(job, existing)}; comes after {first.number}"
             continue
         ends = job.left_s + turnover_s <= found.begins_s
-        back = ends or (job.preemptible and not first.preemptible and found.begins_s > turnover_s)  # its hosts, in time
-        if not back and compatible_hosts(hosts, reserved) != {*hosts} and not place(first, compatible_hosts(later, hosts)):
+        # its hosts, in time
+        back = ends or (job.preemptible and not first.preemptible and found.begins_s > turnover_s)
+        if (
+            not back
+            and compatible_hosts(hosts, reserved) != {*hosts}
+            and not place(first, compatible_hosts(later, hosts))
+        ):
             found.why[job.number] = _why_behind(job, first, found.begins_s)
             continue
         found.starts[job.number] = hosts
@@ -116,13 +135,19 @@ def decide_queue(
     return found
 
 
-def _victims(first: Waiting, free: Collection[HostName], going: Sequence[Running], started: Collection[int]) -> list[Running]:
-    """The running jobs to stop for the first: the fewest of the latest; none if it may stop none, need not, or gains nothing."""
+def _victims(
+    first: Waiting, free: Collection[HostName], going: Sequence[Running], started: Collection[int]
+) -> list[Running]:
+    """The running jobs to stop for the first: the fewest of the latest; none if it may stop none,
+    need not, or gains nothing.
+    """
     coming = set(free).union(*(job.hosts for job in going if job.stopping))
     if first.preemptible or place(first, coming):
         return []
     chosen: list[Running] = []
-    may = [job for job in going if job.preemptible and not job.stopping and job.number not in started]
+    may = [
+        job for job in going if job.preemptible and not job.stopping and job.number not in started
+    ]
     for job in sorted(may, key=lambda job: -job.number):
         chosen.append(job)
         coming |= job.hosts
@@ -163,7 +188,11 @@ def _needs(job: Waiting, free: Collection[HostName]) -> str:
 
 
 def _why_first(
-    first: Waiting, free: Collection[HostName], going: Sequence[Running], found: Decision, out: Mapping[HostName, str]
+    first: Waiting,
+    free: Collection[HostName],
+    going: Sequence[Running],
+    found: Decision,
+    out: Mapping[HostName, str],
 ) -> str:
     message = _needs(first, free)
     ending = sorted({job.number for job in going if job.stopping or job.number in found.stops})

@@ -1,4 +1,6 @@
-"""Reads a plan file (`testbed.plan/1`) and checks it against a lab; all errors at once, each with line and column."""
+"""Reads a plan file (`testbed.plan/1`) and checks it against a lab; all errors at once, each with
+line and column.
+"""
 
 from __future__ import annotations
 
@@ -39,27 +41,38 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     edge = check(PlanEdge, document.value, problems)
     raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}
     known = {field.alias or name for name, field in PlanEdge.model_fields.items()}
-    if any(key not in known and not key.startswith("x_") for key in raw):  # what it was meant for seems to be missing
+    # what it was meant for seems to be missing
+    if any(key not in known and not key.startswith("x_") for key in raw):
         raise BadFile(problems.lines(), hint=HINT)
     checked = Links(lab, problems)
     max_loss_db = edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db
     links = checked.links(raw.get("links"), max_loss_db)
     links += checked.segments(raw.get("segments"))
     if edge is not None and not edge.links and not edge.segments and edge.schedule is None:
-        problems.add(("links",) if "links" in raw else (), "the plan joins no hosts: give it links, segments, or both")
+        problems.add(
+            ("links",) if "links" in raw else (),
+            "the plan joins no hosts: give it links, segments, or both",
+        )
     changing = ScheduleReader(checked, links, max_loss_db)
     schedule = changing.schedule(raw)
-    sometimes = [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
+    sometimes = (
+        [link for slot in schedule.slots for link in slot.links] if schedule is not None else ()
+    )
     reader = JobReader(checked, notes)
     job = reader.job(raw.get("job"))
-    attached = read_attached(Site(reader.edge, job, edge, checked, links, (*links, *sometimes), notes))
+    attached = read_attached(
+        Site(reader.edge, job, edge, checked, links, (*links, *sometimes), notes)
+    )
     if job is not None:
         job = replace(job, attached=attached)
         job = replace(job, aside=attachment_hosts(job))
-    if job is not None and schedule is not None and job.workload == "train" and job.args.get("exchange") == "gloo":
-        message = (
-            "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
-        )
+    if (
+        job is not None
+        and schedule is not None
+        and job.workload == "train"
+        and job.args.get("exchange") == "gloo"
+    ):
+        message = "gloo: torch's connections do not know the slots, and wait out dark ones by TCP's timers; exchange wires knows them"
         notes.add(("job", "args", "exchange"), message)
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
@@ -69,7 +82,9 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     check_partitions(plan, edge, checked, problems)
     routes = _Routes(checked).routes(raw.get("routes"))
     groups = _interchangeable(edge.interchangeable if edge else [], plan.hosts, checked)
-    spares = _spares(edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked)
+    spares = _spares(
+        edge.spares if edge else [], {*plan.hosts, *(job.needed if job else ())}, checked
+    )
     if problems or edge is None:
         raise BadFile(problems.lines(), hint=HINT)
     return replace(
@@ -91,13 +106,25 @@ def _document(text: str, filename: str) -> Document:
     try:
         return read_json(text, filename)
     except BadFile as error:
-        first = next((line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")), "")
+        first = next(
+            (
+                line
+                for line in map(str.strip, text.splitlines())
+                if line and not line.startswith("#")
+            ),
+            "",
+        )
         yaml = re.match(r"(---|[A-Za-z_]\w*:)(\s|$)", first)
-        lines = [re.sub(r" not JSON: .*", " this is YAML; a plan is JSON", line) for line in error.problems]
+        lines = [
+            re.sub(r" not JSON: .*", " this is YAML; a plan is JSON", line)
+            for line in error.problems
+        ]
         raise BadFile(lines if yaml else error.problems, hint=HINT) from None
 
 
-def _interchangeable(groups: str | list[list[str]], hosts: Iterable[HostName], links: Links) -> tuple[tuple[HostName, ...], ...]:
+def _interchangeable(
+    groups: str | list[list[str]], hosts: Iterable[HostName], links: Links
+) -> tuple[tuple[HostName, ...], ...]:
     """The groups of interchangeable hosts: equal hosts only, none in two groups."""
     if isinstance(groups, str):
         return alike(hosts, links.lab)
@@ -109,11 +136,17 @@ def _interchangeable(groups: str | list[list[str]], hosts: Iterable[HostName], l
             if not links.known_host(host, path):
                 continue
             if host in seen:
-                where = "twice in this group" if seen[host] == index else f"already in interchangeable[{seen[host]}]"
+                where = (
+                    "twice in this group"
+                    if seen[host] == index
+                    else f"already in interchangeable[{seen[host]}]"
+                )
                 links.problems.add(path, f"host {host} is {where}")
             seen.setdefault(host, index)
             if text := difference(first, host, links.lab):
-                links.problems.add(path, f"{host} cannot take the place of {first}: {first} has {text}")
+                links.problems.add(
+                    path, f"{host} cannot take the place of {first}: {first} has {text}"
+                )
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
@@ -129,12 +162,17 @@ def _spares(names: list[str], used: Collection[HostName], links: Links) -> tuple
         elif name in names[:at]:
             links.problems.add(path, f"{name} is named twice")
         elif inside and all(tokens := [difference(host, name, links.lab) for host in inside]):
-            links.problems.add(path, f"{name} cannot take the place of any host of the plan: {inside[0]} has {tokens[0]}")
+            links.problems.add(
+                path,
+                f"{name} cannot take the place of any host of the plan: {inside[0]} has {tokens[0]}",
+            )
     return tuple(names)
 
 
 class _Routes:
-    """Reads fixed routes: each follows links, and two routes to one host do not contradict each other."""
+    """Reads fixed routes: each follows links, and two routes to one host do not contradict each
+    other.
+    """
 
     def __init__(self, links: Links) -> None:
         self.lab, self.links, self.problems = links.lab, links, links.problems
@@ -147,9 +185,16 @@ class _Routes:
             edge = attempt(RouteEdge, item)
             if edge is None:
                 continue
-            places: list[Path] = [(*path, "src"), *((*path, "via", at) for at in range(len(edge.via))), (*path, "dst")]
+            places: list[Path] = [
+                (*path, "src"),
+                *((*path, "via", at) for at in range(len(edge.via))),
+                (*path, "dst"),
+            ]
             hops = [edge.src, *edge.via, edge.dst]
-            known = [self.links.known_host(host, place) for host, place in zip(hops, places, strict=True)]  # reports every one
+            # reports every one
+            known = [
+                self.links.known_host(host, place) for host, place in zip(hops, places, strict=True)
+            ]
             if not all(known):
                 continue
             twice = next((at for at, host in enumerate(hops) if host in hops[:at]), None)
@@ -161,10 +206,14 @@ class _Routes:
             host = self.lab.hosts[edge.src]
             lanes = host.lanes
             if edge.lane is not None and host.forwarding == "npar-rdma":
-                self.problems.add((*path, "lane"), "npar-rdma relays cannot tell lanes apart; leave the lane out")
+                self.problems.add(
+                    (*path, "lane"), "npar-rdma relays cannot tell lanes apart; leave the lane out"
+                )
                 continue
             if edge.lane is not None and edge.lane >= lanes:
-                self.problems.add((*path, "lane"), f"wanted a lane of 0..{lanes - 1}, got {show(edge.lane)}")
+                self.problems.add(
+                    (*path, "lane"), f"wanted a lane of 0..{lanes - 1}, got {show(edge.lane)}"
+                )
                 continue
             for lane in range(lanes) if edge.lane is None else (edge.lane,):
                 clash = self.clash(hops, lane, index, chosen)
@@ -175,9 +224,15 @@ class _Routes:
         return tuple(fixed)
 
     def clash(
-        self, hops: list[str], lane: int, index: int, chosen: dict[tuple[HostName, HostName, int], tuple[HostName, int]]
+        self,
+        hops: list[str],
+        lane: int,
+        index: int,
+        chosen: dict[tuple[HostName, HostName, int], tuple[HostName, int]],
     ) -> str:
-        """Hosts route by destination, so two routes to one target must have the same next hop at each host they share."""
+        """Hosts route by destination, so two routes to one target must have the same next hop at
+        each host they share.
+        """
         target = hops[-1]
         for host, follower in pairwise(hops):
             other, by = chosen.setdefault((host, target, lane), (follower, index))
@@ -188,6 +243,9 @@ class _Routes:
     def follows(self, hops: list[str], places: list[Path]) -> bool:
         for at, (host, follower) in enumerate(pairwise(hops)):
             if not self.links.edges[host, follower]:
-                self.problems.add(places[at + 1], f"the route steps from {host} to {follower}, but no link joins them")
+                self.problems.add(
+                    places[at + 1],
+                    f"the route steps from {host} to {follower}, but no link joins them",
+                )
                 return False
         return True

@@ -26,15 +26,18 @@ def relabelled(
     owned: Iterable[Setting],
     current_text: str = "",
 ) -> tuple[Plan, str, RelabelReport]:
-    """The plan that moves the fewest settings, never more than the plan as written, its text, and a report.
+    """The plan that moves the fewest settings, never more than the plan as written, its text, and a
+    report.
 
-    current_text: of the plan that is up; if that is this plan relabelled, its labels are kept unless others move less.
-    Raises: Infeasible, Interlock - as `target`, if no labelling helps.
+    current_text: of the plan that is up; if that is this plan relabelled, its labels are kept
+    unless others move less. Raises: Infeasible, Interlock - as `target`, if no labelling helps.
     """
     owned = list(owned)
     own = per_device(owned)
     held_own = {d: among(held, own.get(d, ())) for d, held in observed.items()}
-    inside = {host for link in plan.links for host in link.hosts} | set(plan.job.hosts if plan.job else ())
+    inside = {host for link in plan.links for host in link.hosts} | set(
+        plan.job.hosts if plan.job else ()
+    )
     busy = {port.host for port in foreign_ports(observed, own, lab)} - inside
     out = {*busy, *plan.spares, *({*plan.job.aside} - inside if plan.job else ())}
     groups = [[host for host in group if host not in out] for group in plan.interchangeable]
@@ -59,7 +62,9 @@ def relabelled(
         assert isinstance(as_written, Exception)  # the plan as written is among those tried
         raise as_written
     best = min(possible, key=lambda key: possible[key])  # the first of equals
-    report = RelabelReport(dict(best), possible[best], as_written if isinstance(as_written, int) else None)
+    report = RelabelReport(
+        dict(best), possible[best], as_written if isinstance(as_written, int) else None
+    )
     return *plans[best], report
 
 
@@ -73,7 +78,9 @@ def _applied(plan: Plan, text: str, lab: Lab, by: Labels) -> tuple[Plan, str]:
     if not by:
         return plan, text
     changed = relabelled_text(text, by)
-    return replace(read_plan(changed, plan.name, lab), avoid=plan.avoid, warnings=plan.warnings), changed
+    return replace(
+        read_plan(changed, plan.name, lab), avoid=plan.avoid, warnings=plan.warnings
+    ), changed
 
 
 def _moves(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> int:

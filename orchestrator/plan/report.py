@@ -10,9 +10,11 @@ from orchestrator.results import JsonReport
 
 @dataclass(frozen=True, slots=True)
 class DeviceDiff:
-    """What changes on one device, settings as `ingress->egress` labels. `foreign` belong to others and stay.
+    """What changes on one device, settings as `ingress->egress` labels. `foreign` belong to others
+    and stay.
 
-    Times are those of this lab; times `time_scale` they are those of a real device of its kind (1: it is one).
+    Times are those of this lab; times `time_scale` they are those of a real device of its kind (1:
+    it is one).
     """
 
     device: str
@@ -23,7 +25,9 @@ class DeviceDiff:
     dark_ms_expected: float | None = None
     time_scale: float = 1.0
     dark_port_s_expected: float | None = None
-    """Of a device that moves one fibre at a time: seconds that lit ports are dark, summed over ports; None for others."""
+    """Of a device that moves one fibre at a time: seconds that lit ports are dark, summed over
+    ports; None for others.
+    """
     ahead_s_expected: float | None = None
     """How long such a device works before anything goes dark, unseen by hosts."""
 
@@ -53,7 +57,9 @@ class DiffCounts(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class CircuitRow:
-    """One light path: `gpu01:p1->gpu02:p1`, the cross-connects it uses, expected loss (dB); state: keep, break, make or foreign."""
+    """One light path: `gpu01:p1->gpu02:p1`, the cross-connects it uses, expected loss (dB); state:
+    keep, break, make or foreign.
+    """
 
     circuit: str
     path: tuple[str, ...]
@@ -63,9 +69,11 @@ class CircuitRow:
 
 @dataclass(frozen=True, slots=True)
 class RelabelReport(JsonReport):
-    """Which hosts take the places of which (`labels`: host of the plan file -> host on the lab), and what that saves.
+    """Which hosts take the places of which (`labels`: host of the plan file -> host on the lab),
+    and what that saves.
 
-    moves: settings made and removed; moves_as_written: without relabelling, None if that is impossible.
+    moves: settings made and removed; moves_as_written: without relabelling, None if that is
+    impossible.
     """
 
     labels: Mapping[str, str]
@@ -84,12 +92,16 @@ class RelabelReport(JsonReport):
             return f"relabel: the plan as written moves the least ({self.moves})"
         many = f"{self.moves_saved} of {self.moves_as_written} moves saved"
         saved = "possible only so" if self.moves_as_written is None else many
-        return f"relabel: {saved}: " + ", ".join(f"{old} is {new}" for old, new in self.labels.items())
+        return f"relabel: {saved}: " + ", ".join(
+            f"{old} is {new}" for old, new in self.labels.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReport(DiffCounts):
-    """The diff a plan would make. `fingerprint` changes when the plan or anything observed on a device changes."""
+    """The diff a plan would make. `fingerprint` changes when the plan or anything observed on a
+    device changes.
+    """
 
     plan: str
     lab: str

@@ -1,4 +1,6 @@
-"""Reads the schedule of a plan file: slots of links, or a pattern of them, in which all pairs that must talk meet. Pure."""
+"""Reads the schedule of a plan file: slots of links, or a pattern of them, in which all pairs that
+must talk meet. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,22 @@ from orchestrator.plan.edges import MOST_SLOTS, ScheduleEdge
 from orchestrator.plan.links import Links
 
 SETTLINGS = 4
-"""Least dwell in settling times of a device that moves between slots: with fewer it is dark for more than a fifth of the time."""
+"""Least dwell in settling times of a device that moves between slots: with fewer it is dark for
+more than a fifth of the time.
+"""
 REACTION_S = 0.01
-"""The night is this much longer (s) than devices need by their data sheets: command, report, carrier and commit took 5 to 16 ms on
-the emulated lab. With a longer night, light would come before its slot by as much as devices are faster."""
+"""The night is this much longer (s) than devices need by their data sheets: command, report,
+carrier and commit took 5 to 16 ms on the emulated lab. With a longer night, light would come before
+its slot by as much as devices are faster."""
 FOLLOWED_S = 0.1
-"""Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by itself, as emulated."""
+"""Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by
+itself, as emulated.
+"""
 HOST_PERIOD_S = 0.05
 """Least time (s) of a slot and its night that hosts turn at (`agent/slots/operations.py`)."""
 BURST_S, PACKET_BYTES, BURST_BYTES = 0.002, 9014, 65_536
-"""What TCP hands to a port at once: an emulated one takes what it carries in this time (`emulators/fabric/switches.py`), a packet
-at least, and none takes more than 64 kB."""
+"""What TCP hands to a port at once: an emulated one takes what it carries in this time
+(`emulators/fabric/switches.py`), a packet at least, and none takes more than 64 kB."""
 FIBRE_S_PER_M = 4.9e-9
 AT: Path = ("schedule",)
 
@@ -42,7 +49,9 @@ class ScheduleReader:
         self.always, self.max_loss_db = always, max_loss_db
 
     def schedule(self, document: Mapping[str, Any]) -> Schedule | None:
-        """The schedule of a plan file's content, None without one or where it has mistakes that the schema names."""
+        """The schedule of a plan file's content, None without one or where it has mistakes that the
+        schema names.
+        """
         raw: Any = document.get("schedule")
         edge = attempt(ScheduleEdge, raw) if raw is not None else None
         if edge is None:
@@ -50,7 +59,9 @@ class ScheduleReader:
         guard_s = auto_guard_s(self.lab) if edge.guard_s == "auto" else edge.guard_s
         if guard_s >= edge.dwell_s:
             text = f"hosts would stop sending {seconds_text(guard_s)} before the end of a slot of {seconds_text(edge.dwell_s)}"
-            self.problems.add((*AT, "guard_s"), f"{text}: nothing is left to send in; wanted less than dwell_s")
+            self.problems.add(
+                (*AT, "guard_s"), f"{text}: nothing is left to send in; wanted less than dwell_s"
+            )
         self.kinds(edge, document.get("job") is not None)
         self.either(edge)
         if edge.pattern is not None and not edge.slots:
@@ -58,40 +69,71 @@ class ScheduleReader:
         else:
             raws = raw["slots"] if edge.slots else ()
             if len(raws) > MOST_SLOTS:
-                self.problems.add((*AT, "slots"), f"{len(raws)} slots; a schedule has at most {MOST_SLOTS}")
+                self.problems.add(
+                    (*AT, "slots"), f"{len(raws)} slots; a schedule has at most {MOST_SLOTS}"
+                )
                 return None
             slots = self.read([slot["links"] for slot in raws])
         if len(slots) == 1:
             place = "pattern" if edge.pattern else "slots"
-            self.problems.add((*AT, place), "one slot, which never ends: write its links as the plan's links")
+            self.problems.add(
+                (*AT, place), "one slot, which never ends: write its links as the plan's links"
+            )
         elif len(set(map(frozenset, (slot.links for slot in slots)))) == 1:
-            self.problems.add((*AT, "slots"), "all slots have the same links, so nothing turns: write them as the plan's links")
+            self.problems.add(
+                (*AT, "slots"),
+                "all slots have the same links, so nothing turns: write them as the plan's links",
+            )
         self.dwell(edge, slots)
-        return Schedule(slots, edge.dwell_s, guard_s, edge.kind, edge.follow, edge.late, edge.pattern or "", edge.tcp)
+        return Schedule(
+            slots,
+            edge.dwell_s,
+            guard_s,
+            edge.kind,
+            edge.follow,
+            edge.late,
+            edge.pattern or "",
+            edge.tcp,
+        )
 
     def kinds(self, edge: ScheduleEdge, job: bool) -> None:
-        """A schedule by phases needs a job, and light to go by, as nobody knows when its iterations end."""
+        """A schedule by phases needs a job, and light to go by, as nobody knows when its iterations
+        end.
+        """
         if edge.kind == "phase" and not job:
-            self.problems.add((*AT, "kind"), "the job's iterations end a slot, but the plan has no job")
+            self.problems.add(
+                (*AT, "kind"), "the job's iterations end a slot, but the plan has no job"
+            )
         if edge.kind == "phase" and edge.follow == "clock":
-            self.problems.add((*AT, "follow"), "no clock tells when the job's iterations end; wanted light")
+            self.problems.add(
+                (*AT, "follow"), "no clock tells when the job's iterations end; wanted light"
+            )
 
     def either(self, edge: ScheduleEdge) -> None:
         """Slots or a pattern, and a pattern's words only with it."""
         if "slots" in edge.model_fields_set and edge.pattern is not None:
             self.problems.add((*AT, "pattern"), "slots are given too; wanted one of the two")
         elif not edge.slots and edge.pattern is None:
-            self.problems.add(AT, "the schedule has no slots: give it slots, or a pattern with ports")
+            self.problems.add(
+                AT, "the schedule has no slots: give it slots, or a pattern with ports"
+            )
         elif edge.pattern is None:
             for key in ("ports", "hosts"):
                 if getattr(edge, key):
-                    self.problems.add((*AT, key), f"slots name their own {key}; {key} go with a pattern", key=True)
+                    self.problems.add(
+                        (*AT, key), f"slots name their own {key}; {key} go with a pattern", key=True
+                    )
         elif not edge.ports:
-            self.problems.add((*AT, "pattern"), f"the pattern {edge.pattern} needs the ports that it joins: ports: [p1, ...]")
+            self.problems.add(
+                (*AT, "pattern"),
+                f"the pattern {edge.pattern} needs the ports that it joins: ports: [p1, ...]",
+            )
 
     def read(self, raws: Iterable[Any]) -> tuple[Slot, ...]:
         return tuple(
-            Slot(self.links.links(raw, self.max_loss_db, (*AT, "slots", index, "links"), self.always))
+            Slot(
+                self.links.links(raw, self.max_loss_db, (*AT, "slots", index, "links"), self.always)
+            )
             for index, raw in enumerate(raws)
         )
 
@@ -100,7 +142,9 @@ class ScheduleReader:
         from planner.schedule.round_robin import expanded, fewest_slots  # here, as it loads numpy
 
         hosts, at = self.members(edge, document)
-        places: list[tuple[str, Path]] = [(host, (*at, index) if edge.hosts else at) for index, host in enumerate(hosts)]
+        places: list[tuple[str, Path]] = [
+            (host, (*at, index) if edge.hosts else at) for index, host in enumerate(hosts)
+        ]
         known = [self.links.known_host(host, place) for host, place in places]  # reports every one
         ports = edge.ports
         for index, port in enumerate(ports):
@@ -112,13 +156,20 @@ class ScheduleReader:
                 known.append(None not in ends)  # reports the first
         if not all(known) or len(hosts) < 2 or not ports or edge.pattern is None:
             if len(hosts) < 2 and ports:
-                self.problems.add(at, f"the pattern {edge.pattern} joins {len(hosts)} hosts; wanted at least 2: name them as hosts")
+                self.problems.add(
+                    at,
+                    f"the pattern {edge.pattern} joins {len(hosts)} hosts; wanted at least 2: name them as hosts",
+                )
             self.links.complete = False
             return ()
         found = expanded(edge.pattern, len(hosts), len(ports))
         if len(found) > MOST_SLOTS:
             least = fewest_slots(len(hosts), len(ports))
-            other = f"; staggered has {least}" if least <= MOST_SLOTS else "; give it more ports or fewer hosts"
+            other = (
+                f"; staggered has {least}"
+                if least <= MOST_SLOTS
+                else "; give it more ports or fewer hosts"
+            )
             text = f"{edge.pattern} over {len(hosts)} hosts and {len(ports)} ports has {len(found)} slots; "
             text += f"at most {MOST_SLOTS} are possible"
             self.problems.add((*AT, "pattern"), text + other)
@@ -133,8 +184,12 @@ class ScheduleReader:
             for slot in found
         )
 
-    def members(self, edge: ScheduleEdge, document: Mapping[str, Any]) -> tuple[list[HostName], Path]:
-        """The hosts of a pattern, each once, and their place in the file: its own, else the job's, else those of the links."""
+    def members(
+        self, edge: ScheduleEdge, document: Mapping[str, Any]
+    ) -> tuple[list[HostName], Path]:
+        """The hosts of a pattern, each once, and their place in the file: its own, else the job's,
+        else those of the links.
+        """
         if edge.hosts:
             for index, host in enumerate(edge.hosts):
                 if host in edge.hosts[:index]:
@@ -144,7 +199,10 @@ class ScheduleReader:
         ranks = job.get("ranks") if isinstance(job, Mapping) else None
         if isinstance(ranks, list) and all(isinstance(rank, str) for rank in ranks):
             return list(hosts_of(ranks)), (*AT, "pattern")
-        return list(dict.fromkeys(host for link in self.always for host in link.hosts)), (*AT, "pattern")
+        return list(dict.fromkeys(host for link in self.always for host in link.hosts)), (
+            *AT,
+            "pattern",
+        )
 
     def meeting(self, schedule: Schedule, hosts: Sequence[HostName]) -> None:
         """Every two of these hosts have a path in some slot."""
@@ -155,11 +213,20 @@ class ScheduleReader:
             steps = steps_of((*self.always, *slot.links))
             for host in hosts:
                 directions[host] |= reached(host, steps)
-        lost = [(a, b) for a, b in combinations(hosts, 2) if b not in directions[a] or a not in directions[b]]
+        lost = [
+            (a, b)
+            for a, b in combinations(hosts, 2)
+            if b not in directions[a] or a not in directions[b]
+        ]
         if lost:
-            few = ", ".join(f"{a} and {b}" for a, b in lost[:4]) + (", ..." if len(lost) > 4 else "")
+            few = ", ".join(f"{a} and {b}" for a, b in lost[:4]) + (
+                ", ..." if len(lost) > 4 else ""
+            )
             place = "pattern" if schedule.pattern else "slots"
-            self.problems.add((*AT, place), f"never meet: {few}; in some slot a path over its links must join them")
+            self.problems.add(
+                (*AT, place),
+                f"never meet: {few}; in some slot a path over its links must join them",
+            )
 
     def dwell(self, edge: ScheduleEdge, slots: Sequence[Slot]) -> None:
         """Every device that moves between slots is fast enough for them."""
@@ -168,7 +235,11 @@ class ScheduleReader:
             return
         stored = {d: self.lab.traits_of(d).stored_dwell_s for d in needs}
         if edge.kind == "clock" and None not in stored.values():
-            self.stored_dwell(edge, {d: least for d, least in stored.items() if least is not None}, max(needs.values()))
+            self.stored_dwell(
+                edge,
+                {d: least for d, least in stored.items() if least is not None},
+                max(needs.values()),
+            )
             return
         device, settling_s = max(needs.items(), key=lambda item: item[1])
         if edge.dwell_s >= SETTLINGS * settling_s - 1e-9:
@@ -177,11 +248,17 @@ class ScheduleReader:
         text += f"the nearest dwell that works is {SETTLINGS * settling_s:g} s"
         if edge.kind == "clock" and stored[device] is not None:
             notice = ", ".join(sorted(d for d, least in stored.items() if least is None))
-            text += f"; it could turn by itself, but {notice} must be told every slot, and so all are"
+            text += (
+                f"; it could turn by itself, but {notice} must be told every slot, and so all are"
+            )
         self.problems.add((*AT, "dwell_s"), text)
 
-    def stored_dwell(self, edge: ScheduleEdge, least: Mapping[DeviceName, float], settling_s: float) -> None:
-        """Devices that turn by themselves are fast enough, and so are the hosts that follow them."""
+    def stored_dwell(
+        self, edge: ScheduleEdge, least: Mapping[DeviceName, float], settling_s: float
+    ) -> None:
+        """Devices that turn by themselves are fast enough, and so are the hosts that follow
+        them.
+        """
         device = max(least, key=lambda name: least[name])
         shortest = max(least[device], HOST_PERIOD_S - REACTION_S - settling_s)
         if edge.dwell_s < shortest - 1e-9:
@@ -199,9 +276,11 @@ class ScheduleReader:
 
 
 def auto_guard_s(lab: Lab) -> float:
-    """How long (s) what waits in a port takes to arrive: the two bursts of a connection that fills the slowest port, and the way.
+    """How long (s) what waits in a port takes to arrive: the two bursts of a connection that fills
+    the slowest port, and the way.
 
-    The way is that of light through the longest fibre of a host, there and back, and the longest trunk.
+    The way is that of light through the longest fibre of a host, there and back, and the longest
+    trunk.
     """
     rate = min(host.link_mbps for host in lab.hosts.values()) * 1e6 / 8
     queue_bytes = 2 * min(max(rate * BURST_S, PACKET_BYTES), BURST_BYTES)
@@ -211,10 +290,11 @@ def auto_guard_s(lab: Lab) -> float:
 
 
 def settling(slots: Sequence[Slot], lab: Lab) -> dict[DeviceName, float]:
-    """How long (s, of this lab) each device takes from one slot to the next, at most; those that do not move are left out.
+    """How long (s, of this lab) each device takes from one slot to the next, at most; those that do
+    not move are left out.
 
-    By its data sheet: its settling time for each command, and the commands that its moves take. A link whose ports are still to be
-    chosen may be at any device that its hosts have fibres to.
+    By its data sheet: its settling time for each command, and the commands that its moves take. A
+    link whose ports are still to be chosen may be at any device that its hosts have fibres to.
     """
     at: dict[HostName, set[DeviceName]] = {}
     for port, fibre in lab.fibres.items():
@@ -222,7 +302,10 @@ def settling(slots: Sequence[Slot], lab: Lab) -> dict[DeviceName, float]:
     longest: dict[DeviceName, float] = {}
     for before, slot in zip((slots[-1], *slots[:-1]) if slots else (), slots, strict=True):
         moves: Counter[DeviceName] = Counter()
-        for link, count in ((Counter(before.links) - Counter(slot.links)) + (Counter(slot.links) - Counter(before.links))).items():
+        for link, count in (
+            (Counter(before.links) - Counter(slot.links))
+            + (Counter(slot.links) - Counter(before.links))
+        ).items():
             for device in {device for end in (link.a, link.b) for device in _devices(end, lab, at)}:
                 moves[device] += count * (2 if link.kind is LinkKind.DUPLEX else 1)
         for device, count in moves.items():
@@ -233,11 +316,15 @@ def settling(slots: Sequence[Slot], lab: Lab) -> dict[DeviceName, float]:
 
 
 def slowest_between_slots(slots: Sequence[Slot], lab: Lab) -> tuple[DeviceName, float] | None:
-    """The device that takes longest from one slot to the next, and how long (s, of this lab); None if nothing moves."""
+    """The device that takes longest from one slot to the next, and how long (s, of this lab); None
+    if nothing moves.
+    """
     return max(settling(slots, lab).items(), key=lambda item: item[1], default=None)
 
 
-def _devices(end: HostPort | HostName, lab: Lab, at: Mapping[HostName, set[DeviceName]]) -> set[DeviceName]:
+def _devices(
+    end: HostPort | HostName, lab: Lab, at: Mapping[HostName, set[DeviceName]]
+) -> set[DeviceName]:
     if isinstance(end, HostPort):
         return {lab.fibres[end].device} if end in lab.fibres else set()
     return at.get(end, set())

@@ -9,7 +9,9 @@ from orchestrator.plan.reader import read_plan
 
 
 def stored_plan(text: str, name: str, slots: SlotsMade | None, lab: Lab) -> Plan:
-    """The plan as it is written; of one with a schedule, the slot that is up. Raises: as `read_plan`."""
+    """The plan as it is written; of one with a schedule, the slot that is up. Raises: as
+    `read_plan`.
+    """
     plan = read_plan(text, name, lab)
     return plan if plan.schedule is None else plan.slot(slots.slot if slots is not None else 0)
 

@@ -1,4 +1,6 @@
-"""What the queue asks of a lab for a job: which hosts it may have, a plan on them, to start, to tell its end, to stop."""
+"""What the queue asks of a lab for a job: which hosts it may have, a plan on them, to start, to
+tell its end, to stop.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from orchestrator.store.queue import HOLDING, QueuedJob
 NOT_STOPPED = "; cannot be stopped: "
 """In the detail of a job: its stop has failed, and why, behind this."""
 STUCK_S = 60.0
-"""The hosts of a job whose stop has failed for so long (s) are not waited for: they may not come back."""
+"""The hosts of a job whose stop has failed for so long (s) are not waited for: they may not come
+back.
+"""
 
 
 class Acts(Protocol):
@@ -43,7 +47,9 @@ class Acts(Protocol):
         ...
 
     async def start(self, job: QueuedJob) -> str:
-        """Bring its plan up and launch its job; return how it runs, in words. Raises: TestbedError."""
+        """Bring its plan up and launch its job; return how it runs, in words. Raises:
+        TestbedError.
+        """
         ...
 
     async def ended(self, job: QueuedJob) -> tuple[bool, str]:
@@ -51,8 +57,8 @@ class Acts(Protocol):
         ...
 
     async def stop(self, job: QueuedJob) -> tuple[int, str]:
-        """End its job with a checkpoint, take its plan down; return the iterations that it did, and, if it had finished by itself
-        before, that in words. Raises: TestbedError."""
+        """End its job with a checkpoint, take its plan down; return the iterations that it did,
+        and, if it had finished by itself before, that in words. Raises: TestbedError."""
         ...
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:
@@ -68,19 +74,34 @@ def decided(
 ) -> Decision:
     """What to do about the jobs of a lab now.
 
-    served: users whose jobs a process starts and stops; those of others neither start nor end, so nothing waits for that. refused:
-    sets of hosts of which it is known that a job cannot run on them.
+    served: users whose jobs a process starts and stops; those of others neither start nor end, so
+    nothing waits for that. refused: sets of hosts of which it is known that a job cannot run on
+    them.
     """
     jobs = list(jobs)
     out = acts.out(jobs)
     waits = [
-        Waiting(j.number, j.count, acts.able(j), j.left_s, j.preemptible, frozenset((refused or {}).get(j.number, ())))
+        Waiting(
+            j.number,
+            j.count,
+            acts.able(j),
+            j.left_s,
+            j.preemptible,
+            frozenset((refused or {}).get(j.number, ())),
+        )
         for j in jobs
         if j.state == "waiting" and j.user in served and not j.rests
     ]
     runs = [
-        Running(j.number, frozenset(j.hosts), max(j.left_s, 0.0) + TURNOVER_S, j.preemptible, j.state == "stopping")
-        if j.user in served and not (j.state == "stopping" and NOT_STOPPED in j.detail and j.age_s >= STUCK_S)
+        Running(
+            j.number,
+            frozenset(j.hosts),
+            max(j.left_s, 0.0) + TURNOVER_S,
+            j.preemptible,
+            j.state == "stopping",
+        )
+        if j.user in served
+        and not (j.state == "stopping" and NOT_STOPPED in j.detail and j.age_s >= STUCK_S)
         else Running(j.number, frozenset(j.hosts), inf)
         for j in jobs
         if j.state in HOLDING
@@ -88,6 +109,10 @@ def decided(
     held = {host for job in runs for host in job.hosts}
     found = decide_queue(waits, runs, compatible_hosts(acts.hosts, held | out.keys()), out)
     asleep = [j for j in jobs if j.state == "waiting" and j.user not in served]
-    found.why |= {j.number: f"{j.user} does not serve the queue: testbed service start queue" for j in asleep}
-    found.why |= {j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests}
+    found.why |= {
+        j.number: f"{j.user} does not serve the queue: testbed service start queue" for j in asleep
+    }
+    found.why |= {
+        j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests
+    }
     return found

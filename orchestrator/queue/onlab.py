@@ -1,4 +1,6 @@
-"""What the queue does on a lab: starts as `up --as` does, stops as `job stop` and `down` do, each job under an owner of its own."""
+"""What the queue does on a lab: starts as `up --as` does, stops as `job stop` and `down` do, each
+job under an owner of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optics import HandsNeeded, HostName, HostPort, Infeasible, Interrupted, Port, TestbedError, Unreachable
+from optics import (
+    HandsNeeded,
+    HostName,
+    HostPort,
+    Infeasible,
+    Interrupted,
+    Port,
+    TestbedError,
+    Unreachable,
+)
 from optics.plain import counted, natural
 from orchestrator.hosts import HostEvent
 from orchestrator.inventory.lab import Lab
@@ -35,17 +46,23 @@ from planner.topology.methods import Wanted
 from workloads.programs.options import OPTIONS
 
 LOOK_S = 20.0
-"""Interval (s) at which a running job is asked for its state; its end is reported by the hosts' agents at once."""
+"""Interval (s) at which a running job is asked for its state; its end is reported by the hosts'
+agents at once.
+"""
 SILENT_S = 60.0
 """A host that did not answer at a start is left out for this long (s)."""
 RECONNECT_S = 5.0
 PATIENCE_S = 30.0
-"""How long (s) a start or a stop waits for another run that holds a part of what it needs, if the settings allow no longer."""
+"""How long (s) a start or a stop waits for another run that holds a part of what it needs, if the
+settings allow no longer.
+"""
 
 
 @dataclass
 class OnLab:
-    """The acts on a real or emulated lab. command: of the user whose jobs these are. silent: hosts, until when (monotonic s)."""
+    """The acts on a real or emulated lab. command: of the user whose jobs these are. silent: hosts,
+    until when (monotonic s).
+    """
 
     lab: Lab
     command: Command
@@ -57,7 +74,9 @@ class OnLab:
         self._able: dict[int, tuple[HostName, ...]] = {}
 
     def able(self, job: QueuedJob) -> tuple[HostName, ...]:
-        """As `Acts.able`: of a plan its hosts; of a workload the whole ones with ports that hold as many ranks."""
+        """As `Acts.able`: of a plan its hosts; of a workload the whole ones with ports that hold as
+        many ranks.
+        """
         if job.number not in self._able:
             with suppress(TestbedError):  # the inventory has changed since: there is none
                 self._able[job.number] = able(self.lab, job.text, job.method)
@@ -78,7 +97,10 @@ class OnLab:
                 add(hosts, f"held by {owner} ({current.plan_name})")
         for setting, whose in self.store.owners(self.key).items():
             if whose.owner not in ours:
-                add(self._at({setting.ingress, setting.egress}), f"a circuit of {whose.owner} is there")
+                add(
+                    self._at({setting.ingress, setting.egress}),
+                    f"a circuit of {whose.owner} is there",
+                )
         locks = locks_of(self.lab, self.command.settings, self.store)
         for lock in locks.listed():
             if lock.owner not in ours:
@@ -87,9 +109,18 @@ class OnLab:
         for tag in Tagouts(self.store, self.key, locks.who).listed():
             with suppress(TestbedError):  # of a subject that the inventory no longer has
                 place = place_of(tag.subject, self.lab)
-                add(self._of(Scope(ports=place.ports, devices=place.devices)), f"{tag.subject} is tagged out by {tag.user}")
-                add((port.host for port in place.host_ports), f"{tag.subject} is tagged out by {tag.user}")
-        add((host for host, until in self.silent.items() if until > time.monotonic()), "does not answer")
+                add(
+                    self._of(Scope(ports=place.ports, devices=place.devices)),
+                    f"{tag.subject} is tagged out by {tag.user}",
+                )
+                add(
+                    (port.host for port in place.host_ports),
+                    f"{tag.subject} is tagged out by {tag.user}",
+                )
+        add(
+            (host for host, until in self.silent.items() if until > time.monotonic()),
+            "does not answer",
+        )
         return found
 
     def _of(self, scope: Scope) -> set[HostName]:
@@ -97,17 +128,29 @@ class OnLab:
             return set(self.hosts)
         fibres = self.lab.fibres.items()
         existing = {p.host for p, f in fibres if {f.enters.device, f.leaves.device} & scope.devices}
-        return {host for host in scope.hosts if host in self.lab.hosts} | existing | self._at(scope.ports)
+        return (
+            {host for host in scope.hosts if host in self.lab.hosts}
+            | existing
+            | self._at(scope.ports)
+        )
 
     def _at(self, ports: Collection[Port]) -> set[HostName]:
-        return {p.host for p, fibre in self.lab.fibres.items() if fibre.enters in ports or fibre.leaves in ports}
+        return {
+            p.host
+            for p, fibre in self.lab.fibres.items()
+            if fibre.enters in ports or fibre.leaves in ports
+        }
 
     def plan(self, job: QueuedJob, hosts: tuple[HostName, ...]) -> str:
-        """As `Acts.plan`: designed beside what runs; the job of a workload does the iterations that are left."""
+        """As `Acts.plan`: designed beside what runs; the job of a workload does the iterations that
+        are left.
+        """
         if not job.method:
             return job.text
         left = max(job.iterations - job.done, 1) if job.iterations else 0
-        return designed(self.lab, job.text, job.method, hosts, left, f"{job.name[:50]}-{job.number}")
+        return designed(
+            self.lab, job.text, job.method, hosts, left, f"{job.name[:50]}-{job.number}"
+        )
 
     def is_up(self, job: QueuedJob) -> bool:
         """As `Acts.is_up`."""
@@ -115,12 +158,18 @@ class OnLab:
 
     def _as(self, job: QueuedJob) -> Command:
         settings = self.command.settings
-        return Command(Silent(), self.store, replace(settings, owner=job.tenancy, wait_s=max(settings.wait_s, PATIENCE_S)))
+        return Command(
+            Silent(),
+            self.store,
+            replace(settings, owner=job.tenancy, wait_s=max(settings.wait_s, PATIENCE_S)),
+        )
 
     async def start(self, job: QueuedJob) -> str:
         """As `Acts.start`, by `up`. Raises: as that."""
         name = f"job {job.number} of the queue"
-        if self.is_up(job):  # by a start that died: what that launched may have ended since, and `up` might launch it again
+        # by a start that died: what that launched may have ended since, and `up` might launch it
+        # again
+        if self.is_up(job):
             with suppress(TestbedError):  # as where none was launched; `up` says what is wrong
                 if (status := await verbs.job_status(self._as(job))).state == "finished":
                     return _ended(status)
@@ -130,18 +179,26 @@ class OnLab:
             await self._find_silent(job.hosts)
             raise
         copy_journals(self.command.settings)
-        speed = f", iteration {report.job.iteration_ms:.0f} ms" if report.job and report.job.iteration_ms is not None else ""
+        speed = (
+            f", iteration {report.job.iteration_ms:.0f} ms"
+            if report.job and report.job.iteration_ms is not None
+            else ""
+        )
         return f"{report.plan}{speed}"
 
     async def left(self, job: QueuedJob) -> Collection[HostName]:
-        """As `Acts.left`: all while it has light, then those that do not answer and may have its routes."""
+        """As `Acts.left`: all while it has light, then those that do not answer and may have its
+        routes.
+        """
         if self.store.owned(job.key) or self.is_up(job):
             return job.hosts
         return await self._find_silent(job.hosts)
 
     def _opened(self) -> AbstractAsyncContextManager[Session]:
         settings = self.command.settings
-        return open_session(self.lab, self.command.inventory, settings.cache_dir / "ansible", settings.bounds)
+        return open_session(
+            self.lab, self.command.inventory, settings.cache_dir / "ansible", settings.bounds
+        )
 
     async def _find_silent(self, hosts: Collection[HostName]) -> list[HostName]:
         """The hosts that do not answer; they are left out for a while."""
@@ -153,7 +210,9 @@ class OnLab:
         return silent
 
     async def ended(self, job: QueuedJob) -> tuple[bool, str]:
-        """As `Acts.ended`: over channels that stay open, by the agents' events and a look from time to time."""
+        """As `Acts.ended`: over channels that stay open, by the agents' events and a look from time
+        to time.
+        """
         while True:
             with suppress(TestbedError):
                 async with self._opened() as session:
@@ -169,23 +228,35 @@ class OnLab:
             await asyncio.sleep(RECONNECT_S)  # a host does not answer, or the plan has no job
 
     async def stop(self, job: QueuedJob) -> tuple[int, str]:
-        """As `Acts.stop`, by `job stop` and `down`. Raises: as those; HandsNeeded - something could not be taken down."""
+        """As `Acts.stop`, by `job stop` and `down`. Raises: as those; HandsNeeded - something could
+        not be taken down.
+        """
         command, done, finished = self._as(job), 0, ""
         current = self.store.current(job.key)
         try:
             status = await verbs.job_stop(command)
-            if current is not None and status.started is not None and status.started >= current.since:
+            if (
+                current is not None
+                and status.started is not None
+                and status.started >= current.since
+            ):
                 done = status.iterations  # of this time: an earlier one's job had another plan up
             if status.state == "finished" or _complete(self.store.latest_job(job.key), status):
                 finished = _ended(replace(status, state="finished", detail=""))
         except Interrupted:
             raise
-        except TestbedError:  # none was launched; or a host does not answer: `down` does what it can, and says what it cannot
+        # none was launched; or a host does not answer: `down` does what it can, and says what it
+        # cannot
+        except TestbedError:
             pass
         report = await verbs.down(command)
         copy_journals(self.command.settings)
         if report.left:
-            raise HandsNeeded(f"{job.tenancy} is not all taken down", report.left, hint=f"testbed down --as {job.tenancy}")
+            raise HandsNeeded(
+                f"{job.tenancy} is not all taken down",
+                report.left,
+                hint=f"testbed down --as {job.tenancy}",
+            )
         return done, finished
 
 
@@ -196,11 +267,16 @@ def _ended(status: JobStatus) -> str:
 
 
 def _complete(record: JobRecord | None, status: JobStatus) -> bool:
-    """Whether a job has done all its iterations, though its ranks were asked to stop: they were in the last one."""
+    """Whether a job has done all its iterations, though its ranks were asked to stop: they were in
+    the last one.
+    """
     if record is None or record.spec.wanted.program or status.state != "stopped":
         return False
     job = record.spec.wanted
-    usual = next((option.default for option in OPTIONS.get(job.workload, ()) if option.name == "iterations"), None)
+    usual = next(
+        (option.default for option in OPTIONS.get(job.workload, ()) if option.name == "iterations"),
+        None,
+    )
     most: Any = job.args.get("iterations", usual or 0)
     return bool(0 < most <= status.resumed_from + status.iterations)
 
@@ -214,7 +290,9 @@ async def _event(events: asyncio.Queue[HostEvent]) -> None:
 
 
 def able(lab: Lab, text: str, method: str) -> tuple[HostName, ...]:
-    """The hosts of a lab that could hold a workload, or without method a plan. Raises: BadFile, Infeasible."""
+    """The hosts of a lab that could hold a workload, or without method a plan. Raises: BadFile,
+    Infeasible.
+    """
     if not method:
         wanted = occupied_hosts(read_plan(text, "plan", lab))
         return tuple(sorted(wanted, key=natural))
@@ -224,8 +302,12 @@ def able(lab: Lab, text: str, method: str) -> tuple[HostName, ...]:
     return tuple(sorted((h for h in whole if lab.hosts[h].max_ranks >= each), key=natural))
 
 
-def designed(lab: Lab, text: str, method: str, hosts: tuple[HostName, ...], iterations: int, name: str) -> str:
-    """A plan for a workload on these hosts; iterations of its job, 0 until stopped. Raises: Infeasible, BadFile, BadPlugin."""
+def designed(
+    lab: Lab, text: str, method: str, hosts: tuple[HostName, ...], iterations: int, name: str
+) -> str:
+    """A plan for a workload on these hosts; iterations of its job, 0 until stopped. Raises:
+    Infeasible, BadFile, BadPlugin.
+    """
     found = design(read_text(text, name), lab, Wanted(method, hosts=hosts, iterations=iterations))
     plan = document(found, name)
     plan["job"]["name"] = name
@@ -233,7 +315,9 @@ def designed(lab: Lab, text: str, method: str, hosts: tuple[HostName, ...], iter
 
 
 def holdable(lab: Lab, text: str, method: str, count: int) -> None:
-    """Check that some hosts of the lab could hold a workload. Raises: Infeasible - none can, and why not the first ones."""
+    """Check that some hosts of the lab could hold a workload. Raises: Infeasible - none can, and
+    why not the first ones.
+    """
     hosts = able(lab, text, method)
     if len(hosts) < count:
         raise Infeasible(
@@ -250,4 +334,6 @@ def holdable(lab: Lab, text: str, method: str, count: int) -> None:
         else:
             return
     assert refused is not None
-    raise Infeasible(f"no {count} hosts of {lab.name} can hold it: {refused}", hint=refused.hint) from refused
+    raise Infeasible(
+        f"no {count} hosts of {lab.name} can hold it: {refused}", hint=refused.hint
+    ) from refused

@@ -1,4 +1,6 @@
-"""The one service of a user that serves a lab's queue: what its file says of it, and what it reports."""
+"""The one service of a user that serves a lab's queue: what its file says of it, and what it
+reports.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from orchestrator.background.work import ServiceReport
 
 @dataclass(frozen=True, slots=True)
 class QueueState(ServiceState):
-    """What it reports of itself. state: starting, serving, ended. last: the latest event in words."""
+    """What it reports of itself. state: starting, serving, ended. last: the latest event in
+    words.
+    """
 
     last: str = ""
 

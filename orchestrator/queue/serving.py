@@ -1,4 +1,6 @@
-"""The loop that serves a queue: every state is in the store before its act, so that whoever finds it can do the act again."""
+"""The loop that serves a queue: every state is in the store before its act, so that whoever finds
+it can do the act again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from optics import BadFile, HostName, Infeasible, Interlock, Locked, StoreFailed, TestbedError, Unreachable
+from optics import (
+    BadFile,
+    HostName,
+    Infeasible,
+    Interlock,
+    Locked,
+    StoreFailed,
+    TestbedError,
+    Unreachable,
+)
 from optics.errors import unplanned
 from optics.plain import seconds_text
 from orchestrator.background.work import Notify, Retries, emit
@@ -16,13 +27,25 @@ from orchestrator.queue.acts import NOT_STOPPED, Acts, decided
 from orchestrator.results import Json
 from orchestrator.store.audit import Who
 from orchestrator.store.database import Database
-from orchestrator.store.queue import QueuedJob, State, change_job_state, claim, keeps, note_obstacle, queued, record_stopped, served
+from orchestrator.store.queue import (
+    QueuedJob,
+    State,
+    change_job_state,
+    claim,
+    keeps,
+    note_obstacle,
+    queued,
+    record_stopped,
+    served,
+)
 
 LOOK_S = 1.0
 """Interval (s) between looks at the store: what others add, drop, lock and take down."""
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 TRIES = 3
-"""Failed starts in a row after which a job is given up; what only has to wait for others or for an answer does not count."""
+"""Failed starts in a row after which a job is given up; what only has to wait for others or for an
+answer does not count.
+"""
 PASSING = (Locked, Interlock, Unreachable)
 
 
@@ -30,8 +53,8 @@ PASSING = (Locked, Interlock, Unreachable)
 class Serving:
     """Serves the jobs of one user on one lab (`who`, `lab`), among those of all.
 
-    tasks: the act of each job, with the state and generation that it is for. refused: sets of hosts that
-    cannot hold a job.
+    tasks: the act of each job, with the state and generation that it is for. refused: sets of hosts
+    that cannot hold a job.
     """
 
     acts: Acts
@@ -52,7 +75,9 @@ class Serving:
         self.wake = asyncio.Event()
 
     async def serve(self, state: Callable[[str], None] = lambda word: None) -> None:
-        """Serve until no job of the user's is left, or until cancelled. state: told `serving`, and `ended` before the last look."""
+        """Serve until no job of the user's is left, or until cancelled. state: told `serving`, and
+        `ended` before the last look.
+        """
         try:
             while True:
                 self.wake.clear()
@@ -69,7 +94,9 @@ class Serving:
             await self.leave()
 
     async def leave(self) -> None:
-        """Cancel what goes on, and wait for it: a start that is not finished is rolled back. Jobs that run go on running."""
+        """Cancel what goes on, and wait for it: a start that is not finished is rolled back. Jobs
+        that run go on running.
+        """
         tasks = [task for _, _, task in self.tasks.values()]
         for task in tasks:
             task.cancel()
@@ -86,7 +113,9 @@ class Serving:
             await self._decide(queued(self.store, self.lab))
         return bool(mine)
 
-    def emit(self, event: str, job: QueuedJob, text: str, error: BaseException | None = None) -> None:
+    def emit(
+        self, event: str, job: QueuedJob, text: str, error: BaseException | None = None
+    ) -> None:
         """Emit one event. error: behind it, of which it has all lines."""
         self.last = f"job {job}: {text}"
         more: dict[str, Json] = {} if error is None else {"error": str(error)}
@@ -99,29 +128,45 @@ class Serving:
         elif job.state == "running" and not self.acts.is_up(job):
             self._end(job, "done", "its plan was taken down by somebody")
         elif job.state in ("starting", "running", "stopping"):
-            self._spawn(job, {"starting": self._start, "running": self._watch, "stopping": self._stop}[job.state])
+            self._spawn(
+                job,
+                {"starting": self._start, "running": self._watch, "stopping": self._stop}[
+                    job.state
+                ],
+            )
 
-    def _spawn(self, job: QueuedJob, act: Callable[[QueuedJob], Coroutine[None, None, None]]) -> None:
+    def _spawn(
+        self, job: QueuedJob, act: Callable[[QueuedJob], Coroutine[None, None, None]]
+    ) -> None:
         state, generation, task = self.tasks.get(job.number, ("", 0, None))
         if task is not None and not task.done():
             if (state, generation) != (job.state, job.generation) and not task.cancelling():
                 task.cancel()  # `wake` comes when it has ended
             return
-        if task is not None and (state, generation) == (job.state, job.generation) and task.done() and not task.cancelled():
+        if (
+            task is not None
+            and (state, generation) == (job.state, job.generation)
+            and task.done()
+            and not task.cancelled()
+        ):
             task.result()  # an act that has ended and left its state: an error of this program
         made = asyncio.ensure_future(act(job))
         made.add_done_callback(lambda _: self.wake.set())
         self.tasks[job.number] = (job.state, job.generation, made)
 
     def _end(self, job: QueuedJob, then: State, why: str) -> None:
-        if (ending := change_job_state(self.store, self.who, job, "stopping", next=then, detail=why)) is not None:
+        if (
+            ending := change_job_state(self.store, self.who, job, "stopping", next=then, detail=why)
+        ) is not None:
             self.emit("stopping", ending, why)
             self.wake.set()
 
     # --- decisions
 
     async def _decide(self, jobs: list[QueuedJob]) -> None:
-        found = decided(self.acts, jobs, served(self.store, self.lab) | {self.who.user}, self.refused)
+        found = decided(
+            self.acts, jobs, served(self.store, self.lab) | {self.who.user}, self.refused
+        )
         by_number = {job.number: job for job in jobs}
         for number, first in found.stops.items():
             if by_number[number].state in ("starting", "running"):
@@ -163,14 +208,28 @@ class Serving:
             if _cancelled():
                 return  # it is being stopped, or the next process starts it again
             tries = job.tries + (not isinstance(error, PASSING))
-            final = isinstance(error, (BadFile, Infeasible)) or not isinstance(error, TestbedError) or tries >= TRIES
-            failed: dict[str, object] = {"next": "failed" if final else "waiting", "detail": unplanned(error), "tries": tries}
+            final = (
+                isinstance(error, (BadFile, Infeasible))
+                or not isinstance(error, TestbedError)
+                or tries >= TRIES
+            )
+            failed: dict[str, object] = {
+                "next": "failed" if final else "waiting",
+                "detail": unplanned(error),
+                "tries": tries,
+            }
             failed["retry_s"] = min(max(2 * job.retry_s, self.retry_s), LAST_RETRY_S)
             self.failures += 1
-            if (left := change_job_state(self.store, self.who, job, "stopping", **failed)) is not None:
+            if (
+                left := change_job_state(self.store, self.who, job, "stopping", **failed)
+            ) is not None:
                 self.emit("not started", left, unplanned(error), error)
             return
-        if (runs := change_job_state(self.store, self.who, job, "running", detail=text, tries=0, retry_s=0.0)) is not None:
+        if (
+            runs := change_job_state(
+                self.store, self.who, job, "running", detail=text, tries=0, retry_s=0.0
+            )
+        ) is not None:
             self.started += 1
             self.emit("running", runs, text)
 
@@ -200,9 +259,16 @@ class Serving:
                 note_obstacle(self.store, job, f"{why}{NOT_STOPPED}{unplanned(error)}")
                 with suppress(TestbedError):  # they cannot be asked: it keeps them all
                     keeps(self.store, job, tuple(await self.acts.left(job)))
-                self.emit("not stopped", job, f"{unplanned(error)}; tried again after {seconds_text(wait_s)}", error)
+                self.emit(
+                    "not stopped",
+                    job,
+                    f"{unplanned(error)}; tried again after {seconds_text(wait_s)}",
+                    error,
+                )
             await asyncio.sleep(wait_s)
-        if (left := record_stopped(self.store, self.who, job, iterations, why, finished)) is not None:
+        if (
+            left := record_stopped(self.store, self.who, job, iterations, why, finished)
+        ) is not None:
             self.stopped += 1
             self.emit(left.state, left, left.detail or "stopped")
 

@@ -1,4 +1,6 @@
-"""The job queue: a job is added after it is known that the lab could hold it; what waits, and why; the process that serves."""
+"""The job queue: a job is added after it is known that the lab could hold it; what waits, and why;
+the process that serves.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,28 @@ from orchestrator.results import Json, JsonReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import who
-from orchestrator.store.queue import QueuedJob, add, given_up, queued, serve, served, serves, unserve
+from orchestrator.store.queue import (
+    QueuedJob,
+    add,
+    given_up,
+    queued,
+    serve,
+    served,
+    serves,
+    unserve,
+)
 from orchestrator.verbs.invoke import start_lab
 
 TRIED = 16
-"""Numbers of hosts that are tried to find one that can hold a workload; each takes some hundredths of a second."""
+"""Numbers of hosts that are tried to find one that can hold a workload; each takes some hundredths
+of a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One job, for people and `--json`. why: what it waits for, or what became of it. left_s: how much longer it may run (s).
+    """One job, for people and `--json`. why: what it waits for, or what became of it. left_s: how
+    much longer it may run (s).
 
     starts: the hosts on which it would start now.
     """
@@ -64,31 +78,49 @@ class QueueView(JsonReport):
     mine: bool = False
 
 
-def prepared(lab: Lab, text: str, name: str, hosts: int | None, method: str) -> tuple[str, str, str, int]:
-    """A file for the queue, checked: name of the job, text, method (none for a plan), number of hosts.
+def prepared(
+    lab: Lab, text: str, name: str, hosts: int | None, method: str
+) -> tuple[str, str, str, int]:
+    """A file for the queue, checked: name of the job, text, method (none for a plan), number of
+    hosts.
 
-    Raises: BadFile - everything wrong with it. Infeasible - no hosts of the lab can hold it, or a plan is for another number.
+    Raises: BadFile - everything wrong with it. Infeasible - no hosts of the lab can hold it, or a
+    plan is for another number.
     """
     value = read_yaml(text, name).value
-    if not (isinstance(value, Mapping) and str(value.get("schema", "")).startswith("testbed.plan/")):
+    if not (
+        isinstance(value, Mapping) and str(value.get("schema", "")).startswith("testbed.plan/")
+    ):
         own, _ = on_hosts(text, name, None)
         try:
             return _workload(lab, text, name, hosts, method)
         except Infeasible as error:
-            raise Infeasible(str(error), hint=_nearest(lab, text, name, hosts or own.workload.hosts, method)) from error
+            raise Infeasible(
+                str(error), hint=_nearest(lab, text, name, hosts or own.workload.hosts, method)
+            ) from error
     plan = read_plan(text, name, lab)
     if plan.schedule is not None:
-        raise Infeasible(f"{name}: slots of a schedule are not turned by the queue", hint=f"testbed up --topology {name}")
+        raise Infeasible(
+            f"{name}: slots of a schedule are not turned by the queue",
+            hint=f"testbed up --topology {name}",
+        )
     if plan.job is None:
-        raise BadFile([f"{name}: the plan has no job, so there is nothing to run"], hint="add one to the plan")
+        raise BadFile(
+            [f"{name}: the plan has no job, so there is nothing to run"], hint="add one to the plan"
+        )
     check_launch(plan.job, lab)
     needs = occupied_hosts(plan)
     if hosts not in (None, len(needs)):
-        raise Infeasible(f"{name}: the plan is for {counted(len(needs), 'host')}, not {hosts}", hint="leave --hosts out")
+        raise Infeasible(
+            f"{name}: the plan is for {counted(len(needs), 'host')}, not {hosts}",
+            hint="leave --hosts out",
+        )
     return plan.name, text, "", len(needs)
 
 
-def _workload(lab: Lab, text: str, name: str, hosts: int | None, method: str) -> tuple[str, str, str, int]:
+def _workload(
+    lab: Lab, text: str, name: str, hosts: int | None, method: str
+) -> tuple[str, str, str, int]:
     read, text = on_hosts(text, name, hosts)
     holdable(lab, text, method, read.workload.hosts)
     return read.workload.name, text, method, read.workload.hosts
@@ -120,11 +152,23 @@ def queue_add(
     lab, settings = load_lab(command.inventory), command.settings
     called, text, method, count = prepared(lab, text, name, hosts, method)
     more = {"preemptible": preemptible, "iterations": iterations if method else 0}
-    return add(command.store, key_of(lab), who(settings), name=called, text=text, method=method, count=count, for_s=for_s, **more)  # type: ignore[arg-type]
+    return add(
+        command.store,
+        key_of(lab),
+        who(settings),
+        name=called,
+        text=text,
+        method=method,
+        count=count,
+        for_s=for_s,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 def queue_view(command: Command, *, ended: int = 0) -> QueueView:
-    """The queue now, with the reasons that the process that serves it would act on. ended: so many of those that have ended."""
+    """The queue now, with the reasons that the process that serves it would act on. ended: so many
+    of those that have ended.
+    """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = key_of(lab)
     jobs = queued(store, key, ended=ended)
@@ -156,8 +200,13 @@ def queue_view(command: Command, *, ended: int = 0) -> QueueView:
 
 
 async def begin_queue(command: Command, options: ServiceOptions) -> ServiceNote | None:
-    """What is done before it is served in the background: the emulated lab is started. Without a job there is nothing to serve."""
-    if not any(job.user == command.settings.user for job in queued(command.store, key_of(load_lab(command.inventory)))):
+    """What is done before it is served in the background: the emulated lab is started. Without a
+    job there is nothing to serve.
+    """
+    if not any(
+        job.user == command.settings.user
+        for job in queued(command.store, key_of(load_lab(command.inventory)))
+    ):
         return ServiceNote("No job of yours is in the queue, so there is nothing to serve")
     start_lab(command.settings, command.progress)
     return None
@@ -165,7 +214,11 @@ async def begin_queue(command: Command, options: ServiceOptions) -> ServiceNote 
 
 async def given_up_after(command: Command, stopped: QueueState | None) -> ServiceNote:
     """Where none runs here: one that serves the queue from another machine does so no more."""
-    place = given_up(command.store, key_of(load_lab(command.inventory)), who(command.settings)) if stopped is None else ""
+    place = (
+        given_up(command.store, key_of(load_lab(command.inventory)), who(command.settings))
+        if stopped is None
+        else ""
+    )
     if not place:
         return ServiceNote(hint="testbed service start queue" if stopped is not None else "")
     text = f"the queue is not served any more from {place}; jobs that run go on"
@@ -173,7 +226,9 @@ async def given_up_after(command: Command, stopped: QueueState | None) -> Servic
 
 
 async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptions) -> QueueReport:
-    """Serve the user's jobs until none is left, or until cancelled. Raises: Locked - another process does."""
+    """Serve the user's jobs until none is left, or until cancelled. Raises: Locked - another
+    process does.
+    """
     lab, settings = load_lab(command.inventory), command.settings
     key = key_of(lab)
     with serving(QUEUE.file(settings, key, QUEUE.own(settings, options))) as file:
@@ -187,7 +242,8 @@ async def queue_serve(command: Command, *, notify: Notify, options: ServiceOptio
         def state(word: str) -> None:
             if not serves(command.store, key, me):
                 raise Locked(
-                    "the queue is not served from here any more: it was stopped on another machine", hint="testbed job queue"
+                    "the queue is not served from here any more: it was stopped on another machine",
+                    hint="testbed job queue",
                 )
             if file.state.state != word:
                 file.now(state=word)

@@ -1,4 +1,6 @@
-"""The audit of locks, tag-outs and the ownership of circuits: written in the same transaction as the change."""
+"""The audit of locks, tag-outs and the ownership of circuits: written in the same transaction as
+the change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One record of the audit: who did what to which lock, tag-out or circuit, and why. at: wall seconds."""
+    """One record of the audit: who did what to which lock, tag-out or circuit, and why. at: wall
+    seconds.
+    """
 
     at: float
     user: str
@@ -39,7 +43,9 @@ class AuditRecord:
     why: str
 
 
-def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, subject: str, why: str) -> None:
+def add_audit(
+    db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, subject: str, why: str
+) -> None:
     """Write one line, inside the caller's transaction."""
     db.execute(
         "INSERT INTO audit(lab,at,user,owner,host,pid,what,subject,why) VALUES(?,?,?,?,?,?,?,?,?)",
@@ -50,6 +56,7 @@ def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, 
 def audit(store: Database, lab: str, limit: int = 50) -> list[AuditRecord]:
     """The records of a lab, newest first."""
     rows = store.read(
-        "SELECT at,user,owner,host,pid,what,subject,why FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (lab, limit)
+        "SELECT at,user,owner,host,pid,what,subject,why FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?",
+        (lab, limit),
     )
     return [AuditRecord(**dict(row)) for row in rows]

@@ -26,13 +26,16 @@ LEAST_S, MOST_S = 1.0, 12 * 3600.0
 
 
 class Settled(Exception):
-    """The change is no longer overdue: another command reverted or confirmed it, or its `up` ended only now."""
+    """The change is no longer overdue: another command reverted or confirmed it, or its `up` ended
+    only now.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Awaiting:
-    """A change that waits to be confirmed. back: the plan to restore otherwise, empty for none; due: wall s, for people; left_s:
-    below zero once it is overdue. watched: a process of this machine rolls it back then; if none does, the next command will.
+    """A change that waits to be confirmed. back: the plan to restore otherwise, empty for none;
+    due: wall s, for people; left_s: below zero once it is overdue. watched: a process of this
+    machine rolls it back then; if none does, the next command will.
     """
 
     run: str
@@ -50,11 +53,13 @@ class Awaiting:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A change that is or was waiting for confirmation. state: pending, confirmed, reverted, hands-needed or superseded.
+    """A change that is or was waiting for confirmation. state: pending, confirmed, reverted,
+    hands-needed or superseded.
 
-    undo: the run whose snapshot is restored; it differs from `run` if that resumed another. leaving: hosts of the plan before,
-    which keep their routes until it is confirmed. boot, due_ns: the deadline by the clock of the boot it was set in; due: in wall
-    s. pid, process: the watching process.
+    undo: the run whose snapshot is restored; it differs from `run` if that resumed another.
+    leaving: hosts of the plan before, which keep their routes until it is confirmed. boot, due_ns:
+    the deadline by the clock of the boot it was set in; due: in wall s. pid, process: the watching
+    process.
     """
 
     run: str
@@ -79,7 +84,8 @@ class Awaited:
     def left_s(self) -> float:
         """Seconds until the deadline, not above zero once it has passed.
 
-        By the boot clock, which cannot be set; by the wall clock if this machine has restarted since.
+        By the boot clock, which cannot be set; by the wall clock if this machine has restarted
+        since.
         """
         if self.boot == boot_id():
             return (self.due_ns - boot_clock_ns()) / 1e9
@@ -87,17 +93,25 @@ class Awaited:
 
     @property
     def reason(self) -> str:
-        """The reason of the hosts' reservation, shown to others; it also identifies the reservation to release."""
+        """The reason of the hosts' reservation, shown to others; it also identifies the reservation
+        to release.
+        """
         return f"waits to be confirmed: {self.plan}, run {self.run}"
 
     @property
     def watched(self) -> bool:
         """Whether the process that would revert it is alive."""
-        return bool(self.pid) and self.host == socket.gethostname() and process_alive(self.pid, self.process)
+        return (
+            bool(self.pid)
+            and self.host == socket.gethostname()
+            and process_alive(self.pid, self.process)
+        )
 
     def report(self) -> Awaiting:
         """For people and `--json`."""
-        return Awaiting(self.run, self.plan, self.back, self.due, round(self.left_s(), 3), self.watched)
+        return Awaiting(
+            self.run, self.plan, self.back, self.due, round(self.left_s(), 3), self.watched
+        )
 
     def __str__(self) -> str:
         left = self.left_s()
@@ -119,16 +133,21 @@ class Confirmations:
 
     def last(self) -> Awaited | None:
         """The pending change, or the last one that was pending."""
-        rows = self.store.read("SELECT * FROM awaited WHERE tenancy=? ORDER BY rowid DESC LIMIT 1", (self.tenancy,))
+        rows = self.store.read(
+            "SELECT * FROM awaited WHERE tenancy=? ORDER BY rowid DESC LIMIT 1", (self.tenancy,)
+        )
         return _awaited(rows[0]) if rows else None
 
     def get(self, run: str) -> Awaited | None:
         """The record of one run."""
-        rows = self.store.read("SELECT * FROM awaited WHERE run=? AND tenancy=?", (run, self.tenancy))
+        rows = self.store.read(
+            "SELECT * FROM awaited WHERE run=? AND tenancy=?", (run, self.tenancy)
+        )
         return _awaited(rows[0]) if rows else None
 
     def begin(self, made: Awaited, scope: Scope, inside: str = "") -> None:
-        """Record a pending change, and reserve `scope` for its owner; a change that it continues is no longer pending.
+        """Record a pending change, and reserve `scope` for its owner; a change that it continues is
+        no longer pending.
 
         inside: the lock of the run that makes it, which covers `scope`.
         """
@@ -142,19 +161,26 @@ class Confirmations:
             if before is not None:
                 _end(db, before.run, "superseded", made.run)
             db.execute(f"INSERT INTO awaited({','.join(values)}) VALUES({marks})", values)
-        # The record is written before the reservation and ended after it, so that a crash leaves no lock without a record.
+        # The record is written before the reservation and ended after it, so that a crash leaves no
+        # lock without a record.
         self.locks.take("reservation", scope, made.reason, inside=inside)
 
     def watch(self, found: Awaited, pid: int) -> Awaited:
         """Record the watching process."""
         found = replace(found, pid=pid, process=process_mark(pid), host=socket.gethostname())
-        self.store.write("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
+        self.store.write(
+            "UPDATE awaited SET pid=?, process=?, host=? WHERE run=?",
+            (pid, found.process, found.host, found.run),
+        )
         return found
 
     def count(self, found: Awaited) -> Awaited:
         """The time to confirm counts from now on."""
         due_ns, due = boot_clock_ns() + int(found.within_s * 1e9), time.time() + found.within_s
-        self.store.write("UPDATE awaited SET due_ns=?, due=? WHERE run=? AND state='pending'", (due_ns, due, found.run))
+        self.store.write(
+            "UPDATE awaited SET due_ns=?, due=? WHERE run=? AND state='pending'",
+            (due_ns, due, found.run),
+        )
         return replace(found, due_ns=due_ns, due=due)
 
     def close(self, found: Awaited, state: str, by: str) -> None:
@@ -173,20 +199,26 @@ class Confirmations:
     def may(self, verb: str, options: RunOptions) -> None:
         """Check, under the lock, whether a verb may begin.
 
-        Raises: Interlock - a change waits to be confirmed, and the verb would make its rollback impossible. Settled - see there.
+        Raises: Interlock - a change waits to be confirmed, and the verb would make its rollback
+        impossible. Settled - see there.
         """
         found = self.pending()
-        if options.unconfirmed and not options.resumes:  # a rollback that is resumed is the operator's own
+        # a rollback that is resumed is the operator's own
+        if options.unconfirmed and not options.resumes:
             if found is None or found.run != options.unconfirmed or found.left_s() > 0:
                 raise Settled
             return
         if found is None or verb in ("down", "rollback", "confirm") or options.resumes == found.run:
             return
-        raise Interlock(f"{found}", hint=f"keep it: testbed confirm; or roll back now: testbed rollback {found.run}")
+        raise Interlock(
+            f"{found}",
+            hint=f"keep it: testbed confirm; or roll back now: testbed rollback {found.run}",
+        )
 
     @contextmanager
     def ending(self, verb: str, run: Run, options: RunOptions) -> Iterator[None]:
-        """Wrap a verb that reverts the change: once that has begun, the change is no longer pending.
+        """Wrap a verb that reverts the change: once that has begun, the change is no longer
+        pending.
 
         The rollback after the deadline is the exception: it is repeated until it has finished.
         """
@@ -208,9 +240,18 @@ class Confirmations:
 
 
 def _end(db: sqlite3.Connection, run: str, state: str, by: str) -> None:
-    db.execute("UPDATE awaited SET state=?, ended_by=?, ended=? WHERE run=? AND state='pending'", (state, by, time.time(), run))
+    db.execute(
+        "UPDATE awaited SET state=?, ended_by=?, ended=? WHERE run=? AND state='pending'",
+        (state, by, time.time(), run),
+    )
 
 
 def _awaited(row: sqlite3.Row) -> Awaited:
     values = dict(row)
-    return Awaited(**{**values, "hosts": tuple(json.loads(values["hosts"])), "leaving": tuple(json.loads(values["leaving"]))})
+    return Awaited(
+        **{
+            **values,
+            "hosts": tuple(json.loads(values["hosts"])),
+            "leaving": tuple(json.loads(values["leaving"])),
+        }
+    )

@@ -17,7 +17,9 @@ from orchestrator.store.file import private_file, read_only, shared_file
 from orchestrator.store.schema import SCHEMA, create
 
 Fence: TypeAlias = Callable[[sqlite3.Connection], None]
-"""Checks, inside the transaction that begins a step, that the run may go on. Raises: Locked - it may not; nothing was begun."""
+"""Checks, inside the transaction that begins a step, that the run may go on. Raises: Locked - it
+may not; nothing was begun.
+"""
 
 SHRINK_S = 5.0
 """Half as long as other commands wait for a lock of the file."""
@@ -27,9 +29,9 @@ class Database:
     """Opens or creates the file at `path`. Safe to use from several threads and processes.
 
     durable: force every commit to the disk, so that a power cut loses nothing; off only for tests.
-    shared: the members of a group use it together (`file.shared_file`). On a file system that is read-only, it can be read.
-    Raises: StoreFailed - it cannot be written, is damaged or not a store, or was written by another version. UnsafeStore - others
-    may write it.
+    shared: the members of a group use it together (`file.shared_file`). On a file system that is
+    read-only, it can be read. Raises: StoreFailed - it cannot be written, is damaged or not a
+    store, or was written by another version. UnsafeStore - others may write it.
     """
 
     def __init__(self, path: Path, *, durable: bool = True, shared: bool = False) -> None:
@@ -38,10 +40,16 @@ class Database:
         self._lock = threading.RLock()
         self.fences: dict[str, Fence] = {}
         self.unreleased: set[str] = set()
-        """Locks of this process that could not be released, as on a full disk: they are by the next change of locks."""
+        """Locks of this process that could not be released, as on a full disk: they are by the next
+        change of locks.
+        """
         reading = read_only(path)
         self._db = sqlite3.connect(
-            _to_read(path) if reading else path, timeout=10.0, isolation_level=None, check_same_thread=False, uri=reading
+            _to_read(path) if reading else path,
+            timeout=10.0,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=reading,
         )
         self._db.row_factory = sqlite3.Row
         try:
@@ -63,11 +71,18 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def version(self) -> int:
-        """A number that changes when another connection has written; it is read without touching a table."""
+        """A number that changes when another connection has written; it is read without touching a
+        table.
+        """
         return int(self.read("PRAGMA data_version")[0][0])
 
     @contextmanager
@@ -107,16 +122,20 @@ class Database:
             db.execute(query, values)
 
     def shrink(self) -> bool:
-        """Give the space of deleted rows back to the disk, in at most `SHRINK_S`; whether it did. If not, nothing has changed."""
+        """Give the space of deleted rows back to the disk, in at most `SHRINK_S`; whether it did.
+        If not, nothing has changed.
+        """
         give_up = time.monotonic() + SHRINK_S
         with self._lock:
             self._db.set_progress_handler(lambda: int(time.monotonic() > give_up), 1000)
             try:
                 self._db.execute("PRAGMA busy_timeout=1000")
                 self._db.execute("VACUUM")
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file is as long as before until then
+                # the file is as long as before until then
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 return True
-            except sqlite3.OperationalError:  # others use it, it takes too long, or the disk has no room for the copy
+            # others use it, it takes too long, or the disk has no room for the copy
+            except sqlite3.OperationalError:
                 return False
             finally:
                 self._db.set_progress_handler(None, 0)
@@ -143,7 +162,10 @@ class Database:
         if version == SCHEMA:
             return
         if version > SCHEMA:
-            age, hint = "a newer", "use that version or a newer one; the store is unharmed, leave it where it is"
+            age, hint = (
+                "a newer",
+                "use that version or a newer one; the store is unharmed, leave it where it is",
+            )
         else:
             age, hint = (
                 "an older",
@@ -152,16 +174,28 @@ class Database:
                     "circuits still up are then foreign, and `up --adopt` makes them yours again (docs/how-to/share-a-lab.md)"
                 ),
             )
-        raise StoreFailed(f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})", hint=hint)
+        raise StoreFailed(
+            f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})",
+            hint=hint,
+        )
 
 
 def _to_read(path: Path) -> str:
-    """The URI with which a file that nobody can write is opened; without a log beside it SQLite would want to make one."""
+    """The URI with which a file that nobody can write is opened; without a log beside it SQLite
+    would want to make one.
+    """
     log = Path(f"{path}-wal")
-    return f"{path.absolute().as_uri()}?mode=ro" + ("" if log.exists() and log.stat().st_size else "&immutable=1")
+    return f"{path.absolute().as_uri()}?mode=ro" + (
+        "" if log.exists() and log.stat().st_size else "&immutable=1"
+    )
 
 
 def next_number(db: sqlite3.Connection, table: str, lab: str, least: int = 1) -> int:
-    """The next number of a lab's counter in `table`, `least` or more; inside the caller's transaction."""
-    db.execute(f"INSERT INTO {table} VALUES(?1,?2) ON CONFLICT(lab) DO UPDATE SET last=max(last+1, ?2)", (lab, least))
+    """The next number of a lab's counter in `table`, `least` or more; inside the caller's
+    transaction.
+    """
+    db.execute(
+        f"INSERT INTO {table} VALUES(?1,?2) ON CONFLICT(lab) DO UPDATE SET last=max(last+1, ?2)",
+        (lab, least),
+    )
     return int(db.execute(f"SELECT last FROM {table} WHERE lab=?", (lab,)).fetchone()["last"])

@@ -1,4 +1,6 @@
-"""Why the store's file cannot be used: a full disk, a damaged file, another process that holds it. Each error has its own hint."""
+"""Why the store's file cannot be used: a full disk, a damaged file, another process that holds it.
+Each error has its own hint.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from optics.errors import StoreFailed
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LEAST_ROOM = 1 << 20
-"""With less free space (bytes) a disk counts as full: the index of the write-ahead log takes 32 kB (sqlite.org/walformat.html)."""
+"""With less free space (bytes) a disk counts as full: the index of the write-ahead log takes 32 kB
+(sqlite.org/walformat.html).
+"""
 
 
 def is_fault(error: BaseException) -> bool:
@@ -36,14 +40,22 @@ def store_fault(path: Path, error: sqlite3.Error) -> StoreFailed:
             hint="testbed doctor --store says what is still readable, and --recover copies it to a new file",
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreFailed(f"{path} cannot be used: another process has held it for 10 s ({error})", hint="try again in a moment")
+        return StoreFailed(
+            f"{path} cannot be used: another process has held it for 10 s ({error})",
+            hint="try again in a moment",
+        )
     if code == sqlite3.SQLITE_READONLY:
         return StoreFailed(
-            f"{path} cannot be written: its file system is read-only", hint="testbed doctor; dmesg shows errors of the disk"
+            f"{path} cannot be written: its file system is read-only",
+            hint="testbed doctor; dmesg shows errors of the disk",
         )
     # On a full disk SQLite reports an I/O error unless it was writing a page of the file itself.
-    if code == sqlite3.SQLITE_FULL or (code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and not has_room(path.parent)):
-        return full(path, str(error) if code == sqlite3.SQLITE_FULL else f"the disk is full ({error})")
+    if code == sqlite3.SQLITE_FULL or (
+        code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and not has_room(path.parent)
+    ):
+        return full(
+            path, str(error) if code == sqlite3.SQLITE_FULL else f"the disk is full ({error})"
+        )
     return StoreFailed(f"{path} cannot be written: {error}", hint="testbed doctor")
 
 
@@ -52,7 +64,10 @@ def file_fault(path: Path, error: OSError) -> StoreFailed | None:
     if error.errno in NO_ROOM:
         return full(path, error.strerror or str(error))
     if error.errno in (errno.EROFS, errno.EIO):
-        return StoreFailed(f"{path} cannot be written: {error.strerror}", hint="testbed doctor; dmesg shows errors of the disk")
+        return StoreFailed(
+            f"{path} cannot be written: {error.strerror}",
+            hint="testbed doctor; dmesg shows errors of the disk",
+        )
     return None
 
 
@@ -70,4 +85,6 @@ def has_room(folder: Path) -> bool:
         found = os.statvfs(folder)
     except OSError:
         return True
-    return found.f_bavail * found.f_frsize >= LEAST_ROOM and (found.f_favail > 0 or found.f_files == 0)
+    return found.f_bavail * found.f_frsize >= LEAST_ROOM and (
+        found.f_favail > 0 or found.f_files == 0
+    )

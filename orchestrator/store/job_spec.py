@@ -1,4 +1,6 @@
-"""What the store keeps of a launched job: what its plan wanted, and what has happened to it since."""
+"""What the store keeps of a launched job: what its plan wanted, and what has happened to it
+since.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from orchestrator.results import Json, to_json
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a job: its move, the token of the run that asked for it, and until when (wall s) at the longest."""
+    """A pause of a job: its move, the token of the run that asked for it, and until when (wall s)
+    at the longest.
+    """
 
     move: int
     token: int
@@ -23,13 +27,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone decides whether another job is the
-    same. on_hosts: its name on the hosts. backend: of its collectives.
+    """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone
+    decides whether another job is the same. on_hosts: its name on the hosts. backend: of its
+    collectives.
 
-    given: what it was given of its attachments, by kind, as they keep it: secrets are among it. unlaunched: its launch failed, so
-    that no rank ran; the record's detail says why.
-    changing: the number of a move that may have changed its rings and whose result is not known; 0 for none. pause: the latest.
-    stopping: why its ranks were asked to stop. Ranks that were asked exit with 0, so this alone tells "stopped" from "finished".
+    given: what it was given of its attachments, by kind, as they keep it: secrets are among it.
+    unlaunched: its launch failed, so that no rank ran; the record's detail says why. changing: the
+    number of a move that may have changed its rings and whose result is not known; 0 for none.
+    pause: the latest. stopping: why its ranks were asked to stop. Ranks that were asked exit with
+    0, so this alone tells "stopped" from "finished".
     """
 
     wanted: Job

@@ -10,13 +10,17 @@ from orchestrator.settings import Settings
 
 
 def lab_key(name: str, addresses: Iterable[str]) -> str:
-    """The key of a lab, from its devices' addresses: two copies of an inventory are one lab, two labs of one name are two."""
+    """The key of a lab, from its devices' addresses: two copies of an inventory are one lab, two
+    labs of one name are two.
+    """
     safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name) or "lab"
     return f"{safe}-{hashlib.sha256(chr(10).join(sorted(addresses)).encode()).hexdigest()[:8]}"
 
 
 def tenancy_key(lab: str, owner: str) -> str:
-    """The key of an owner's part of a lab: the current plan, the owned circuits and the jobs are stored under it."""
+    """The key of an owner's part of a lab: the current plan, the owned circuits and the jobs are
+    stored under it.
+    """
     return f"{lab}/{owner}"
 
 

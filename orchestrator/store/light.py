@@ -19,12 +19,16 @@ def add_light(store: Database, lab: str, run: str, points: Iterable[LightPoint])
 
 def light_history(store: Database, lab: str) -> list[LightPoint]:
     """All measurements of the lab's circuits, oldest first."""
-    rows = store.read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
+    rows = store.read(
+        "SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at",
+        (lab,),
+    )
     return [LightPoint(**dict(row)) for row in rows]
 
 
 def latest_light(store: Database, lab: str) -> list[LightPoint]:
     """The newest measurement of each circuit over each path."""
-    columns = "circuit, path, max(at) AS at, run, in_dbm, out_dbm, loss_db"  # the other columns are of the row with the maximum
+    # the other columns are of the row with the maximum
+    columns = "circuit, path, max(at) AS at, run, in_dbm, out_dbm, loss_db"
     rows = store.read(f"SELECT {columns} FROM light WHERE lab=? GROUP BY circuit, path", (lab,))
     return [LightPoint(**dict(row)) for row in rows]

@@ -20,10 +20,12 @@ LIVE: tuple[State, ...] = ("active", "waiting")
 class Lock:
     """One lock. A run's ends with its process, a reservation when it expires or is unlocked.
 
-    id: identifies it for unlocking and stealing, never reused. process: identifies `pid` (`lablock.process_mark`).
-    seq: place in the queue. for_s: how long (s) a reservation lasts once it is active. after: the lock it waits for, whatever it
-    covers. asked, since, expires, ended: wall seconds; `since`: active, or requested while it waits. token: of its run, 0 before.
-    role: what its run does; within: the role of a run of the same owner that it does not disturb, or empty.
+    id: identifies it for unlocking and stealing, never reused. process: identifies `pid`
+    (`lablock.process_mark`). seq: place in the queue. for_s: how long (s) a reservation lasts once
+    it is active. after: the lock it waits for, whatever it covers. asked, since, expires, ended:
+    wall seconds; `since`: active, or requested while it waits. token: of its run, 0 before. role:
+    what its run does; within: the role of a run of the same owner that it does not disturb, or
+    empty.
     """
 
     id: str
@@ -52,11 +54,15 @@ class Lock:
     within: Role = ""
 
     def meets(self, other: Lock) -> bool:
-        """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""
+        """Whether both cannot be active at the same time: they overlap, and have different owners
+        or both change the lab.
+        """
         return not self.apart(other) and self.scope.overlaps(other.scope)
 
     def apart(self, other: Lock) -> bool:
-        """Whether one owner has both, and they do not disturb each other: a run within a reservation, a job within slots."""
+        """Whether one owner has both, and they do not disturb each other: a run within a
+        reservation, a job within slots.
+        """
         within = self.within == other.role or other.within == self.role
         return self.owner == other.owner and (within or "reservation" in (self.kind, other.kind))
 
@@ -64,7 +70,10 @@ class Lock:
         process = f" (pid {self.pid})" if self.kind == "run" else ""
         owner = f" for {self.owner}" if self.owner != self.user else ""
         until = f" until {clock(self.expires)}" if self.expires is not None else ""
-        return printable(f"{self.user} on {self.host}{process}{owner} since {clock(self.since)}{until}: {self.reason}", keep="")
+        return printable(
+            f"{self.user} on {self.host}{process}{owner} since {clock(self.since)}{until}: {self.reason}",
+            keep="",
+        )
 
 
 def clock(at: float) -> str:
@@ -74,15 +83,22 @@ def clock(at: float) -> str:
 
 
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
-    """The locks that keep `wish` from being active: conflicting active ones, and earlier requests that conflict with it.
+    """The locks that keep `wish` from being active: conflicting active ones, and earlier requests
+    that conflict with it.
 
-    A waiting request is overtaken only by runs of the owner whose reservation, or schedule, it waits for anyway.
+    A waiting request is overtaken only by runs of the owner whose reservation, or schedule, it
+    waits for anyway.
     """
     active = [other for other in live if other.state == "active" and other.id != wish.id]
     found = [other for other in active if wish.meets(other)]
     by_id = {other.id: other for other in live}
     for other in live:
-        if other.state != "waiting" or other.seq >= wish.seq or not wish.meets(other) or other.after in by_id:
+        if (
+            other.state != "waiting"
+            or other.seq >= wish.seq
+            or not wish.meets(other)
+            or other.after in by_id
+        ):
             continue
         his_own = [h for h in active if h.apart(wish) and h.meets(other)]
         if wish.kind != "run" or not his_own:
@@ -90,10 +106,14 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     return found
 
 
-def settle_locks(live: Iterable[Lock], now: float, ended: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
-    """The locks at `now`, and those that changed: first those whose processes are gone, expired ones, then the next in the queue.
+def settle_locks(
+    live: Iterable[Lock], now: float, ended: Callable[[Lock], bool]
+) -> tuple[list[Lock], list[Lock]]:
+    """The locks at `now`, and those that changed: first those whose processes are gone, expired
+    ones, then the next in the queue.
 
-    The result does not depend on how often it is called: a lock ends at its own expiry, and its successor begins then.
+    The result does not depend on how often it is called: a lock ends at its own expiry, and its
+    successor begins then.
     """
     locks = sorted(live, key=lambda lock: lock.seq)
     changed: dict[str, Lock] = {}
@@ -109,7 +129,11 @@ def settle_locks(live: Iterable[Lock], now: float, ended: Callable[[Lock], bool]
     for lock in [lock for lock in locks if lock.id in dead and lock.state == "waiting"]:
         put(replace(lock, state="died", ended=now, why="its process is gone"))
     while True:
-        ends = [lock for lock in waiting() if lock.state == "active" and lock.expires is not None and lock.expires <= now]
+        ends = [
+            lock
+            for lock in waiting()
+            if lock.state == "active" and lock.expires is not None and lock.expires <= now
+        ]
         if not ends:
             break
         at = min(lock.expires for lock in ends if lock.expires is not None)
@@ -129,8 +153,14 @@ def _next(live: list[Lock], at: float) -> list[Lock]:
     """Those who waited and are free to go at `at`."""
     found = []
     for index, lock in enumerate(live):
-        if lock.state != "waiting" or any(other.id == lock.after for other in live) or blockers(lock, live):
+        if (
+            lock.state != "waiting"
+            or any(other.id == lock.after for other in live)
+            or blockers(lock, live)
+        ):
             continue
-        live[index] = replace(lock, state="active", since=at, expires=None if lock.for_s is None else at + lock.for_s)
+        live[index] = replace(
+            lock, state="active", since=at, expires=None if lock.for_s is None else at + lock.for_s
+        )
         found.append(live[index])
     return found

@@ -1,6 +1,7 @@
 """Locks of a lab: held, waiting, stolen. Every query first applies expiries and ended processes.
 
-A lock is in the same file as the journal, so that a step is begun only while the run's lock is held: one transaction for both.
+A lock is in the same file as the journal, so that a step is begun only while the run's lock is
+held: one transaction for both.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Locks:
     def __init__(self, store: Database, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
 
-    # -- requests --------------------------------------------------------------------------------------------------------------
+    # -- requests
+    # --------------------------------------------------------------------------------------------------------------
 
     def take(
         self,
@@ -56,18 +58,21 @@ class Locks:
         within: Role = "",
         inside: str = "",
     ) -> Lock:
-        """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
+        """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps
+        waiting.
 
         inside: an own active lock that covers it: who waits for that waits on.
 
-        Raises: Locked - another lock or an earlier request covers part of it, and neither `queue` nor `after` is given.
-        Missing - no lock `after`.
+        Raises: Locked - another lock or an earlier request covers part of it, and neither `queue`
+        nor `after` is given. Missing - no lock `after`.
         """
         now = time.time()
         with self.store.transaction() as db:
             live = self._settled(db, now)
             if after and after not in {lock.id for lock in live}:
-                raise Missing(f"no lock {after} is held or waited for on this lab", hint="testbed lock")
+                raise Missing(
+                    f"no lock {after} is held or waited for on this lab", hint="testbed lock"
+                )
             seq = int(db.execute("SELECT coalesce(max(seq),0)+1 FROM locks").fetchone()[0])
             who = self.who
             wish = Lock(
@@ -91,19 +96,28 @@ class Locks:
                 within=within,
             )
             ahead = blockers(wish, live)
-            if any(one.id == inside and one.state == "active" and one.scope.covers(scope) for one in live):
+            if any(
+                one.id == inside and one.state == "active" and one.scope.covers(scope)
+                for one in live
+            ):
                 ahead = [other for other in ahead if other.state == "active"]
             if (ahead or after) and not queue and not after:
                 raise locked(ahead, wish)
             if not ahead and not after:
                 wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
             _insert(db, wish)
-            text = f"{kind} of {scope}" + (f" for {for_s:g} s" if for_s is not None else "") + (f": {reason}" if reason else "")
+            text = (
+                f"{kind} of {scope}"
+                + (f" for {for_s:g} s" if for_s is not None else "")
+                + (f": {reason}" if reason else "")
+            )
             self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, text)
         return wish
 
     def extend(self, lock: str, scope: Scope) -> None:
-        """Extend an own lock by `scope`. Raises: Locked - another owner holds part of it, or the lock is no longer held."""
+        """Extend an own lock by `scope`. Raises: Locked - another owner holds part of it, or the
+        lock is no longer held.
+        """
         now = time.time()
         with self.store.transaction() as db:
             live = self._settled(db, now)
@@ -112,12 +126,15 @@ class Locks:
                 raise lost(_get(db, lock), "")
             if ours.scope.covers(scope):
                 return
-            # A request that waits for the lab waits for this lock anyway; yielding to it would be a deadlock.
+            # A request that waits for the lab waits for this lock anyway; yielding to it would be a
+            # deadlock.
             wish = replace(ours, scope=scope)
             if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
                 raise locked(ahead, wish)
             wider = replace(ours, scope=ours.scope | scope)
-            db.execute("UPDATE locks SET scope=? WHERE id=?", (json.dumps(wider.scope.to_data()), lock))
+            db.execute(
+                "UPDATE locks SET scope=? WHERE id=?", (json.dumps(wider.scope.to_data()), lock)
+            )
             self._note(db, now, "extended", lock, f"by {scope}")
 
     def bind(self, lock: str, run: str, token: int) -> None:
@@ -125,14 +142,17 @@ class Locks:
         with self.store.transaction() as db:
             db.execute("UPDATE locks SET run=?, token=? WHERE id=?", (run, token, lock))
 
-    # -- ending --------------------------------------------------------------------------------------------------------------
+    # -- ending
+    # --------------------------------------------------------------------------------------------------------------
 
     def release(self, lock: str, why: str = "") -> Lock | None:
         """Release the caller's own lock; None if it was no longer held or waiting."""
         return self._end(lock, "released", why)
 
     def steal(self, lock: str, reason: str) -> Lock | None:
-        """End any owner's lock; its run stops at its next journalled step. None if it had already ended."""
+        """End any owner's lock; its run stops at its next journalled step. None if it had already
+        ended.
+        """
         return self._end(lock, "stolen", reason)
 
     def _end(self, lock: str, state: State, why: str) -> Lock | None:
@@ -143,15 +163,21 @@ class Locks:
             if ours is None:
                 return None
             self._write(db, replace(ours, state=state, ended=now, ended_by=self.who.user, why=why))
-            if state == "stolen":  # its run begins no further step: it stays half done, though its process may be alive
+            # its run begins no further step: it stays half done, though its process may be alive
+            if state == "stolen":
                 lost = "UPDATE runs SET status='interrupted', ended=?, message=? WHERE id=? AND status='running'"
                 db.execute(lost, (now, f"its lock {lock} was stolen by {self.who.user}", ours.run))
-            text = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
+            text = (
+                f"held by {ours}" + (f"; because: {why}" if why else "")
+                if state == "stolen"
+                else why
+            )
             self._note(db, now, state, lock, text)
             self._settled(db, now)
         return ours
 
-    # -- queries -------------------------------------------------------------------------------------------------------------
+    # -- queries
+    # -------------------------------------------------------------------------------------------------------------
 
     def listed(self) -> list[Lock]:
         """The locks held and waiting now, in the order of the queue."""
@@ -160,8 +186,15 @@ class Locks:
 
     def seen(self) -> list[Lock]:
         """As `listed`, without writing to the store what has expired or whose process has ended."""
-        rows = self.store.read("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
-        return settle_locks([_lock(row) for row in rows if row["id"] not in self.store.unreleased], time.time(), _ended)[0]
+        rows = self.store.read(
+            "SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq",
+            (self.lab,),
+        )
+        return settle_locks(
+            [_lock(row) for row in rows if row["id"] not in self.store.unreleased],
+            time.time(),
+            _ended,
+        )[0]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
@@ -177,27 +210,55 @@ class Locks:
             return []
         return [one for one in live if one.id == wish.after] or blockers(wish, live)
 
-    # -- internal --------------------------------------------------------------------------------------------------------------
+    # -- internal
+    # --------------------------------------------------------------------------------------------------------------
 
     def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
-        """Apply expiries and ended processes to all locks of the lab; changes are written and audited in the same transaction."""
-        if moved := moved_s(db, self.lab, now):  # a reservation lasts a number of hours, whatever the clock shows
+        """Apply expiries and ended processes to all locks of the lab; changes are written and
+        audited in the same transaction.
+        """
+        # a reservation lasts a number of hours, whatever the clock shows
+        if moved := moved_s(db, self.lab, now):
             later = "asked=asked+?1, since=since+?1, expires=expires+?1"
-            found = db.execute(f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')", (moved, self.lab))
+            found = db.execute(
+                f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')",
+                (moved, self.lab),
+            )
             if found.rowcount:
-                self._note(db, now, "clock set", "", f"by {moved:+.0f} s; held and waiting locks keep their duration")
-        rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
+                self._note(
+                    db,
+                    now,
+                    "clock set",
+                    "",
+                    f"by {moved:+.0f} s; held and waiting locks keep their duration",
+                )
+        rows = db.execute(
+            "SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq",
+            (self.lab,),
+        )
         locks = [_lock(row) for row in rows]
         late = [lock for lock in locks if lock.id in self.store.unreleased]
         ended = [
-            replace(lock, state="released", ended=now, ended_by=self.who.user, why="its process could not release it before")
+            replace(
+                lock,
+                state="released",
+                ended=now,
+                ended_by=self.who.user,
+                why="its process could not release it before",
+            )
             for lock in late
         ]
         live, changed = settle_locks([lock for lock in locks if lock not in late], now, _ended)
         for lock in (*ended, *changed):
             self._write(db, lock)
             what = "activated" if lock.state == "active" else lock.state
-            self._note(db, now if lock.ended is None else lock.ended, what, lock.id, lock.why or lock.reason)
+            self._note(
+                db,
+                now if lock.ended is None else lock.ended,
+                what,
+                lock.id,
+                lock.why or lock.reason,
+            )
         return live
 
     def _write(self, db: sqlite3.Connection, lock: Lock) -> None:
@@ -211,7 +272,9 @@ class Locks:
 
 
 def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
-    """Check, inside the transaction that begins a step, that the run's lock was not taken from it. Raises: Locked."""
+    """Check, inside the transaction that begins a step, that the run's lock was not taken from it.
+    Raises: Locked.
+    """
     found = _get(db, lock)
     if found is None or found.state != "active":
         raise lost(found, run)
@@ -225,7 +288,8 @@ def lost(lock: Lock | None, run: str) -> Locked:
     how = f"{lock.state} by {lock.ended_by}" if lock.ended_by else lock.state
     at = f" at {clock(lock.ended)}" if lock.ended is not None else ""
     return Locked(
-        f"{what} no longer holds the lab: its lock {lock.id} was {how}{at}" + (f": {lock.why}" if lock.why else ""),
+        f"{what} no longer holds the lab: its lock {lock.id} was {how}{at}"
+        + (f": {lock.why}" if lock.why else ""),
         hint="it stopped before its next step; testbed status says what is done and what is not",
     )
 
@@ -240,8 +304,16 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
     first = ahead[0]
     if first.kind == "run" and first.owner == wish.owner and first.role in MOVERS:
         return Locked("\n".join(lines), hint=f"first: testbed service stop {first.role}")
-    ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
-    wait = "--wait 10m (or TESTBED_WAIT=10m) waits for it" if wish.kind == "run" else "add --queue to wait for it"
+    ends = (
+        f"the lock ends with process {first.pid}"
+        if first.kind == "run"
+        else "it ends when it expires or is unlocked"
+    )
+    wait = (
+        "--wait 10m (or TESTBED_WAIT=10m) waits for it"
+        if wish.kind == "run"
+        else "add --queue to wait for it"
+    )
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
 
 
@@ -256,7 +328,9 @@ class HeldLock:
         return self.lock.id
 
     def bind(self, run: Run) -> None:
-        """Register the run that works under the lock: its steps begin only while the lock is held."""
+        """Register the run that works under the lock: its steps begin only while the lock is
+        held.
+        """
         self.locks.bind(self.lock.id, run.id, run.token)
         run.fence(lambda db: still_held(db, self.lock.id, run.id))
 
@@ -286,7 +360,8 @@ async def hold(
     wait_s: float = 0.0,
     notify: Callable[[str], None] = lambda text: None,
 ) -> AsyncIterator[HeldLock]:
-    """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `notify` is called with the locks waited for.
+    """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `notify` is
+    called with the locks waited for.
 
     Raises: Locked - another lock still covers part of it after `wait_s`.
     """
@@ -315,7 +390,9 @@ async def hold(
 
 
 def _ended(lock: Lock) -> bool:
-    """Whether the process that held it is known to have ended; unknown for processes of other machines."""
+    """Whether the process that held it is known to have ended; unknown for processes of other
+    machines.
+    """
     return lock.host == socket.gethostname() and not process_alive(lock.pid, lock.process)
 
 
@@ -327,7 +404,9 @@ def _new_id(db: sqlite3.Connection) -> str:
 
 
 def _get(db: sqlite3.Connection, lock: str, lab: str | None = None) -> Lock | None:
-    row = db.execute("SELECT * FROM locks WHERE id=?1 AND (?2 IS NULL OR lab=?2)", (lock, lab)).fetchone()
+    row = db.execute(
+        "SELECT * FROM locks WHERE id=?1 AND (?2 IS NULL OR lab=?2)", (lock, lab)
+    ).fetchone()
     return _lock(row) if row is not None else None
 
 
@@ -335,7 +414,8 @@ def _lock(row: sqlite3.Row) -> Lock:
     return _lock_of(tuple(row.keys()), tuple(row))
 
 
-@lru_cache(maxsize=256)  # who waits reads all locks ten times a second, and of most of them nothing has changed
+# who waits reads all locks ten times a second, and of most of them nothing has changed
+@lru_cache(maxsize=256)
 def _lock_of(names: tuple[str, ...], values: tuple[Any, ...]) -> Lock:
     found = dict(zip(names, values, strict=True))
     return Lock(**{**found, "scope": scope_of_data(json.loads(found["scope"]))})

@@ -30,12 +30,16 @@ class Note:
 def check_tag(tag: str) -> str:
     """The tag. Raises: Usage - it is none."""
     if not _TAG.fullmatch(tag):
-        raise Usage(f"tag {tag[:80]!r}: letters, digits and . _ : - (the first a letter or a digit), at most 64 characters")
+        raise Usage(
+            f"tag {tag[:80]!r}: letters, digits and . _ : - (the first a letter or a digit), at most 64 characters"
+        )
     return tag
 
 
 def check_text(text: str) -> str:
-    """The text of a note, without space around it. Raises: Usage - it is empty, too long or no text."""
+    """The text of a note, without space around it. Raises: Usage - it is empty, too long or no
+    text.
+    """
     text = text.strip()
     try:
         text.encode()
@@ -58,7 +62,8 @@ def annotate(
 ) -> None:
     """Add a note and tags to runs, and remove tags and notes (by number); all of it or nothing.
 
-    Raises: Usage - a tag or the text is none. Missing - a run is not in the store, or has no note of such a number.
+    Raises: Usage - a tag or the text is none. Missing - a run is not in the store, or has no note
+    of such a number.
     """
     tags, untag = [check_tag(tag) for tag in tags], [check_tag(tag) for tag in untag]
     text = check_text(text) if text else ""
@@ -68,12 +73,20 @@ def annotate(
             if db.execute("SELECT 1 FROM runs WHERE id=?", (run,)).fetchone() is None:
                 raise Missing(f"there is no run {run!r}", hint="testbed run list")
             if text:
-                db.execute("INSERT INTO notes(run,at,user,text) VALUES(?,?,?,?)", (run, time.time(), user, text))
+                db.execute(
+                    "INSERT INTO notes(run,at,user,text) VALUES(?,?,?,?)",
+                    (run, time.time(), user, text),
+                )
             db.executemany(
-                "INSERT OR IGNORE INTO tags(run,tag,at,user) VALUES(?,?,?,?)", [(run, t, time.time(), user) for t in tags]
+                "INSERT OR IGNORE INTO tags(run,tag,at,user) VALUES(?,?,?,?)",
+                [(run, t, time.time(), user) for t in tags],
             )
             db.executemany("DELETE FROM tags WHERE run=? AND tag=?", [(run, tag) for tag in untag])
-            left -= {n for n in drop if db.execute("DELETE FROM notes WHERE run=? AND number=?", (run, n)).rowcount}
+            left -= {
+                n
+                for n in drop
+                if db.execute("DELETE FROM notes WHERE run=? AND number=?", (run, n)).rowcount
+            }
         if left:
             message = f"no {counted(len(left), 'note').partition(' ')[2]} {', '.join(map(str, sorted(left)))} of the given runs"
             raise Missing(message, hint="testbed run note RUN lists them with their numbers")
@@ -99,10 +112,16 @@ def tags_of(store: Database, runs: Collection[str]) -> dict[str, tuple[str, ...]
 
 def runs_with_tags(store: Database, tags: Collection[str]) -> frozenset[str]:
     """The runs that have all of these tags, of which there is one at least."""
-    one, *others = (frozenset(row["run"] for row in store.read("SELECT run FROM tags WHERE tag=?", (tag,))) for tag in tags)
+    one, *others = (
+        frozenset(row["run"] for row in store.read("SELECT run FROM tags WHERE tag=?", (tag,)))
+        for tag in tags
+    )
     return one.intersection(*others)
 
 
 def all_tags(store: Database) -> Mapping[str, int]:
     """Every tag, with its number of runs."""
-    return {row["tag"]: row["n"] for row in store.read("SELECT tag, count(*) AS n FROM tags GROUP BY tag ORDER BY tag")}
+    return {
+        row["tag"]: row["n"]
+        for row in store.read("SELECT tag, count(*) AS n FROM tags GROUP BY tag ORDER BY tag")
+    }

@@ -1,4 +1,6 @@
-"""One store per lab on this machine: locks and circuits are kept in a store, and two stores would not see each other's entries."""
+"""One store per lab on this machine: locks and circuits are kept in a store, and two stores would
+not see each other's entries.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from orchestrator.files.trust import SHARED, group_name, user_name
 from orchestrator.processes import try_lock
 
 GROUP = "testbed"
-"""Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-lab-locks-in-a-group-directory.md)."""
+"""Root assigns `SHARED` to this group, if it exists
+(docs/decisions/0023-lab-locks-in-a-group-directory.md).
+"""
 _JOIN = "only members of its group may lock there (docs/how-to/share-a-lab.md); or set lock_dir to a directory of your own"
 GIVE_UP_S = 2.0
 """The file is locked exclusively only while it is written."""
@@ -28,7 +32,9 @@ GIVE_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The store that keeps the lab, and the user who recorded it. store: its file; `identity` is the same for any spelling."""
+    """The store that keeps the lab, and the user who recorded it. store: its file; `identity` is
+    the same for any spelling.
+    """
 
     store: str
     identity: str
@@ -38,26 +44,34 @@ class Keeper:
 
 
 class StoreClaim:
-    """Locks the file at `path` for one command. The kernel releases it when the process ends, for any reason; the file stays.
+    """Locks the file at `path` for one command. The kernel releases it when the process ends, for
+    any reason; the file stays.
 
-    As a context manager: raises Locked - another store is in use for this lab now. Untrusted - others than root, this user and one
-    group could have written there. Missing - no permission to write there.
+    As a context manager: raises Locked - another store is in use for this lab now. Untrusted -
+    others than root, this user and one group could have written there. Missing - no permission to
+    write there.
     """
 
     def __init__(self, path: Path, store: Path, *, user: str) -> None:
         self.path = path
         found = store.stat()
-        self.keeper = Keeper(str(store), f"{found.st_dev}:{found.st_ino}", user, socket.gethostname(), os.getpid())
+        self.keeper = Keeper(
+            str(store), f"{found.st_dev}:{found.st_ino}", user, socket.gethostname(), os.getpid()
+        )
         self._fd = -1
 
     def acquire(self) -> None:
-        """Share the file with other commands on this store; write it first if no command holds it."""
+        """Share the file with other commands on this store; write it first if no command holds
+        it.
+        """
         fd = _open(self.path)
         give_up = time.monotonic() + GIVE_UP_S
         try:
             while not self._shared(fd):
                 if time.monotonic() >= give_up:
-                    raise Locked(f"{self.path}: is locked but names no owner", hint="try again in a moment")
+                    raise Locked(
+                        f"{self.path}: is locked but names no owner", hint="try again in a moment"
+                    )
                 time.sleep(0.005)
         except BaseException:
             os.close(fd)
@@ -70,7 +84,8 @@ class StoreClaim:
             if try_lock(fd, fcntl.LOCK_EX):  # no holder
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, json.dumps(asdict(self.keeper)).encode(), 0)
-            # Converting one kind of lock to the other is not atomic (flock(2)): another may have written in between.
+            # Converting one kind of lock to the other is not atomic (flock(2)): another may have
+            # written in between.
             if not try_lock(fd, fcntl.LOCK_SH):
                 return False
         except OSError as error:
@@ -97,7 +112,12 @@ class StoreClaim:
         self.acquire()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.release()
 
 
@@ -116,7 +136,8 @@ def who_locks(folder: Path) -> str:
 
 
 def _open(path: Path) -> int:
-    """Open the file for writing, created if missing, in a directory where only root, this user and perhaps one group may write.
+    """Open the file for writing, created if missing, in a directory where only root, this user and
+    perhaps one group may write.
 
     Everything is opened relative to the directory that was checked, and no link is followed.
     """
@@ -125,22 +146,34 @@ def _open(path: Path) -> int:
         shared = bool(os.fstat(folder).st_mode & stat.S_IWGRP)
         fd = _made(path.name, folder, 10 if shared else 1)
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or (found.st_uid not in (0, os.geteuid()) and not shared):
+        if (
+            not stat.S_ISREG(found.st_mode)
+            or found.st_nlink != 1
+            or (found.st_uid not in (0, os.geteuid()) and not shared)
+        ):
             os.close(fd)
-            raise Untrusted(f"{path}: is not a lock file of this program", hint=f"check its content, then: rm {path}")
+            raise Untrusted(
+                f"{path}: is not a lock file of this program",
+                hint=f"check its content, then: rm {path}",
+            )
         if found.st_uid == os.geteuid():
             os.fchmod(fd, 0o660 if shared else 0o600)
         return fd
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise Untrusted(f"{path}: is not a lock file of this program", hint=f"check its content, then: rm {path}") from None
+            raise Untrusted(
+                f"{path}: is not a lock file of this program",
+                hint=f"check its content, then: rm {path}",
+            ) from None
         raise _closed(path, error) from error
     finally:
         os.close(folder)
 
 
 def _made(name: str, folder: int, tries: int) -> int:
-    """Open the file. tries: a member of the group may have just created it and not assigned it to the group yet."""
+    """Open the file. tries: a member of the group may have just created it and not assigned it to
+    the group yet.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
@@ -152,7 +185,9 @@ def _made(name: str, folder: int, tries: int) -> int:
 
 
 def _folder(path: Path) -> int:
-    """Open the directory, created if missing: private, or, at the machine's default place, for the group `GROUP`."""
+    """Open the directory, created if missing: private, or, at the machine's default place, for the
+    group `GROUP`.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -164,7 +199,8 @@ def _folder(path: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             raise Untrusted(
-                f"{path}: is not a directory", hint=f"check its content, then: rm {path}; or set lock_dir to another"
+                f"{path}: is not a directory",
+                hint=f"check its content, then: rm {path}; or set lock_dir to another",
             ) from None
         raise _closed(path, error) from error
     found = os.fstat(fd)
@@ -182,7 +218,10 @@ def _folder(path: Path) -> int:
         why = "its group can write there, but the directory is not declared as shared (mode 2770)"
     if why:
         os.close(fd)
-        raise Untrusted(f"{path}: {why}, so its locks cannot be relied on", hint=f"sudo rm -r {path}, or set lock_dir to another")
+        raise Untrusted(
+            f"{path}: {why}, so its locks cannot be relied on",
+            hint=f"sudo rm -r {path}, or set lock_dir to another",
+        )
     return fd
 
 

@@ -17,11 +17,13 @@ from orchestrator.results import Json, to_json
 class UpOptions:
     """What `up` may be asked beside its plan; `plan` takes those that concern it.
 
-    launch_job: launch the plan's job. job: what becomes of a running one, None for `transition.live` of the plan. avoid: host
-    ports, device ports, fibres, trunks or devices not to use. adopt: other owners' circuits to take over. relabel: interchangeable
-    hosts may swap places. spares: instead of the plan's own. rollback: of a change that fails or is interrupted. confirm_s: the
-    change is rolled back unless `confirm` comes within this time (s). expected: the fingerprint of a saved plan, which must still
-    match when the lab is locked. dry_run: only show what would change.
+    launch_job: launch the plan's job. job: what becomes of a running one, None for
+    `transition.live` of the plan. avoid: host ports, device ports, fibres, trunks or devices not to
+    use. adopt: other owners' circuits to take over. relabel: interchangeable hosts may swap places.
+    spares: instead of the plan's own. rollback: of a change that fails or is interrupted.
+    confirm_s: the change is rolled back unless `confirm` comes within this time (s). expected: the
+    fingerprint of a saved plan, which must still match when the lab is locked. dry_run: only show
+    what would change.
     """
 
     launch_job: bool = True
@@ -46,15 +48,18 @@ _NOT_KEPT = ("expected", "dry_run")
 class RunOptions:
     """What a run was asked, and what it was based on.
 
-    up: of `up`. resumes: the unfinished run that it resumes. of: the run that it undoes or confirms. unconfirmed: the run that was
-    not confirmed in time, of a rollback for that reason. plan_run: the run of the plan that it works on. why: for the history.
+    up: of `up`. resumes: the unfinished run that it resumes. of: the run that it undoes or
+    confirms. unconfirmed: the run that was not confirmed in time, of a rollback for that reason.
+    plan_run: the run of the plan that it works on. why: for the history.
 
-    Of an `up` that moves a plan off hosts: evict: each to its spare, or (empty) to nobody. lost: hosts that need not answer, those
-    that the plan that is up uses and the new one does not, and those of attachments. left_out: as `Launch.left_out`.
-    broken: why the job that is recorded as running cannot make an iteration any more.
+    Of an `up` that moves a plan off hosts: evict: each to its spare, or (empty) to nobody. lost:
+    hosts that need not answer, those that the plan that is up uses and the new one does not, and
+    those of attachments. left_out: as `Launch.left_out`. broken: why the job that is recorded as
+    running cannot make an iteration any more.
 
-    slots: of an `up` that makes one slot of a schedule. relaunches: the number of the job that `job restart` launches again.
-    around: links that a guard reroutes around. hz: of `sample`. dark_s: of a stall curve (s).
+    slots: of an `up` that makes one slot of a schedule. relaunches: the number of the job that
+    `job restart` launches again. around: links that a guard reroutes around. hz: of `sample`.
+    dark_s: of a stall curve (s).
     """
 
     up: UpOptions | None = None
@@ -80,16 +85,28 @@ class RunOptions:
 
     def to_json(self) -> dict[str, Json]:
         """One flat object: the options of `up`, if it is one, and what else has a value."""
-        up = {} if self.up is None else {f.name: getattr(self.up, f.name) for f in fields(UpOptions) if f.name not in _NOT_KEPT}
+        up = (
+            {}
+            if self.up is None
+            else {
+                f.name: getattr(self.up, f.name)
+                for f in fields(UpOptions)
+                if f.name not in _NOT_KEPT
+            }
+        )
         more = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "up"}
-        kept = {name: value for name, value in up.items() if value is not None} | {n: v for n, v in more.items() if v}
+        kept = {name: value for name, value in up.items() if value is not None} | {
+            n: v for n, v in more.items() if v
+        }
         return {name: to_json(value) for name, value in kept.items()}
 
     @classmethod
     @stored
     def of_json(cls, data: Mapping[str, Json]) -> RunOptions:
         """Read what `to_json` wrote. Raises: StoreFailed - it is not what this version writes."""
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
         up = {f.name: values.pop(f.name) for f in fields(UpOptions) if f.name in values}
         if (slots := values.get("slots")) is not None:
             values["slots"] = SlotsMade.of_json(slots)

@@ -1,4 +1,6 @@
-"""Ownership of circuits and hosts: those of other owners are listed and not touched, unless circuits are adopted by name."""
+"""Ownership of circuits and hosts: those of other owners are listed and not touched, unless
+circuits are adopted by name.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,29 @@ def setting_text(setting: Setting) -> str:
 
 
 def reverse(setting: Setting) -> Setting | None:
-    """The reverse circuit over the same two ports: a duplex switch may have made both as one connection."""
-    return CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
+    """The reverse circuit over the same two ports: a duplex switch may have made both as one
+    connection.
+    """
+    return (
+        CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
+    )
 
 
 def adopted(
-    tokens: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
+    tokens: Sequence[str],
+    seen: Held,
+    owned: Iterable[Setting],
+    owners: Mapping[Setting, Belonging],
+    *,
+    again: bool = False,
 ) -> frozenset[Setting]:
-    """The existing foreign circuits that `tokens` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
+    """The existing foreign circuits that `tokens` name: `ocs1:4->17`, or all of an owner's,
+    `owner:alice`.
 
-    A spectral route is named with its slot, or without if there is only one between its ports. again: these may be owned already,
-    because an earlier run adopted them. Raises: Missing - no circuit has such a name; all such names are listed. Interlock - only
-    one of the two directions between two ports is named: a switch may be unable to end one and keep the other lit.
+    A spectral route is named with its slot, or without if there is only one between its ports.
+    again: these may be owned already, because an earlier run adopted them. Raises: Missing - no
+    circuit has such a name; all such names are listed. Interlock - only one of the two directions
+    between two ports is named: a switch may be unable to end one and keep the other lit.
     """
     ours = routes(owned)
     existing = sorted((s for held in seen.values() for s in held), key=str)
@@ -51,7 +64,9 @@ def adopted(
             theirs = routes(s for s, whose in owners.items() if whose.owner == name)
             chosen = [s for s in existing if without_attenuation(s) in theirs]
             near = get_close_matches(name, {whose.owner for whose in owners.values()}, 1)
-            why = f"{name} has no circuits on this lab" + (f"; did you mean {OWNER}{near[0]}?" if near else "")
+            why = f"{name} has no circuits on this lab" + (
+                f"; did you mean {OWNER}{near[0]}?" if near else ""
+            )
         else:
             chosen = [s for s in existing if setting_text(s) == word] or [
                 s for s in existing if setting_text(s).partition("@")[0] == word
@@ -75,15 +90,19 @@ def adopted(
     if halves:
         raise Interlock(
             "\n".join(
-                f"--adopt {one}: may be one connection with {back}, which could not be kept without it" for one, back in halves
+                f"--adopt {one}: may be one connection with {back}, which could not be kept without it"
+                for one, back in halves
             ),
             hint=" ".join(f'add --adopt "{back}"' for _, back in halves),
         )
     return frozenset(found)
 
 
-def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], tokens: Sequence[str]) -> list[str]:
-    """Take over circuits in the store, audited, all of them or none; return the adopted ones, in words.
+def adopt(
+    store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], tokens: Sequence[str]
+) -> list[str]:
+    """Take over circuits in the store, audited, all of them or none; return the adopted ones, in
+    words.
 
     An owner without circuits no longer has a plan up, and the routes of that plan may be replaced.
     """
@@ -97,7 +116,9 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
         store.own(ours, run, wanted)
         for setting in wanted:
             whose = owners.get(without_attenuation(setting))
-            lines.append(f"{setting_text(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
+            lines.append(
+                f"{setting_text(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}"
+            )
             add_audit(
                 db,
                 lab,
@@ -115,7 +136,15 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
             hand_over(store, lab, name, who.owner)
             plan = f"plan {current.plan_name}"
             lines.append(f"the {plan} of {name}, who has no more circuits")
-            add_audit(db, lab, who, time.time(), "adopted", plan, f"of {name}, run {current.run}; by run {run}")
+            add_audit(
+                db,
+                lab,
+                who,
+                time.time(),
+                "adopted",
+                plan,
+                f"of {name}, run {current.run}; by run {run}",
+            )
     return lines
 
 
@@ -126,29 +155,51 @@ def refuse_taken(
     generations: Mapping[int, Belonging],
     ours: Container[str],
 ) -> None:
-    """Raises: Interlock - as `used_otherwise` and `taken_hosts`; names that are no hosts of the lab are left to others."""
-    if lines := used_otherwise((hosts[name] for name in names if name in hosts), active, generations):
-        raise Interlock("\n".join(lines), hint="a host is used whole or in slices: plan around it, or first: testbed down")
+    """Raises: Interlock - as `used_otherwise` and `taken_hosts`; names that are no hosts of the lab
+    are left to others.
+    """
+    if lines := used_otherwise(
+        (hosts[name] for name in names if name in hosts), active, generations
+    ):
+        raise Interlock(
+            "\n".join(lines),
+            hint="a host is used whole or in slices: plan around it, or first: testbed down",
+        )
     if lines := taken_hosts(names, active, generations, ours):
         raise Interlock(
-            "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
+            "\n".join(lines),
+            hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down",
         )
 
 
-def refuse_shared(kept: Held, mine: Collection[Setting], owners: Mapping[Setting, Belonging]) -> None:
-    """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or `rollback` would take it away."""
+def refuse_shared(
+    kept: Held, mine: Collection[Setting], owners: Mapping[Setting, Belonging]
+) -> None:
+    """Raises: Interlock - a wanted circuit is there already and another owner's, whose `down` or
+    `rollback` would take it away.
+    """
     existing = [setting for held in kept.values() for setting in held]
     if shared := sorted(among(existing, owners) - among(existing, mine), key=str):
         whose = {without_attenuation(setting): belonging for setting, belonging in owners.items()}
-        lines = [f"{setting_text(setting)} is there and belongs to {whose[without_attenuation(setting)]}" for setting in shared]
+        lines = [
+            f"{setting_text(setting)} is there and belongs to {whose[without_attenuation(setting)]}"
+            for setting in shared
+        ]
         text = " ".join(f'--adopt "{setting_text(setting)}"' for setting in shared[:3])
-        raise Interlock("\n".join(lines), hint=f"plan around it, ask its owner for: testbed down; or make it yours: {text}")
+        raise Interlock(
+            "\n".join(lines),
+            hint=f"plan around it, ask its owner for: testbed down; or make it yours: {text}",
+        )
 
 
 def taken_hosts(
-    hosts: Iterable[HostName], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging], ours: Container[str]
+    hosts: Iterable[HostName],
+    active: Mapping[HostName, int | None],
+    generations: Mapping[int, Belonging],
+    ours: Container[str],
 ) -> list[str]:
-    """Hosts that run the routes of another owner than `ours`, in words: a host runs one plan at a time.
+    """Hosts that run the routes of another owner than `ours`, in words: a host runs one plan at a
+    time.
 
     active: the generation of routes that each reachable host runs, None if it runs none.
     """
@@ -161,13 +212,27 @@ def taken_hosts(
     return lines
 
 
-def used_otherwise(hosts: Iterable[Host], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging]) -> list[str]:
-    """Hosts that are wanted whole and used in slices, or the reverse, in words: one rule of the whole host selects all packets."""
+def used_otherwise(
+    hosts: Iterable[Host],
+    active: Mapping[HostName, int | None],
+    generations: Mapping[int, Belonging],
+) -> list[str]:
+    """Hosts that are wanted whole and used in slices, or the reverse, in words: one rule of the
+    whole host selects all packets.
+    """
     lines = []
     for host in hosts:
-        for other in [f"{host.name}/{name}" for name in host.partitions] if host.partition is None else [host.machine]:
+        for other in (
+            [f"{host.name}/{name}" for name in host.partitions]
+            if host.partition is None
+            else [host.machine]
+        ):
             if (generation := active.get(other)) is not None:
-                whose = f", which belongs to {generations[generation]}" if generation in generations else ""
+                whose = (
+                    f", which belongs to {generations[generation]}"
+                    if generation in generations
+                    else ""
+                )
                 lines.append(f"{host.name}: routes are active on {other}{whose}")
     return lines
 

@@ -1,7 +1,9 @@
-"""The queue of a lab's jobs in the store. Each state is written before what it stands for is done, and only if the last one stands.
+"""The queue of a lab's jobs in the store. Each state is written before what it stands for is done,
+and only if the last one stands.
 
-waiting -> starting (it has hosts and a plan) -> running -> stopping -> waiting again, done or failed. A process that died between a
-state and its act leaves the state; whoever finds it does the act, which may have been done already, again.
+waiting -> starting (it has hosts and a plan) -> running -> stopping -> waiting again, done or
+failed. A process that died between a state and its act leaves the state; whoever finds it does the
+act, which may have been done already, again.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ MOST_OWNER = 48
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """One job of the queue. tenancy: the owner under which its plan is up, its own. text: of its workload, or without method plan.
+    """One job of the queue. tenancy: the owner under which its plan is up, its own. text: of its
+    workload, or without method plan.
 
-    count: of hosts. for_s: how long it may run, in all; used_s: of which earlier times. iterations: to do in all, 0: until its time
-    is over; done: of these, earlier. generation: how often it was given hosts. since: of the state, wall s; age_s: the same as a
-    duration, by the boot clock where the machine was not restarted. next: the state after stopping. tries: failed starts in a row.
+    count: of hosts. for_s: how long it may run, in all; used_s: of which earlier times. iterations:
+    to do in all, 0: until its time is over; done: of these, earlier. generation: how often it was
+    given hosts. since: of the state, wall s; age_s: the same as a duration, by the boot clock where
+    the machine was not restarted. next: the state after stopping. tries: failed starts in a row.
     retry_s: how long it rests (s) once it waits after a failed start.
     """
 
@@ -103,8 +107,11 @@ def add(
     now = time.time()
     with store.transaction() as db:
         number = int(db.execute("SELECT coalesce(max(number),0)+1 FROM queue").fetchone()[0])
-        used = "SELECT lab FROM held WHERE lab=?1 UNION SELECT lab FROM current WHERE lab=?1"  # a lost store begins at 1 again
-        while db.execute(used, (tenancy_key(lab, tenancy := f"{who.owner[:MOST_OWNER]}.q{number}"),)).fetchone():
+        # a lost store begins at 1 again
+        used = "SELECT lab FROM held WHERE lab=?1 UNION SELECT lab FROM current WHERE lab=?1"
+        while db.execute(
+            used, (tenancy_key(lab, tenancy := f"{who.owner[:MOST_OWNER]}.q{number}"),)
+        ).fetchone():
             number += 1
         boot, up = _clock()
         values = {
@@ -116,18 +123,36 @@ def add(
             "name": name,
             "text": text,
         }
-        values |= {"method": method, "count": count, "for_s": for_s, "preemptible": preemptible, "iterations": iterations}
+        values |= {
+            "method": method,
+            "count": count,
+            "for_s": for_s,
+            "preemptible": preemptible,
+            "iterations": iterations,
+        }
         values |= {"added": now, "state": "waiting", "since": now, "boot": boot, "up": up}
-        db.execute(f"INSERT INTO queue({','.join(values)}) VALUES({','.join(f':{name}' for name in values)})", values)
-        add_audit(db, lab, who, now, "queued", f"job {number}", f"{name} on {count} hosts for {for_s:g} s")
+        db.execute(
+            f"INSERT INTO queue({','.join(values)}) VALUES({','.join(f':{name}' for name in values)})",
+            values,
+        )
+        add_audit(
+            db, lab, who, now, "queued", f"job {number}", f"{name} on {count} hosts for {for_s:g} s"
+        )
         return _only(db, number)
 
 
 def queued(store: Database, lab: str, *, ended: int = 0) -> list[QueuedJob]:
-    """The jobs that have not ended, in the order in which they came, and the latest `ended` of those that have, before them."""
+    """The jobs that have not ended, in the order in which they came, and the latest `ended` of
+    those that have, before them.
+    """
     marks = ",".join("?" * len(LIVE))
-    rows = store.read(f"SELECT * FROM queue WHERE lab=? AND state IN ({marks}) ORDER BY number", (lab, *LIVE))
-    old = store.read(f"SELECT * FROM queue WHERE lab=? AND state NOT IN ({marks}) ORDER BY since DESC LIMIT ?", (lab, *LIVE, ended))
+    rows = store.read(
+        f"SELECT * FROM queue WHERE lab=? AND state IN ({marks}) ORDER BY number", (lab, *LIVE)
+    )
+    old = store.read(
+        f"SELECT * FROM queue WHERE lab=? AND state NOT IN ({marks}) ORDER BY since DESC LIMIT ?",
+        (lab, *LIVE, ended),
+    )
     return [_job(row) for row in (*reversed(old), *rows)]
 
 
@@ -137,34 +162,59 @@ def get(store: Database, lab: str, number: int) -> QueuedJob | None:
     return _job(rows[0]) if rows else None
 
 
-def claim(store: Database, who: Who, job: QueuedJob, hosts: Sequence[HostName], plan_text: str) -> QueuedJob | None:
-    """Give a waiting job these hosts: it is starting. None: it does not wait any more, or another job has one of them by now."""
+def claim(
+    store: Database, who: Who, job: QueuedJob, hosts: Sequence[HostName], plan_text: str
+) -> QueuedJob | None:
+    """Give a waiting job these hosts: it is starting. None: it does not wait any more, or another
+    job has one of them by now.
+    """
     with store.transaction() as db:
         marks = ",".join("?" * len(HOLDING))
-        held = db.execute(f"SELECT hosts FROM queue WHERE lab=? AND state IN ({marks})", (job.lab, *HOLDING)).fetchall()
-        if len(compatible_hosts(hosts, {host for row in held for host in json.loads(row["hosts"])})) < len(hosts):
+        held = db.execute(
+            f"SELECT hosts FROM queue WHERE lab=? AND state IN ({marks})", (job.lab, *HOLDING)
+        ).fetchall()
+        if len(
+            compatible_hosts(hosts, {host for row in held for host in json.loads(row["hosts"])})
+        ) < len(hosts):
             return None
-        more = {"generation": job.generation + 1, "hosts": json.dumps(hosts), "plan_text": plan_text, "detail": ""}
+        more = {
+            "generation": job.generation + 1,
+            "hosts": json.dumps(hosts),
+            "plan_text": plan_text,
+            "detail": "",
+        }
         return _moved(db, who, job, "starting", **more)
 
 
-def change_job_state(store: Database, who: Who, job: QueuedJob, state: State, **values: object) -> QueuedJob | None:
-    """Give a job its next state, and columns new values. None: it is not in the state in which the caller knows it any more.
+def change_job_state(
+    store: Database, who: Who, job: QueuedJob, state: State, **values: object
+) -> QueuedJob | None:
+    """Give a job its next state, and columns new values. None: it is not in the state in which the
+    caller knows it any more.
 
-    The time that it has run is added up when it leaves `running`; it has no hosts any more once it waits or has ended.
+    The time that it has run is added up when it leaves `running`; it has no hosts any more once it
+    waits or has ended.
     """
     with store.transaction() as db:
         return _moved(db, who, job, state, **values)
 
 
-def record_stopped(store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = "") -> QueuedJob | None:
-    """Record that a job has been stopped, after so many more iterations, and why. finished: in words, that it had finished by
-    itself: it does not wait again. None: as `change_job_state`."""
+def record_stopped(
+    store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = ""
+) -> QueuedJob | None:
+    """Record that a job has been stopped, after so many more iterations, and why. finished: in
+    words, that it had finished by itself: it does not wait again. None: as `change_job_state`."""
     with store.transaction() as db:
         now = _only(db, job.number)  # it may have been dropped while it was being stopped
         done = now.done + iterations
         over = now.left_s <= 0 or (now.iterations and done >= now.iterations)
-        state: State = "failed" if now.next == "failed" else "done" if over or now.next == "done" else "waiting"
+        state: State = (
+            "failed"
+            if now.next == "failed"
+            else "done"
+            if over or now.next == "done"
+            else "waiting"
+        )
         if state == "waiting" and finished:
             state, why = "done", finished
         return _moved(db, who, job, state, done=done, detail=why)
@@ -172,36 +222,54 @@ def record_stopped(store: Database, who: Who, job: QueuedJob, iterations: int, w
 
 def keeps(store: Database, job: QueuedJob, hosts: Sequence[HostName]) -> None:
     """Record that a job that is being stopped has only these hosts left; the others are free."""
-    store.write("UPDATE queue SET hosts=? WHERE number=? AND state='stopping'", (json.dumps(sorted(hosts)), job.number))
+    store.write(
+        "UPDATE queue SET hosts=? WHERE number=? AND state='stopping'",
+        (json.dumps(sorted(hosts)), job.number),
+    )
 
 
 def serve(store: Database, lab: str, who: Who) -> None:
     """Record that this process serves the user's jobs. Raises: Locked - another one does."""
     with store.transaction() as db:
-        row = db.execute("SELECT * FROM queue_servers WHERE lab=? AND user=?", (lab, who.user)).fetchone()
+        row = db.execute(
+            "SELECT * FROM queue_servers WHERE lab=? AND user=?", (lab, who.user)
+        ).fetchone()
         if row is not None and _serves(row) and (row["host"], row["pid"]) != (who.host, who.pid):
             raise Locked(
-                f"the queue of {who.user} is served already by pid {row['pid']} on {row['host']}", hint="testbed service stop queue"
+                f"the queue of {who.user} is served already by pid {row['pid']} on {row['host']}",
+                hint="testbed service stop queue",
             )
         values = (lab, who.user, who.host, who.pid, who.process)
-        db.execute("INSERT OR REPLACE INTO queue_servers(lab,user,host,pid,process) VALUES(?,?,?,?,?)", values)
+        db.execute(
+            "INSERT OR REPLACE INTO queue_servers(lab,user,host,pid,process) VALUES(?,?,?,?,?)",
+            values,
+        )
 
 
 def serves(store: Database, lab: str, who: Who) -> bool:
-    """Whether it is this process that serves the user's jobs: another machine may have been told that it does not (`given_up`)."""
+    """Whether it is this process that serves the user's jobs: another machine may have been told
+    that it does not (`given_up`).
+    """
     rows = store.read("SELECT host,pid FROM queue_servers WHERE lab=? AND user=?", (lab, who.user))
     return [(row["host"], row["pid"]) for row in rows] == [(who.host, who.pid)]
 
 
 def unserve(store: Database, lab: str, who: Who) -> None:
     """Record that this process serves the user's jobs no more."""
-    store.write("DELETE FROM queue_servers WHERE lab=? AND user=? AND host=? AND pid=?", (lab, who.user, who.host, who.pid))
+    store.write(
+        "DELETE FROM queue_servers WHERE lab=? AND user=? AND host=? AND pid=?",
+        (lab, who.user, who.host, who.pid),
+    )
 
 
 def given_up(store: Database, lab: str, who: Who) -> str:
-    """Have no process of another machine serve the user's jobs: one that lives ends. Returns that machine, or nothing."""
+    """Have no process of another machine serve the user's jobs: one that lives ends. Returns that
+    machine, or nothing.
+    """
     with store.transaction() as db:
-        row = db.execute("SELECT host FROM queue_servers WHERE lab=? AND user=?", (lab, who.user)).fetchone()
+        row = db.execute(
+            "SELECT host FROM queue_servers WHERE lab=? AND user=?", (lab, who.user)
+        ).fetchone()
         if row is None or row["host"] == who.host:
             return ""
         db.execute("DELETE FROM queue_servers WHERE lab=? AND user=?", (lab, who.user))
@@ -209,8 +277,14 @@ def given_up(store: Database, lab: str, who: Who) -> str:
 
 
 def served(store: Database, lab: str) -> frozenset[str]:
-    """The users whose jobs a process serves now; of one on another machine it is not known that it has ended."""
-    return frozenset(row["user"] for row in store.read("SELECT * FROM queue_servers WHERE lab=?", (lab,)) if _serves(row))
+    """The users whose jobs a process serves now; of one on another machine it is not known that it
+    has ended.
+    """
+    return frozenset(
+        row["user"]
+        for row in store.read("SELECT * FROM queue_servers WHERE lab=?", (lab,))
+        if _serves(row)
+    )
 
 
 def _serves(row: sqlite3.Row) -> bool:
@@ -220,24 +294,32 @@ def _serves(row: sqlite3.Row) -> bool:
 def note_obstacle(store: Database, job: QueuedJob, detail: str) -> None:
     """Say of a job what keeps its act from being done."""
     store.write(
-        "UPDATE queue SET detail=? WHERE number=? AND state=? AND generation=?", (detail, job.number, job.state, job.generation)
+        "UPDATE queue SET detail=? WHERE number=? AND state=? AND generation=?",
+        (detail, job.number, job.state, job.generation),
     )
 
 
 def drop(store: Database, lab: str, who: Who, number: int) -> QueuedJob:
     """Take a job out: one that waits is done, one that has hosts is stopped first.
 
-    Raises: Missing - there is none of this number, or it has ended. Interlock - it is another owner's.
+    Raises: Missing - there is none of this number, or it has ended. Interlock - it is another
+    owner's.
     """
     with store.transaction() as db:
         row = db.execute("SELECT * FROM queue WHERE lab=? AND number=?", (lab, number)).fetchone()
         job = _job(row) if row is not None else None
         if job is None:
-            raise Missing(f"there is no job {number} in the queue of this lab", hint="testbed job queue")
+            raise Missing(
+                f"there is no job {number} in the queue of this lab", hint="testbed job queue"
+            )
         if job.owner != who.owner:
-            raise Interlock(f"job {job} is {job.owner}'s", hint=f"ask {job.owner}, or add: --as {job.owner}")
+            raise Interlock(
+                f"job {job} is {job.owner}'s", hint=f"ask {job.owner}, or add: --as {job.owner}"
+            )
         if job.state in ENDED:
-            raise Missing(f"job {job} has ended already: {job.state}", hint="testbed job queue list --all")
+            raise Missing(
+                f"job {job} has ended already: {job.state}", hint="testbed job queue list --all"
+            )
         text = f"dropped by {who.user}"
         if job.state == "waiting":
             found = _moved(db, who, job, "done", detail=text)
@@ -250,7 +332,9 @@ def drop(store: Database, lab: str, who: Who, number: int) -> QueuedJob:
         return found
 
 
-def _moved(db: sqlite3.Connection, who: Who, job: QueuedJob, state: State, **values: object) -> QueuedJob | None:
+def _moved(
+    db: sqlite3.Connection, who: Who, job: QueuedJob, state: State, **values: object
+) -> QueuedJob | None:
     now, (boot, up) = time.time(), _clock()
     row = db.execute("SELECT * FROM queue WHERE number=?", (job.number,)).fetchone()
     if row is None or (row["state"], row["generation"]) != (job.state, job.generation):
@@ -260,9 +344,20 @@ def _moved(db: sqlite3.Connection, who: Who, job: QueuedJob, state: State, **val
         values["used_s"] = row["used_s"] + _job(row).age_s
     if state not in HOLDING:
         values["hosts"] = "[]"
-    db.execute(f"UPDATE queue SET {','.join(f'{name}=:{name}' for name in values)} WHERE number=:is", values | {"is": job.number})
+    db.execute(
+        f"UPDATE queue SET {','.join(f'{name}=:{name}' for name in values)} WHERE number=:is",
+        values | {"is": job.number},
+    )
     why = str(values.get("detail") or "")
-    add_audit(db, job.lab, who, now, f"queue: {state}", f"job {job.number}", f"{job.name}" + (f"; {why}" if why else ""))
+    add_audit(
+        db,
+        job.lab,
+        who,
+        now,
+        f"queue: {state}",
+        f"job {job.number}",
+        f"{job.name}" + (f"; {why}" if why else ""),
+    )
     return _only(db, job.number)
 
 
@@ -279,5 +374,9 @@ def _job(row: sqlite3.Row) -> QueuedJob:
     boot, up = _clock()
     was_boot, was_up = values.pop("boot"), values.pop("up")
     age_s = up - was_up if was_boot == boot else time.time() - values["since"]
-    values |= {"hosts": tuple(json.loads(row["hosts"])), "preemptible": bool(row["preemptible"]), "age_s": max(age_s, 0.0)}
+    values |= {
+        "hosts": tuple(json.loads(row["hosts"])),
+        "preemptible": bool(row["preemptible"]),
+        "age_s": max(age_s, 0.0),
+    }
     return QueuedJob(**values)

@@ -15,11 +15,13 @@ from orchestrator.store.options import NO_OPTIONS, RunOptions
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed, interrupted, died (process gone).
+    """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed,
+    interrupted, died (process gone).
 
-    owner: the owner of the tenancy it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
-    that it can be resumed. seconds: its duration, by the monotonic clock. begun: the state it found was journalled, so it may have
-    changed something. resolved_by: the run that resumed, undid or superseded it.
+    owner: the owner of the tenancy it changes. token: its fencing token, a number that only grows
+    per lab. options: the verb's, so that it can be resumed. seconds: its duration, by the monotonic
+    clock. begun: the state it found was journalled, so it may have changed something. resolved_by:
+    the run that resumed, undid or superseded it.
     """
 
     id: str
@@ -56,7 +58,10 @@ class RunRecord:
     def to_json(self) -> dict[str, Json]:
         """All of it but the plan's text."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "plan_text"}
-        return {name: to_json(value) for name, value in (values | {"options": self.options.to_json()}).items()}
+        return {
+            name: to_json(value)
+            for name, value in (values | {"options": self.options.to_json()}).items()
+        }
 
     @property
     def avoid(self) -> tuple[str, ...]:
@@ -65,19 +70,25 @@ class RunRecord:
 
     @property
     def may_have_begun(self) -> bool:
-        """It changed something, or it died and may have; false if it was refused or interrupted before."""
+        """It changed something, or it died and may have; false if it was refused or interrupted
+        before.
+        """
         return self.begun or self.status in ("died", "running")
 
     @property
     def unfinished(self) -> bool:
         """It stopped half way and has not been repaired since."""
-        stopped = self.status == "died" or (self.status in ("failed", "hands-needed", "interrupted") and self.begun)
+        stopped = self.status == "died" or (
+            self.status in ("failed", "hands-needed", "interrupted") and self.begun
+        )
         return stopped and not self.resolved_by
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """An owner, with the run and plan that created the owned object; printed as `alice (ring-6, run 2026-11-21-0007)`."""
+    """An owner, with the run and plan that created the owned object; printed as
+    `alice (ring-6, run 2026-11-21-0007)`.
+    """
 
     owner: str
     run: str
@@ -89,7 +100,9 @@ class Belonging:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One journalled effect. `state`: planned, doing (may or may not have happened), done, failed. Durations in seconds."""
+    """One journalled effect. `state`: planned, doing (may or may not have happened), done, failed.
+    Durations in seconds.
+    """
 
     run: str
     seq: int
@@ -109,7 +122,9 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """The plan last brought up on a tenancy of a lab, and what is up of it; `since` wall seconds."""
+    """The plan last brought up on a tenancy of a lab, and what is up of it; `since` wall
+    seconds.
+    """
 
     run: str
     plan_name: str
@@ -157,11 +172,12 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class StallPoint:
-    """How long traffic of one link's hosts stood while the link was dark, once (`at`, wall s); all times in ms.
+    """How long traffic of one link's hosts stood while the link was dark, once (`at`, wall s); all
+    times in ms.
 
-    devices: that broke its circuits. mode: `drained`, `kept_sending` or `held`. asked_ms: 0 for as short as the devices can.
-    dark_ms: first carrier lost to last carrier back. lost_ms: the longest time in which a host received nothing. usual_ms: the same
-    in the traffic before.
+    devices: that broke its circuits. mode: `drained`, `kept_sending` or `held`. asked_ms: 0 for as
+    short as the devices can. dark_ms: first carrier lost to last carrier back. lost_ms: the longest
+    time in which a host received nothing. usual_ms: the same in the traffic before.
     """
 
     at: float
@@ -177,9 +193,11 @@ class StallPoint:
 
 @dataclass(frozen=True, slots=True)
 class LightPoint:
-    """The measured power of one circuit at one time (`at`, wall s), over the settings of `path`; None without a reading.
+    """The measured power of one circuit at one time (`at`, wall s), over the settings of `path`;
+    None without a reading.
 
-    loss_db: between the meters, without attenuation that was set on purpose. run: empty for a measurement outside any run.
+    loss_db: between the meters, without attenuation that was set on purpose. run: empty for a
+    measurement outside any run.
     """
 
     circuit: str

@@ -1,4 +1,6 @@
-"""Recoveries of jobs: what was tried, when and why. The budget is checked in the transaction that begins one."""
+"""Recoveries of jobs: what was tried, when and why. The budget is checked in the transaction that
+begins one.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One attempt. job: the id of the job that failed. hosts: those whose ranks were lost. run: the run that did it, if it began.
+    """One attempt. job: the id of the job that failed. hosts: those whose ranks were lost. run: the
+    run that did it, if it began.
 
-    at, ended: wall s. age_s, idle_s: since it began and ended (s; 0: it goes on), by the boot clock where the machine was not
-    restarted, so that a clock that is set neither refills a budget nor blocks it. outcome: ok, failed, died; empty: it goes on.
+    at, ended: wall s. age_s, idle_s: since it began and ended (s; 0: it goes on), by the boot clock
+    where the machine was not restarted, so that a clock that is set neither refills a budget nor
+    blocks it. outcome: ok, failed, died; empty: it goes on.
     """
 
     seq: int
@@ -45,8 +49,12 @@ class Recovery:
 
 
 def recoveries(store: Database, key: str) -> list[Recovery]:
-    """The attempts on a tenancy of a lab (`tenancy_key`), newest first. One whose process is gone counts as died."""
-    rows = store.read("SELECT * FROM recoveries WHERE tenancy=? ORDER BY seq DESC LIMIT ?", (key, KEPT))
+    """The attempts on a tenancy of a lab (`tenancy_key`), newest first. One whose process is gone
+    counts as died.
+    """
+    rows = store.read(
+        "SELECT * FROM recoveries WHERE tenancy=? ORDER BY seq DESC LIMIT ?", (key, KEPT)
+    )
     boot, up, now = boot_id(), boot_clock_ns() / 1e9, time.time()
     found = []
     for row in rows:
@@ -81,7 +89,9 @@ def recoveries(store: Database, key: str) -> list[Recovery]:
 
 
 def close_left(store: Database, key: str, who: Who) -> None:
-    """Record as failed what this process began and could not record the end of, the disk being full. Only while it does none."""
+    """Record as failed what this process began and could not record the end of, the disk being
+    full. Only while it does none.
+    """
     text, now, up = "its end could not be recorded", time.time(), boot_clock_ns() / 1e9
     store.write(
         "UPDATE recoveries SET outcome='failed', words=?, ended=?, ended_up=? WHERE tenancy=? AND outcome='' AND pid=? AND process=?",
@@ -117,8 +127,9 @@ def recovering(
 ) -> Iterator[Begun]:
     """Record an attempt before it has any effect, and how it ended.
 
-    may: called with the earlier attempts inside the transaction; a text is the reason why this one must not begin.
-    Raises: Locked - with that reason; or the job was recovered already, or another recovery goes on. Nothing is recorded then.
+    may: called with the earlier attempts inside the transaction; a text is the reason why this one
+    must not begin. Raises: Locked - with that reason; or the job was recovered already, or another
+    recovery goes on. Nothing is recorded then.
     """
     with store.transaction() as db:
         past = recoveries(store, key)
@@ -149,7 +160,16 @@ def recovering(
         with store.transaction() as db:
             now, up = time.time(), boot_clock_ns() / 1e9
             db.execute(
-                "UPDATE recoveries SET outcome=?, words=?, ended=?, ended_up=? WHERE seq=?", (outcome, text, now, up, begun.seq)
+                "UPDATE recoveries SET outcome=?, words=?, ended=?, ended_up=? WHERE seq=?",
+                (outcome, text, now, up, begun.seq),
             )
             first = (text.splitlines() or [action])[0]
-            add_audit(db, lab, who, now, "recovered" if outcome == "ok" else "not recovered", f"job {name}", first)
+            add_audit(
+                db,
+                lab,
+                who,
+                now,
+                "recovered" if outcome == "ok" else "not recovered",
+                f"job {name}",
+                first,
+            )

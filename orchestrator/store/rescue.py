@@ -1,4 +1,6 @@
-"""Check the store's file page by page, and copy the readable rows of a damaged one to a new file; the old one is kept."""
+"""Check the store's file page by page, and copy the readable rows of a damaged one to a new file;
+the old one is kept.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from orchestrator.store.fault import file_fault, is_damage, store_fault
 from orchestrator.store.schema import SCHEMA, create
 
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
-"""Each process that has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
+"""Each process that has a store in WAL mode open holds a shared POSIX lock on these bytes of its
+file (SQLite, os_unix.c).
+"""
 SHOWN = 12
 """Maximum number of findings of the integrity check."""
 PROBES = 100_000
-"""Row numbers tried individually between the last row read from the front and the last read from the back."""
+"""Row numbers tried individually between the last row read from the front and the last read from
+the back.
+"""
 LOSS = {
     "runs": "some runs may be missing from the history, and with them the states to roll back to",
     "steps": "some steps of runs may be missing from the history",
@@ -42,7 +48,9 @@ LOSS = {
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The findings of the integrity check: SQLite's words, none if the file is intact. rows: of each table, None: not readable."""
+    """The findings of the integrity check: SQLite's words, none if the file is intact. rows: of
+    each table, None: not readable.
+    """
 
     findings: tuple[str, ...]
     rows: dict[str, int | None]
@@ -50,7 +58,9 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """kept: the new path of the damaged file. rows: of each table in the new file. losses: possibly missing data, in words."""
+    """kept: the new path of the damaged file. rows: of each table in the new file. losses: possibly
+    missing data, in words.
+    """
 
     kept: Path
     rows: dict[str, int]
@@ -58,12 +68,15 @@ class Rescued:
 
 
 def check_store_file(path: Path) -> Examined:
-    """Check the whole file, writing nothing. Raises: StoreFailed - it cannot be opened, for example because the disk is full."""
+    """Check the whole file, writing nothing. Raises: StoreFailed - it cannot be opened, for example
+    because the disk is full.
+    """
     with closing(_opened(path, "ro")) as db:
         try:
             findings = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({SHOWN})")]
             findings += [
-                f"{row[0]}: a row refers to {row[2]}, which has no such row" for row in db.execute("PRAGMA foreign_key_check")
+                f"{row[0]}: a row refers to {row[2]}, which has no such row"
+                for row in db.execute("PRAGMA foreign_key_check")
             ]
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
@@ -72,28 +85,35 @@ def check_store_file(path: Path) -> Examined:
         rows: dict[str, int | None] = {}
         for table in _tables(db):
             try:
-                rows[table] = db.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED').fetchone()[0]
+                rows[table] = db.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED').fetchone()[
+                    0
+                ]
             except sqlite3.DatabaseError:
                 rows[table] = None
     return Examined(tuple(what for what in findings if what != "ok")[:SHOWN], rows)
 
 
 def rescue(path: Path) -> Rescued:
-    """Replace the damaged store by one with all readable rows; the old file stays in the same directory under another name.
+    """Replace the damaged store by one with all readable rows; the old file stays in the same
+    directory under another name.
 
-    Raises: Locked - another command has the store open. StoreFailed - nothing in it can be read, or the disk is full.
+    Raises: Locked - another command has the store open. StoreFailed - nothing in it can be read, or
+    the disk is full.
     """
     work = path.with_name(f"{path.name}.rescue")
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        raise StoreFailed(f"{path} cannot be opened: {error.strerror}", hint="run this as its owner") from error
+        raise StoreFailed(
+            f"{path} cannot be opened: {error.strerror}", hint="run this as its owner"
+        ) from error
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, SHARED_SIZE, SHARED_FIRST)
         except BlockingIOError as error:
             raise Locked(
-                f"{path}: another command is using it", hint="testbed lock; stop running commands, `ui` and `watch` included"
+                f"{path}: another command is using it",
+                hint="testbed lock; stop running commands, `ui` and `watch` included",
             ) from error
         shutil.rmtree(work, ignore_errors=True)  # left by a recovery that was killed
         try:
@@ -101,7 +121,9 @@ def rescue(path: Path) -> Rescued:
             rows, losses = _copied(path, fd, work)
             return Rescued(_exchanged(path, work / "new", os.fstat(fd)), rows, losses)
         except OSError as error:
-            raise file_fault(path, error) or StoreFailed(f"{path}: {error.strerror or error}", hint="testbed doctor") from error
+            raise file_fault(path, error) or StoreFailed(
+                f"{path}: {error.strerror or error}", hint="testbed doctor"
+            ) from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
@@ -109,9 +131,12 @@ def rescue(path: Path) -> Rescued:
 
 
 def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Read a copy of the damaged file, so that reading writes nothing into it, and fill a new one."""
+    """Read a copy of the damaged file, so that reading writes nothing into it, and fill a new
+    one.
+    """
     old = work / "old"
-    # Through the descriptor that holds the lock: closing another one of the same file would release the lock (fcntl(2)).
+    # Through the descriptor that holds the lock: closing another one of the same file would release
+    # the lock (fcntl(2)).
     with old.open("wb") as copy:
         offset = 0
         while piece := os.pread(fd, 1 << 20, offset):
@@ -122,7 +147,10 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
         shutil.copyfile(log, work / "old-wal")
     rows: dict[str, int] = {}
     holes: list[str] = []
-    with closing(_opened(old, "rw")) as source, closing(sqlite3.connect(work / "new", isolation_level=None)) as target:
+    with (
+        closing(_opened(old, "rw")) as source,
+        closing(sqlite3.connect(work / "new", isolation_level=None)) as target,
+    ):
         tables = _tables(source)
         if not tables:
             raise StoreFailed(
@@ -145,11 +173,17 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
             target.execute(sql)
         target.execute(f"PRAGMA user_version={version}")
         target.execute("COMMIT")
-    return rows, tuple(LOSS.get(table, f"rows of {table} may be missing") for table in dict.fromkeys(holes))
+    return rows, tuple(
+        LOSS.get(table, f"rows of {table} may be missing") for table in dict.fromkeys(holes)
+    )
 
 
-def _filled(source: sqlite3.Connection, target: sqlite3.Connection, table: str, names: Sequence[str]) -> tuple[int, bool]:
-    """Copy the readable rows of a table; return their number, and whether no row is known to be missing."""
+def _filled(
+    source: sqlite3.Connection, target: sqlite3.Connection, table: str, names: Sequence[str]
+) -> tuple[int, bool]:
+    """Copy the readable rows of a table; return their number, and whether no row is known to be
+    missing.
+    """
     listed, marks = ", ".join(f'"{name}"' for name in names), ",".join("?" * (len(names) + 1))
     count, whole = 0, True
     for row in _rows(source, table, listed):
@@ -195,7 +229,9 @@ def _exchanged(path: Path, new: Path, like: os.stat_result) -> Path:
     with closing(_opened(new, "rw")) as db:
         found = [row[0] for row in db.execute("PRAGMA integrity_check")]
     if found != ["ok"]:
-        raise StoreFailed(f"{path}: the recovered rows are inconsistent ({found[0]}); it was not touched")
+        raise StoreFailed(
+            f"{path}: the recovered rows are inconsistent ({found[0]}); it was not touched"
+        )
     os.chown(new, -1, like.st_gid)
     new.chmod(like.st_mode & 0o777)
     with new.open("rb") as file:
@@ -217,10 +253,13 @@ def _exchanged(path: Path, new: Path, like: os.stat_result) -> Path:
 def _opened(path: Path, mode: str) -> sqlite3.Connection:
     from urllib.parse import quote
 
-    db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10.0)
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10.0
+    )
     db.text_factory = lambda raw: raw.decode("utf-8", "replace")
     try:
-        db.execute("PRAGMA writable_schema=ON")  # a partly damaged schema is read as far as possible (pragma.html)
+        # a partly damaged schema is read as far as possible (pragma.html)
+        db.execute("PRAGMA writable_schema=ON")
         db.execute("PRAGMA cell_size_check=ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
@@ -242,7 +281,12 @@ def _tables(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def _indices(db: sqlite3.Connection) -> list[str]:
-    return [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE type='index' AND sql IS NOT NULL")]
+    return [
+        row[0]
+        for row in db.execute(
+            "SELECT sql FROM sqlite_master WHERE type='index' AND sql IS NOT NULL"
+        )
+    ]
 
 
 def _missing(tables: dict[str, str], version: int) -> dict[str, str]:

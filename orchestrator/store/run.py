@@ -1,4 +1,6 @@
-"""Writing runs and their steps: an effect is committed as begun before it happens, and its outcome after."""
+"""Writing runs and their steps: an effect is committed as begun before it happens, and its outcome
+after.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from orchestrator.store.database import Database, Fence
 
 
 class Step:
-    """One effect of a run. Entering commits `doing` before the effect; leaving commits `done`, or `failed` with the error."""
+    """One effect of a run. Entering commits `doing` before the effect; leaving commits `done`, or
+    `failed` with the error.
+    """
 
     __slots__ = ("_began_ns", "_result", "_store", "run", "seq")
 
@@ -25,7 +29,9 @@ class Step:
         self._began_ns = 0
 
     def result(self, value: object) -> None:
-        """Set the result of the effect (any type that `to_json` accepts); written when the step ends."""
+        """Set the result of the effect (any type that `to_json` accepts); written when the step
+        ends.
+        """
         self._result = to_json(value)
 
     def begin(self) -> None:
@@ -38,14 +44,27 @@ class Step:
         text = _text(error) if isinstance(error, BaseException) else error or ""
         self._store.write(
             "UPDATE steps SET state=?, ended=?, seconds=?, result=?, error=? WHERE run=? AND seq=?",
-            ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), text, self.run, self.seq),
+            (
+                "failed" if error is not None else "done",
+                time.time(),
+                seconds,
+                json.dumps(self._result),
+                text,
+                self.run,
+                self.seq,
+            ),
         )
 
     def __enter__(self) -> Step:
         self.begin()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end(error)
 
 
@@ -62,30 +81,54 @@ class Run:
         self._began_ns = time.monotonic_ns()
 
     def found(self, before: object, target: object) -> None:
-        """Commit the state found and the target (any type that `to_json` accepts); call before the first step begins."""
+        """Commit the state found and the target (any type that `to_json` accepts); call before the
+        first step begins.
+        """
         self._store.write(
-            "UPDATE runs SET before=?, target=? WHERE id=?", (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id)
+            "UPDATE runs SET before=?, target=? WHERE id=?",
+            (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id),
         )
 
     def fence(self, check: Fence) -> None:
-        """Call `check` in the transaction of every later step before it begins: an exception keeps the step from beginning."""
+        """Call `check` in the transaction of every later step before it begins: an exception keeps
+        the step from beginning.
+        """
         self._store.fences[self.id] = check
 
-    def plan(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
-        """Record a planned effect without beginning it. kind: device, host, job. intent, inverse: as `to_json` accepts."""
+    def plan(
+        self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None
+    ) -> Step:
+        """Record a planned effect without beginning it. kind: device, host, job. intent, inverse:
+        as `to_json` accepts.
+        """
         return self.plan_all([(kind, subject, what, intent, inverse)])[0]
 
     def plan_all(self, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
-        """Record many planned effects in one commit: (kind, subject, what, intent, inverse) each."""
+        """Record many planned effects in one commit: (kind, subject, what, intent, inverse)
+        each.
+        """
         now = time.time()
         steps = []
         with self._store.transaction() as db:
-            seq = int(db.execute("SELECT coalesce(max(seq),0) FROM steps WHERE run=?", (self.id,)).fetchone()[0])
+            seq = int(
+                db.execute(
+                    "SELECT coalesce(max(seq),0) FROM steps WHERE run=?", (self.id,)
+                ).fetchone()[0]
+            )
             for kind, subject, what, intent, inverse in effects:
                 seq += 1
                 db.execute(
                     "INSERT INTO steps(run,seq,kind,subject,what,intent,inverse,state,planned) VALUES(?,?,?,?,?,?,?,'planned',?)",
-                    (self.id, seq, kind, subject, what, json.dumps(to_json(intent)), json.dumps(to_json(inverse)), now),
+                    (
+                        self.id,
+                        seq,
+                        kind,
+                        subject,
+                        what,
+                        json.dumps(to_json(intent)),
+                        json.dumps(to_json(inverse)),
+                        now,
+                    ),
                 )
                 steps.append(Step(self._store, self.id, seq))
         return steps
@@ -94,8 +137,12 @@ class Run:
         """Begin several steps in one commit: parallel steps wait for the disk once."""
         _begin(self._store, steps)
 
-    def step(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
-        """One effect, to be used as `with run.step(...) as step:`; committed as begun before the body runs."""
+    def step(
+        self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None
+    ) -> Step:
+        """One effect, to be used as `with run.step(...) as step:`; committed as begun before the
+        body runs.
+        """
         return self.plan(kind, subject, what, intent, inverse)
 
     def finish(
@@ -107,14 +154,24 @@ class Run:
         *,
         plan_name: str | None = None,
     ) -> None:
-        """Close the run. status: ok, failed, rolled-back, hands-needed or interrupted. summary: small numbers for the history."""
+        """Close the run. status: ok, failed, rolled-back, hands-needed or interrupted. summary:
+        small numbers for the history.
+        """
         self.finished = True
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9
         self._store.write(
             "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name),"
             " resolved_by=coalesce(?, resolved_by) WHERE id=?",
             (
-                *(time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name),
+                *(
+                    time.time(),
+                    seconds,
+                    status,
+                    exit_code,
+                    message,
+                    json.dumps(to_json(summary or {})),
+                    plan_name,
+                ),
                 *(self.id if self.unchanged else None, self.id),
             ),
         )
@@ -123,7 +180,12 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.finished:
             return
         with (
@@ -154,7 +216,10 @@ def _begin(store: Database, steps: Sequence[Step]) -> None:
     with store.transaction() as db:
         for run in {step.run for step in steps}:
             store.check_fence(db, run)
-        db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
+        db.executemany(
+            "UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?",
+            [(now, s.run, s.seq) for s in steps],
+        )
     for step in steps:
         step._began_ns = time.monotonic_ns()
 

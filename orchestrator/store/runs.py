@@ -24,14 +24,17 @@ LISTED = 5
 
 
 def named(store: Store, run: str, noun: str = "run") -> RunRecord:
-    """The run of this id, ending of an id, or `last`. Raises: Missing - none, or several; the message lists runs."""
+    """The run of this id, ending of an id, or `last`. Raises: Missing - none, or several; the
+    message lists runs.
+    """
     record = store.get(run)
     if record is None:
         found = [one.id for one in store.history(limit=0)]
         alike = [one for one in found if run and one.endswith(run)]
         if alike:
             raise Missing(
-                f"{len(alike)} runs end in {run!r}, the latest are {', '.join(alike[:LISTED])}", hint="give more of its id"
+                f"{len(alike)} runs end in {run!r}, the latest are {', '.join(alike[:LISTED])}",
+                hint="give more of its id",
             )
         latest = f"the latest are {', '.join(found[:LISTED])}" if found else "there are no runs yet"
         raise Missing(f"there is no {noun} {run!r}; {latest}", hint="testbed run list")
@@ -39,21 +42,31 @@ def named(store: Store, run: str, noun: str = "run") -> RunRecord:
 
 
 def latest_change(store: Store, lab: str, owner: str, before: str = "") -> RunRecord:
-    """The owner's latest run that changed something and did not roll itself back; `before`: this run. Raises: Missing."""
+    """The owner's latest run that changed something and did not roll itself back; `before`: this
+    run. Raises: Missing.
+    """
     history = iter(store.history(lab, 0))
     if before:
         next((record for record in history if record.id == before), None)
     for record in history:
-        change = record.begun and (verb_of(record.verb).light or record.unfinished)  # of a measurement that died, half of the light
-        if change and record.owner == owner and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
+        # of a measurement that died, half of the light
+        change = record.begun and (verb_of(record.verb).light or record.unfinished)
+        if (
+            change
+            and record.owner == owner
+            and record.status not in ("running", "rolled-back")
+            and record.resolved_by != record.id
+        ):
             return record
     raise Missing("no change has been made yet that could be rolled back", hint="testbed run list")
 
 
 def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
-    """The first of the runs that `run` completed, as `resume`, the same command again and the slots of a plan do; else the run.
+    """The first of the runs that `run` completed, as `resume`, the same command again and the slots
+    of a plan do; else the run.
 
-    half: it began with half of the light of a plan. Then the first of all the owner's runs that were unfinished at that time.
+    half: it began with half of the light of a plan. Then the first of all the owner's runs that
+    were unfinished at that time.
     """
     history = store.history(run.lab, 0)  # newest first; not by id, as the clock may have been set
     place = {record.id: number for number, record in enumerate(history)}
@@ -61,8 +74,13 @@ def first_of(store: Store, run: RunRecord, *, half: bool) -> RunRecord:
     for record in history[place[run.id] + 1 :]:
         resolved = record.resolved_by
         completed = resolved == run.id and (record.owner, record.verb, record.plan_sha) == same
-        unfinished = place.get(resolved, len(place)) <= place[run.id] if resolved else record.unfinished
-        if record.begun and (completed or (half and unfinished and record.owner == run.owner and verb_of(record.verb).half)):
+        unfinished = (
+            place.get(resolved, len(place)) <= place[run.id] if resolved else record.unfinished
+        )
+        if record.begun and (
+            completed
+            or (half and unfinished and record.owner == run.owner and verb_of(record.verb).half)
+        ):
             first = record
     return first
 
@@ -76,9 +94,11 @@ def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
 
 
 def unanswered(store: Store, lab: str) -> dict[str, float]:
-    """Devices to which runs that are over sent commands without a result, unresolved since: how long (s) it is known to be over.
+    """Devices to which runs that are over sent commands without a result, unresolved since: how
+    long (s) it is known to be over.
 
-    Of a run that died only the beginning is known, so that its last command may have been sent just now.
+    Of a run that died only the beginning is known, so that its last command may have been sent just
+    now.
     """
     now, found = time.time(), dict[str, float]()
     query = (
@@ -88,7 +108,9 @@ def unanswered(store: Store, lab: str) -> dict[str, float]:
     for run, device, ended in map(tuple, store.read(query, (lab, now - SENDING_S))):
         record = store.get(run)
         if record is not None and record.status != "running":
-            found[device] = min(found.get(device, SENDING_S), 0.0 if ended is None else max(0.0, now - ended))
+            found[device] = min(
+                found.get(device, SENDING_S), 0.0 if ended is None else max(0.0, now - ended)
+            )
     return found
 
 
@@ -106,7 +128,8 @@ def outcomes(store: Store, lab: str) -> list[tuple[str, str, str]]:
     rows = store.read("SELECT id, verb, status FROM runs WHERE lab=? ORDER BY rowid", (lab,))
     found = []
     for run, verb, status in map(tuple, rows):
-        record = store.get(run) if status == "running" else None  # which knows whether its process lives
+        # which knows whether its process lives
+        record = store.get(run) if status == "running" else None
         found.append((run, verb, status if record is None else record.status))
     return found
 
@@ -126,6 +149,9 @@ def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
             "SELECT run FROM jobs WHERE ended IS NULL OR id IN (SELECT max(id) FROM jobs GROUP BY lab)",
             "the latest job belongs to it",
         ),
-        *((f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed") for column in ("run", "undo")),
+        *(
+            (f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed")
+            for column in ("run", "undo")
+        ),
     ]
     return [(row[0], why) for query, why in asked for row in db.execute(query)]

@@ -1,7 +1,8 @@
 """The tables of the run store.
 
-Circuits (`held`), plans (`current`) and jobs are kept per owner on a lab: their column `lab` has `keys.tenancy_key`. A
-cross-connect has the slot 0 to 0. Times are wall seconds; `clocks` has the reference of `clock.moved_s`.
+Circuits (`held`), plans (`current`) and jobs are kept per owner on a lab: their column `lab` has
+`keys.tenancy_key`. A cross-connect has the slot 0 to 0. Times are wall seconds; `clocks` has the
+reference of `clock.moved_s`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import sqlite3
 
 SCHEMA = 12
-"""Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
+"""Incremented with every change of the tables; a file of another schema is refused
+(`database.Database`).
+"""
 
 TABLES = """
 CREATE TABLE runs(

@@ -1,4 +1,6 @@
-"""The scope of a lock: hosts, ports of devices, whole devices, the plans of owners, or everything. Pure."""
+"""The scope of a lock: hosts, ports of devices, whole devices, the plans of owners, or everything.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from orchestrator.inventory.port_names import no_fibre
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Hosts, device ports and whole devices. A device covers all of its ports; `everything` covers the whole lab.
+    """Hosts, device ports and whole devices. A device covers all of its ports; `everything` covers
+    the whole lab.
 
-    owners: those whose plan is locked, whatever it uses: at most one run changes the plan of an owner, or makes the first one.
+    owners: those whose plan is locked, whatever it uses: at most one run changes the plan of an
+    owner, or makes the first one.
     """
 
     hosts: frozenset[HostName] = frozenset()
@@ -45,7 +49,12 @@ class Scope:
             return other if self.everything else self
         ours = frozenset(p for p in self.ports if p in other.ports or p.device in other.devices)
         theirs = frozenset(p for p in other.ports if p.device in self.devices)
-        return Scope(self.hosts & other.hosts, ours | theirs, self.devices & other.devices, owners=self.owners & other.owners)
+        return Scope(
+            self.hosts & other.hosts,
+            ours | theirs,
+            self.devices & other.devices,
+            owners=self.owners & other.owners,
+        )
 
     def overlaps(self, other: Scope) -> bool:
         """Whether the two scopes overlap."""
@@ -56,13 +65,21 @@ class Scope:
         if self.everything:
             return True
         ports = all(p in self.ports or p.device in self.devices for p in other.ports)
-        rest = other.hosts <= self.hosts and other.devices <= self.devices and other.owners <= self.owners
+        rest = (
+            other.hosts <= self.hosts
+            and other.devices <= self.devices
+            and other.owners <= self.owners
+        )
         return not other.everything and rest and ports
 
     def __str__(self) -> str:
         if self.everything:
             return "the whole lab"
-        parts = [*(f"{owner}'s plan" for owner in sorted(self.owners)), _some(self.hosts, 6), _some(self.devices, 6)]
+        parts = [
+            *(f"{owner}'s plan" for owner in sorted(self.owners)),
+            _some(self.hosts, 6),
+            _some(self.devices, 6),
+        ]
         labels: dict[DeviceName, list[str]] = {}
         for port in sorted(self.ports, key=lambda p: (natural(p.device), natural(p.label))):
             labels.setdefault(port.device, []).append(port.label)
@@ -87,11 +104,19 @@ def scope_of_data(data: Mapping[str, Any]) -> Scope:
     """The scope of a result of `Scope.to_data`."""
     ports = frozenset(Port(device, label) for device, label in data["ports"])
     owners = frozenset(data.get("owners", ()))  # not in locks of earlier versions
-    return Scope(frozenset(data["hosts"]), ports, frozenset(data["devices"]), bool(data["everything"]), owners)
+    return Scope(
+        frozenset(data["hosts"]),
+        ports,
+        frozenset(data["devices"]),
+        bool(data["everything"]),
+        owners,
+    )
 
 
 def ranges(labels: Sequence[str]) -> str:
-    """Labels as short text: `1-4,7,9`; labels that are not numbers are listed, shortened if there are many."""
+    """Labels as short text: `1-4,7,9`; labels that are not numbers are listed, shortened if there
+    are many.
+    """
     tokens: list[str] = []
     run: list[str] = []
     for label in [*labels, ""]:
@@ -112,13 +137,16 @@ def _some(names: Iterable[str], most: int) -> str:
 
 
 def reachable_scope(lab: Lab, hosts: Iterable[HostName]) -> Scope:
-    """Hosts with everything their fibres reach: the device ports they end at, and wavelength-selective devices whole.
+    """Hosts with everything their fibres reach: the device ports they end at, and
+    wavelength-selective devices whole.
 
-    A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so two cannot write it at once. A
-    host covers its partitions; a partition covers itself.
+    A wavelength-selective device takes its whole map as one profile (WaveShaper, Finisar EWP), so
+    two cannot write it at once. A host covers its partitions; a partition covers itself.
     """
     named = frozenset(hosts) & frozenset(lab.hosts)
-    wanted = named | {name for name, host in lab.hosts.items() if host.whole is not None and host.machine in named}
+    wanted = named | {
+        name for name, host in lab.hosts.items() if host.whole is not None and host.machine in named
+    }
     ports = {
         port
         for host, fibre in ((p.host, f) for p, f in lab.fibres.items())
@@ -131,17 +159,24 @@ def reachable_scope(lab: Lab, hosts: Iterable[HostName]) -> Scope:
 def of_ports(lab: Lab, ports: Iterable[Port]) -> Scope:
     """These ports; wavelength-selective devices as a whole."""
     found = frozenset(ports)
-    whole = frozenset(d for d in {p.device for p in found} if d in lab.devices and lab.traits_of(d).spectral)
+    whole = frozenset(
+        d for d in {p.device for p in found} if d in lab.devices and lab.traits_of(d).spectral
+    )
     return Scope(ports=frozenset(p for p in found if p.device not in whole), devices=whole)
 
 
 def of_settings(lab: Lab, settings: Iterable[Setting]) -> Scope:
     """The ports that these settings use."""
-    return of_ports(lab, (port for setting in settings for port in (setting.ingress, setting.egress)))
+    return of_ports(
+        lab, (port for setting in settings for port in (setting.ingress, setting.egress))
+    )
 
 
-def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), devices: Sequence[str] = ()) -> Scope:
-    """The scope an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`, devices; by default the whole lab.
+def read_scope(
+    lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), devices: Sequence[str] = ()
+) -> Scope:
+    """The scope an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`,
+    devices; by default the whole lab.
 
     A host covers everything its fibres reach. A range may include ports that are not cabled.
     Raises: Usage - a name the lab does not know; all of them at once.
@@ -153,7 +188,9 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
     for word in _split(ports):
         device, colon, label = word.partition(":")
         if not colon or not label:
-            problems.append(f"--ports {word}: wanted DEVICE:PORT or DEVICE:FIRST-LAST, such as ocs1:1-16")
+            problems.append(
+                f"--ports {word}: wanted DEVICE:PORT or DEVICE:FIRST-LAST, such as ocs1:1-16"
+            )
         else:
             _known(device, lab.devices, "device", problems)
             labels = _labels(device, label, lab)
@@ -172,7 +209,9 @@ def _split(tokens: Sequence[str]) -> list[str]:
 
 def _known(name: str, known: Mapping[str, object], kind: str, problems: list[str]) -> str:
     if name not in known:
-        problems.append(f"{kind} {name} is not in the lab ({summary(known, kind)}){did_you_mean(name, known)}")
+        problems.append(
+            f"{kind} {name} is not in the lab ({summary(known, kind)}){did_you_mean(name, known)}"
+        )
     return name
 
 

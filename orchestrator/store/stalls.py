@@ -14,7 +14,21 @@ def add_stalls(store: Database, lab: str, points: Iterable[StallPoint]) -> None:
         db.executemany(
             "INSERT INTO stalls(lab, at, run, link, devices, mode, asked_ms, dark_ms, lost_ms, usual_ms)"
             " VALUES(?,?,?,?,?,?,?,?,?,?)",
-            [(lab, p.at, p.run, p.link, p.devices, p.mode, p.asked_ms, p.dark_ms, p.lost_ms, p.usual_ms) for p in points],
+            [
+                (
+                    lab,
+                    p.at,
+                    p.run,
+                    p.link,
+                    p.devices,
+                    p.mode,
+                    p.asked_ms,
+                    p.dark_ms,
+                    p.lost_ms,
+                    p.usual_ms,
+                )
+                for p in points
+            ],
         )
 
 

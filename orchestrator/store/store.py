@@ -1,7 +1,9 @@
-"""The run store: who changed what and when, which circuits and plans each owner has. One SQLite file, readable by its owner only.
+"""The run store: who changed what and when, which circuits and plans each owner has. One SQLite
+file, readable by its owner only.
 
-A step is committed to disk before its effect, so that after any crash the store lists what may have happened; what did happen is
-read from the devices. Times are wall seconds for people and monotonic nanoseconds for durations.
+A step is committed to disk before its effect, so that after any crash the store lists what may have
+happened; what did happen is read from the devices. Times are wall seconds for people and monotonic
+nanoseconds for durations.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from orchestrator.store.run import Run
 
 
 class Store(Database):
-    """The runs of all labs, the circuits and plans of each owner, and jobs. Opens or creates the file; see `Database`."""
+    """The runs of all labs, the circuits and plans of each owner, and jobs. Opens or creates the
+    file; see `Database`.
+    """
 
-    # -- runs -----------------------------------------------------------------------------------------------------------------
+    # -- runs
+    # -----------------------------------------------------------------------------------------------------------------
 
     def new_run(
         self,
@@ -44,17 +49,22 @@ class Store(Database):
         owner: str = "",
         options: RunOptions = NO_OPTIONS,
     ) -> Run:
-        """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
+        """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token
+        higher than any before.
 
-        owner: the owner of the tenancy it changes, by default the user. options: of the verb, kept for `resume`.
+        owner: the owner of the tenancy it changes, by default the user. options: of the verb, kept
+        for `resume`.
         """
         day = time.strftime("%Y-%m-%d")
         user = user or str(os.getuid())
         pid, mark = os.getpid(), process_mark(os.getpid())
         with self.transaction() as db:
-            found = db.execute("SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)).fetchone()
+            found = db.execute(
+                "SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)
+            ).fetchone()
             run = f"{day}-{int(found['id'][-4:]) + 1 if found['id'] else 1:04d}"
-            token = next_number(db, "tokens", lab, int(time.time()))  # higher than any token of a lost store
+            # higher than any token of a lost store
+            token = next_number(db, "tokens", lab, int(time.time()))
             values = {
                 "id": run,
                 "verb": verb,
@@ -80,7 +90,8 @@ class Store(Database):
     def history(self, lab: str | None = None, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
         rows = self.read(
-            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by the wall clock, which may be set
+            # not by the wall clock, which may be set
+            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",
             (lab, limit if 0 < limit < 1 << 63 else -1),
         )
         return [_run(row) for row in rows]
@@ -96,22 +107,31 @@ class Store(Database):
         return _run(rows[0]) if len(rows) == 1 else None
 
     def journalled(self, run: str) -> tuple[Json, Json]:
-        """The state a run found before its first write, and its target; None each if it did not get that far."""
+        """The state a run found before its first write, and its target; None each if it did not get
+        that far.
+        """
         rows = self.read("SELECT before, target FROM runs WHERE id=?", (run,))
-        return (json.loads(rows[0]["before"]), json.loads(rows[0]["target"])) if rows else (None, None)
+        return (
+            (json.loads(rows[0]["before"]), json.loads(rows[0]["target"])) if rows else (None, None)
+        )
 
     def unfinished(self, lab: str, owner: str) -> list[RunRecord]:
-        """Runs of this owner that stopped half way and were not resumed, undone or superseded since; newest first."""
+        """Runs of this owner that stopped half way and were not resumed, undone or superseded
+        since; newest first.
+        """
         rows = self.read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
-            # Hosts revert what a guard did not confirm, and it starts over; `status` shows the others on its own.
+            # Hosts revert what a guard did not confirm, and it starts over; `status` shows the
+            # others on its own.
             " AND verb NOT IN ('guard','confirm','job launch','job restart','sample') ORDER BY rowid DESC",
             (lab, owner),
         )
         return [record for record in map(_run, rows) if record.unfinished]
 
     def resolve(self, runs: Iterable[str], by: str) -> None:
-        """Record that another run repaired what these runs, and those that they had repaired, left half done."""
+        """Record that another run repaired what these runs, and those that they had repaired, left
+        half done.
+        """
         with self.transaction() as db:
             text = "UPDATE runs SET resolved_by=?1 WHERE (id=?2 OR resolved_by=?2) AND id<>?1"
             db.executemany(text, [(by, run) for run in runs])
@@ -121,12 +141,21 @@ class Store(Database):
         rows = self.read("SELECT * FROM steps WHERE run=? ORDER BY seq", (run,))
         loads = json.loads
         return [
-            StepRecord(**{**dict(r), "intent": loads(r["intent"]), "inverse": loads(r["inverse"]), "result": loads(r["result"])})
+            StepRecord(
+                **{
+                    **dict(r),
+                    "intent": loads(r["intent"]),
+                    "inverse": loads(r["inverse"]),
+                    "result": loads(r["result"]),
+                }
+            )
             for r in rows
         ]
 
     def expected_seconds(self, inventory: str | Path, verb: str) -> dict[str, float]:
-        """Usual seconds per phase: the median over the last five good runs whose summary has `phases` ({name: seconds})."""
+        """Usual seconds per phase: the median over the last five good runs whose summary has
+        `phases` ({name: seconds}).
+        """
         rows = self.read(
             "SELECT summary FROM runs WHERE inventory=? AND verb=? AND status='ok' ORDER BY rowid DESC LIMIT 5",
             (str(inventory), verb),
@@ -143,11 +172,15 @@ class Store(Database):
         rows = self.read("SELECT last FROM tokens WHERE lab=?", (lab,))
         return int(rows[0]["last"]) if rows else 0
 
-    # -- ownership, the current plan, generations -------------------------------------------------------------------------------
+    # -- ownership, the current plan, generations
+    # -------------------------------------------------------------------------------
 
     def owned(self, key: str) -> frozenset[Setting]:
         """The settings made for a tenancy (`tenancy_key`) and not taken down."""
-        rows = self.read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
+        rows = self.read(
+            "SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?",
+            (key,),
+        )
         return frozenset(_setting(row) for row in rows)
 
     def owners(self, lab: str) -> dict[Setting, Belonging]:
@@ -157,13 +190,18 @@ class Store(Database):
             " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
             (lab,),
         )
-        return {_setting(row): Belonging(owner_of(row["lab"]), row["run"], row["plan_name"]) for row in rows}
+        return {
+            _setting(row): Belonging(owner_of(row["lab"]), row["run"], row["plan_name"])
+            for row in rows
+        }
 
     def own(self, key: str, run: str, settings: Iterable[Setting]) -> None:
-        """Record settings as the owner's; call before making them, so that a crash leaves none without an owner.
+        """Record settings as the owner's; call before making them, so that a crash leaves none
+        without an owner.
 
-        A setting that is recorded already is from now on of `run`, a spectral route with the new attenuation. A setting recorded
-        for another owner is taken from that owner: it cannot be lit, or it would not be made now. Raises: as the run's fence.
+        A setting that is recorded already is from now on of `run`, a spectral route with the new
+        attenuation. A setting recorded for another owner is taken from that owner: it cannot be
+        lit, or it would not be made now. Raises: as the run's fence.
         """
         now, settings = time.time(), list(settings)
         with self.transaction() as db:
@@ -171,19 +209,33 @@ class Store(Database):
             db.executemany(
                 "DELETE FROM held WHERE substr(lab, 1, ?)=? AND lab<>? AND device=? AND ingress=? AND egress=?"
                 " AND low_mhz=? AND high_mhz=?",
-                [(len(all_of), all_of, key, *_route(s)) for all_of in (lab_of(key) + "/",) for s in settings],
+                [
+                    (len(all_of), all_of, key, *_route(s))
+                    for all_of in (lab_of(key) + "/",)
+                    for s in settings
+                ],
             )
             db.executemany(
                 "INSERT INTO held(lab,device,ingress,egress,low_mhz,high_mhz,attenuation_db,run,since) VALUES(?,?,?,?,?,?,?,?,?)"
                 " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db, run=excluded.run",
-                [(key, *_route(s), s.attenuation_db if isinstance(s, SpectralRoute) else 0.0, run, now) for s in settings],
+                [
+                    (
+                        key,
+                        *_route(s),
+                        s.attenuation_db if isinstance(s, SpectralRoute) else 0.0,
+                        run,
+                        now,
+                    )
+                    for s in settings
+                ],
             )
 
     def disown(self, key: str, settings: Iterable[Setting], by: str = "") -> None:
         """Delete settings, whatever their attenuation; call after the device reported them gone.
 
-        by: the run that read the device. What another run recorded stays while that one lives: its light may come later. Nothing is
-        deleted if the lab was taken from `by`: whoever has it may have made them again.
+        by: the run that read the device. What another run recorded stays while that one lives: its
+        light may come later. Nothing is deleted if the lab was taken from `by`: whoever has it may
+        have made them again.
         """
         with self.transaction() as db:
             try:
@@ -203,32 +255,61 @@ class Store(Database):
 
     def current(self, key: str) -> CurrentPlan | None:
         """The current plan of a tenancy according to this store."""
-        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,up,generation,since FROM current WHERE lab=?", (key,))
+        rows = self.read(
+            "SELECT run,plan_name,plan_sha,plan_text,up,generation,since FROM current WHERE lab=?",
+            (key,),
+        )
         return _current(rows[0]) if rows else None
 
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
         """The current plans of the lab, by owner."""
-        rows = self.read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
+        rows = self.read(
+            "SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab",
+            (lab,),
+        )
         return {owner_of(row["lab"]): _current(row) for row in rows}
 
     def set_current(
-        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, up: UpState, generation: int, by: str = ""
+        self,
+        key: str,
+        run: str,
+        *,
+        plan_name: str,
+        plan_sha: str,
+        plan_text: str,
+        up: UpState,
+        generation: int,
+        by: str = "",
     ) -> None:
-        """Record the plan that was brought up and verified. by: the reporting run, if not `run`. Raises: as that run's fence."""
+        """Record the plan that was brought up and verified. by: the reporting run, if not `run`.
+        Raises: as that run's fence.
+        """
         with self.transaction() as db:
             self.check_fence(db, by or run)
             db.execute(
                 "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
-                (key, run, plan_name, plan_sha, plan_text, json.dumps(up.to_json()), generation, time.time()),
+                (
+                    key,
+                    run,
+                    plan_name,
+                    plan_sha,
+                    plan_text,
+                    json.dumps(up.to_json()),
+                    generation,
+                    time.time(),
+                ),
             )
 
     def clear_current(self, key: str, by: str = "") -> None:
-        """Record that no plan is up on the tenancy. by: the run that reports it. Raises: as its fence."""
+        """Record that no plan is up on the tenancy. by: the run that reports it. Raises: as its
+        fence.
+        """
         with self.transaction() as db:
             self.check_fence(db, by)
             db.execute("DELETE FROM current WHERE lab=?", (key,))
 
-    # -- jobs -------------------------------------------------------------------------------------------------------------------
+    # -- jobs
+    # -------------------------------------------------------------------------------------------------------------------
 
     def add_job(self, key: str, run: str, name: str, spec: JobSpec, state: str = "starting") -> int:
         """Record a job and return its id; call before launching it. Raises: as the run's fence."""
@@ -242,7 +323,10 @@ class Store(Database):
 
     def set_job(self, job: int, state: str, detail: str = "", *, ended: bool = False) -> None:
         """Record a job's state: starting, running, paused, stopped, finished or failed."""
-        self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
+        self.write(
+            "UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?",
+            (state, detail, time.time() if ended else None, job),
+        )
 
     def set_job_spec(self, job: int, spec: JobSpec) -> None:
         """Note what a job runs as now."""
@@ -269,7 +353,11 @@ def _job(row: sqlite3.Row) -> JobRecord:
 
 
 def _route(setting: Setting) -> tuple[str, str, str, int, int]:
-    slot = (setting.slot.low_mhz, setting.slot.high_mhz) if isinstance(setting, SpectralRoute) else (0, 0)
+    slot = (
+        (setting.slot.low_mhz, setting.slot.high_mhz)
+        if isinstance(setting, SpectralRoute)
+        else (0, 0)
+    )
     return (setting.ingress.device, setting.ingress.label, setting.egress.label, *slot)
 
 
@@ -277,7 +365,9 @@ def _setting(row: sqlite3.Row) -> Setting:
     ports = Port(row["device"], row["ingress"]), Port(row["device"], row["egress"])
     if not row["high_mhz"]:
         return CrossConnect(*ports)
-    return SpectralRoute(*ports, FrequencySlot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"])
+    return SpectralRoute(
+        *ports, FrequencySlot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"]
+    )
 
 
 def _alive(row: sqlite3.Row) -> bool:
@@ -293,5 +383,9 @@ def _run(row: sqlite3.Row) -> RunRecord:
     if values["status"] == "running" and not _alive(row):
         values["status"] = "died"
     return RunRecord(
-        **{**values, "summary": json.loads(values["summary"]), "options": RunOptions.of_json(json.loads(values["options"]))}
+        **{
+            **values,
+            "summary": json.loads(values["summary"]),
+            "options": RunOptions.of_json(json.loads(values["options"])),
+        }
     )

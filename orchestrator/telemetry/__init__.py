@@ -7,4 +7,14 @@ from orchestrator.telemetry.names import MEASUREMENTS
 from orchestrator.telemetry.progress import Progress, Silent, progress_for
 from orchestrator.telemetry.reader import read_points
 
-__all__ = ["MEASUREMENTS", "Clock", "Journal", "Measurement", "Point", "Progress", "Silent", "progress_for", "read_points"]
+__all__ = [
+    "MEASUREMENTS",
+    "Clock",
+    "Journal",
+    "Measurement",
+    "Point",
+    "Progress",
+    "Silent",
+    "progress_for",
+    "read_points",
+]

@@ -1,5 +1,5 @@
-"""The environment of a run, recorded next to its journal when it begins: the command as typed, versions, devices and their speed,
-ports of packet switches.
+"""The environment of a run, recorded next to its journal when it begins: the command as typed,
+versions, devices and their speed, ports of packet switches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _PACKAGES = ("optical-testbed", "ansible-core", "asyncssh", "torch")
 
 
 def versions() -> dict[str, str]:
-    """The installed versions of the packages this program depends on; a package that is not installed is absent."""
+    """The installed versions of the packages this program depends on; a package that is not
+    installed is absent.
+    """
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -34,10 +36,19 @@ def record_environment(run_dir: Path, lab: Lab, inventory: Path) -> None:
     found = {
         "command": ["testbed", *sys.argv[1:]],
         "versions": versions(),
-        "machine": {"name": platform.node(), "cores": os.cpu_count(), "load_1min": os.getloadavg()[0]},
+        "machine": {
+            "name": platform.node(),
+            "cores": os.cpu_count(),
+            "load_1min": os.getloadavg()[0],
+        },
         "emulated": (inventory / "emulator.yml").is_file(),
-        "devices": {name: {"driver": d.driver, "time_scale": lab.time_scale(name)} for name, d in lab.devices.items()},
-        "segments": {name: list(map(str, segment.ports.values())) for name, segment in lab.segments.items()},
+        "devices": {
+            name: {"driver": d.driver, "time_scale": lab.time_scale(name)}
+            for name, d in lab.devices.items()
+        },
+        "segments": {
+            name: list(map(str, segment.ports.values())) for name, segment in lab.segments.items()
+        },
     }
     with suppress(OSError):
         (run_dir / FILE).write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,4 +1,5 @@
-"""Write finished lines to one InfluxDB: choose its API, interpret its responses. HTTP with short timeouts.
+"""Write finished lines to one InfluxDB: choose its API, interpret its responses. HTTP with short
+timeouts.
 
 The server holds a copy: whatever it answers, the journal keeps the lines, so nothing is lost.
 """
@@ -15,7 +16,14 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from optics.errors import Garbled, Refused, TestbedError
-from orchestrator.telemetry.influx_api import TOKEN, Denied, InfluxTarget, Later, Written, server_text
+from orchestrator.telemetry.influx_api import (
+    TOKEN,
+    Denied,
+    InfluxTarget,
+    Later,
+    Written,
+    server_text,
+)
 
 CONNECT_S, ANSWER_S = 3.0, 15.0
 _SPLITS = 64
@@ -25,7 +33,9 @@ _SPLITS = 64
 class Influx:
     """A connection to one server; `version` and `api` are known once `ping` has answered."""
 
-    def __init__(self, target: InfluxTarget, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self, target: InfluxTarget, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S
+    ) -> None:
         self.target = target
         self.version = ""
         self.api = target.api
@@ -40,7 +50,8 @@ class Influx:
             raise Later(f"{self._who} answers {status} to /ping: {server_text(body)}")
         if status not in (200, 204):
             raise Denied(
-                f"{self._who} answers {status} to /ping: {server_text(body)}", hint="check telemetry.influx.url and the token"
+                f"{self._who} answers {status} to /ping: {server_text(body)}",
+                hint="check telemetry.influx.url and the token",
             )
         self.version = headers.get("x-influxdb-version", "")
         if self.target.api == "auto":
@@ -49,7 +60,9 @@ class Influx:
         return self.version
 
     def write(self, lines: bytes) -> Written:
-        """Write whole lines; only the bad ones are refused. Raises: Later - the state of these lines is unknown. Denied."""
+        """Write whole lines; only the bad ones are refused. Raises: Later - the state of these
+        lines is unknown. Denied.
+        """
         if self._writer is None:
             self.ping()
             self._writer = self._opened()
@@ -62,7 +75,9 @@ class Influx:
         return self._judged(lines, status, text, after_s, [_SPLITS])
 
     def query(self, text: str, *, epoch: str = "ns") -> list[dict[str, Any]]:
-        """Send an InfluxQL query by GET /query; return its series. Raises: Later, Denied, Refused - its own words."""
+        """Send an InfluxQL query by GET /query; return its series. Raises: Later, Denied, Refused -
+        its own words.
+        """
         asked = {"db": self.target.db.partition("/")[0], "q": text, "epoch": epoch}
         status, _, body = self.ask("GET", f"/query?{urlencode(asked)}")
         if status >= 500:
@@ -82,25 +97,39 @@ class Influx:
             self._writer.close()
             self._writer = None
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Mapping[str, str], bytes]:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """One plain request. Raises: Later - no answer. Denied - the URL cannot be one."""
         parts = urlsplit(self.target.url)
         try:
             if parts.scheme == "https":
                 link: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    parts.hostname or "", parts.port, timeout=self._patience[0], context=ssl.create_default_context()
+                    parts.hostname or "",
+                    parts.port,
+                    timeout=self._patience[0],
+                    context=ssl.create_default_context(),
                 )
             else:
-                link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self._patience[0])
+                link = http.client.HTTPConnection(
+                    parts.hostname or "", parts.port, timeout=self._patience[0]
+                )
         except ValueError as error:
-            raise Denied(f"{self.target.url} is not a URL: {error}", hint="telemetry.influx.url = http://HOST:8086") from None
+            raise Denied(
+                f"{self.target.url} is not a URL: {error}",
+                hint="telemetry.influx.url = http://HOST:8086",
+            ) from None
         try:
             link.connect()
             if link.sock is not None:
                 link.sock.settimeout(self._patience[1])
             link.request(method, parts.path + path, body, self._authorization())
             answer = link.getresponse()
-            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(1 << 26)
+            return (
+                answer.status,
+                {k.lower(): v for k, v in answer.getheaders()},
+                answer.read(1 << 26),
+            )
         except (OSError, http.client.HTTPException) as error:
             raise Later(f"{self._who} does not answer: {_reason(error)}") from error
         finally:
@@ -132,37 +161,60 @@ class Influx:
                 self._writer.make_bucket()
             except TestbedError as error:
                 kind = Later if isinstance(error, Later) else Denied
-                raise kind(f"{self._who} has no bucket {target.db!r}, and it cannot be created: {error}", hint=error.hint) from None
+                raise kind(
+                    f"{self._who} has no bucket {target.db!r}, and it cannot be created: {error}",
+                    hint=error.hint,
+                ) from None
             return
         name, _, policy = target.db.partition("/")
         kept = f" WITH DURATION {int(target.retention_s)}s" if target.retention_s else ""
         texts = [f'CREATE DATABASE "{name}"' + (kept if not policy else "")]
         if policy:
             duration = f"{int(target.retention_s)}s" if target.retention_s else "INF"
-            texts.append(f'CREATE RETENTION POLICY "{policy}" ON "{name}" DURATION {duration} REPLICATION 1')
+            texts.append(
+                f'CREATE RETENTION POLICY "{policy}" ON "{name}" DURATION {duration} REPLICATION 1'
+            )
         for text in texts:
             status, _, body = self.ask("POST", f"/query?{urlencode({'q': text})}")
             if status >= 500:
                 raise Later(f"{self._who}: {text}: {server_text(body)}")
             if status != 200 or b'"error"' in body:
-                raise Denied(f"{self._who}: {text}: {server_text(body)}", hint="ask its administrator to create the database")
+                raise Denied(
+                    f"{self._who}: {text}: {server_text(body)}",
+                    hint="ask its administrator to create the database",
+                )
 
-    def _judged(self, lines: bytes, status: int, text: str, after_s: float, budget: list[int]) -> Written:
-        """Interpret one response; where it does not say which lines were bad, halve the batch until they are isolated."""
+    def _judged(
+        self, lines: bytes, status: int, text: str, after_s: float, budget: list[int]
+    ) -> Written:
+        """Interpret one response; where it does not say which lines were bad, halve the batch until
+        they are isolated.
+        """
         if status in (200, 204):
             return Written()
         if status in (401, 403):
             token = "the token" if self.target.token else "writing without a token"
-            raise Denied(f"{self._who} refuses {token}: {text}", hint=f"set {TOKEN} (user:password for InfluxDB 1.x)")
+            raise Denied(
+                f"{self._who} refuses {token}: {text}",
+                hint=f"set {TOKEN} (user:password for InfluxDB 1.x)",
+            )
         if status == 404:
-            raise Denied(f"{self._who} has no {self.target.db!r}: {text}", hint="check telemetry.influx.db and .org")
+            raise Denied(
+                f"{self._who} has no {self.target.db!r}: {text}",
+                hint="check telemetry.influx.db and .org",
+            )
         if status in (400, 413, 422):
             return self._sifted(lines, text, budget)
         if 300 <= status < 400 or status in (405, 501):
             raise Denied(
-                f"{self._who} answers {status}, which InfluxDB never does: {text}", hint="check telemetry.influx.url and .api"
+                f"{self._who} answers {status}, which InfluxDB never does: {text}",
+                hint="check telemetry.influx.url and .api",
             )
-        later = Later(f"{self._who} answers {status}: {text}" if status else f"{self._who} does not answer: {text}")
+        later = Later(
+            f"{self._who} answers {status}: {text}"
+            if status
+            else f"{self._who} does not answer: {text}"
+        )
         later.after_s = after_s
         raise later
 

@@ -18,7 +18,9 @@ _TRY = "start it, or correct --to or telemetry.influx.url; the journals are comp
 
 
 class Later(Unreachable):
-    """The server cannot accept points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
+    """The server cannot accept points now; the same request may succeed in `after_s` (s, 0: it did
+    not say).
+    """
 
     after_s = 0.0
 
@@ -32,7 +34,9 @@ class Denied(Refused):
 
 @dataclass(frozen=True, slots=True)
 class InfluxTarget:
-    """Where points go. `private`: the influxd that this program starts itself, at whatever port. `db` may be `db/policy`."""
+    """Where points go. `private`: the influxd that this program starts itself, at whatever port.
+    `db` may be `db/policy`.
+    """
 
     url: str
     db: str = "testbed"
@@ -45,8 +49,12 @@ class InfluxTarget:
 
     @property
     def name(self) -> str:
-        """The key of a checkpoint: equal for equal destinations, whatever the port of a private server."""
-        return " ".join(word for word in ("private" if self.private else self.url, self.org, self.db) if word)
+        """The key of a checkpoint: equal for equal destinations, whatever the port of a private
+        server.
+        """
+        return " ".join(
+            word for word in ("private" if self.private else self.url, self.org, self.db) if word
+        )
 
     @property
     def key(self) -> str:
@@ -62,12 +70,23 @@ def target_of(settings: Settings, url: str | None = None) -> InfluxTarget | None
         return None
     token = "" if where == "auto" else os.environ.get(TOKEN, "")
     place = "" if where == "auto" else where
-    return InfluxTarget(place, chosen.db, chosen.org, chosen.api, chosen.gzip, chosen.retention_s, token, private=where == "auto")
+    return InfluxTarget(
+        place,
+        chosen.db,
+        chosen.org,
+        chosen.api,
+        chosen.gzip,
+        chosen.retention_s,
+        token,
+        private=where == "auto",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The result of a write: how many lines were refused for their content, and the server's words for the first of them."""
+    """The result of a write: how many lines were refused for their content, and the server's words
+    for the first of them.
+    """
 
     refused: int = 0
     message: str = ""

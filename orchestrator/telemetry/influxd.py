@@ -1,4 +1,6 @@
-"""A private influxd on loopback: started when wanted, found again by later commands, alone in a folder of its own."""
+"""A private influxd on loopback: started when wanted, found again by later commands, alone in a
+folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ from optics.errors import Missing, TestbedError, TimedOut
 from orchestrator.processes import Daemon, lock_holder, process_mark, try_lock
 
 PORT = 28086
-START_S = 300.0  # as long as a command may take: one that starts is waited for, one that dies is not
+# as long as a command may take: one that starts is waited for, one that dies is not
+START_S = 300.0
 STOP_S = 20.0
 
-# Loopback, no usage reports to the vendor (reporting-disabled), no limit on series: `run` is a tag and every run adds some.
+# Loopback, no usage reports to the vendor (reporting-disabled), no limit on series: `run` is a tag
+# and every run adds some.
 _CONFIG = """\
 reporting-disabled = true
 bind-address = "127.0.0.1:0"
@@ -57,7 +61,9 @@ class Private(Daemon):
 
 def program() -> str | None:
     """The path of influxd; None if it is not installed."""
-    return shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin:/usr/bin")
+    return shutil.which(
+        "influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin:/usr/bin"
+    )
 
 
 def running_influxd(folder: Path) -> Private | None:
@@ -66,23 +72,31 @@ def running_influxd(folder: Path) -> Private | None:
     return present if present is not None and present.alive else None
 
 
-def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
-    """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It outlives this process.
+def start_influxd(
+    folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S
+) -> Private:
+    """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It
+    outlives this process.
 
-    port: tried after the last one used; if both are taken, any free one. Raises: Missing - influxd is not installed.
-    TestbedError, TimedOut - it does not start, in its own words.
+    port: tried after the last one used; if both are taken, any free one. Raises: Missing - influxd
+    is not installed. TestbedError, TimedOut - it does not start, in its own words.
     """
     binary = program()
     if binary is None:
-        raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
+        raise Missing(
+            "influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb"
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(folder):
-        if (existing := running_influxd(folder)) is not None and _answers(existing.port, timeout_s, existing.pid):
+        if (existing := running_influxd(folder)) is not None and _answers(
+            existing.port, timeout_s, existing.pid
+        ):
             return existing
         last = _noted(folder)
         give_up = time.monotonic() + timeout_s
         wanted = _free(*([last.port] if last else []), port)
-        for choice in (wanted, _free()):  # another process may take the port between this check and influxd's bind
+        # another process may take the port between this check and influxd's bind
+        for choice in (wanted, _free()):
             process = _launch(binary, folder, choice, auth)
             if _answers(choice, give_up - time.monotonic(), process):
                 break
@@ -91,9 +105,14 @@ def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False, timeout
             process.wait()
             text = _last_lines(folder)
             if ended is None:
-                raise TimedOut(f"influxd: no answer on port {choice} after {timeout_s:.0f} s{text}", hint=f"see {_log(folder)}")
+                raise TimedOut(
+                    f"influxd: no answer on port {choice} after {timeout_s:.0f} s{text}",
+                    hint=f"see {_log(folder)}",
+                )
             if "address already in use" not in text:
-                raise TestbedError(f"influxd exited immediately (exit {ended}){text}", hint=f"see {_log(folder)}")
+                raise TestbedError(
+                    f"influxd exited immediately (exit {ended}){text}", hint=f"see {_log(folder)}"
+                )
         else:
             raise TestbedError(f"influxd finds no free port{text}", hint=f"see {_log(folder)}")
         daemon = Daemon.detach(process)
@@ -144,7 +163,11 @@ def _answers(port: int, timeout_s: float, process: subprocess.Popen[bytes] | int
     """Wait until the server answers /ping; False when the process ends or the timeout expires."""
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
-        if (process_mark(process) == "") if isinstance(process, int) else (process.poll() is not None):
+        if (
+            (process_mark(process) == "")
+            if isinstance(process, int)
+            else (process.poll() is not None)
+        ):
             return False
         link = http.client.HTTPConnection("127.0.0.1", port, timeout=2.0)
         try:
@@ -164,7 +187,9 @@ def _last_lines(folder: Path) -> str:
         lines = _log(folder).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    reports = [line for line in lines if line.startswith("run:") or "lvl=error" in line] or lines[-1:]
+    reports = [line for line in lines if line.startswith("run:") or "lvl=error" in line] or lines[
+        -1:
+    ]
     return f": {reports[-1][:300]}" if reports else ""
 
 
@@ -189,7 +214,9 @@ def _free(*wanted: int) -> int:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two simultaneous commands start one server, not two. Raises: TimedOut - the other does not get on with it, as if stopped."""
+    """Two simultaneous commands start one server, not two. Raises: TimedOut - the other does not
+    get on with it, as if stopped.
+    """
     fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(fd, patience_s=START_S):

@@ -1,8 +1,10 @@
-"""The telemetry journal: an append-only line-protocol file per run, written before any point is sent to a server.
+"""The telemetry journal: an append-only line-protocol file per run, written before any point is
+sent to a server.
 
-`<run_dir>/telemetry/000.lp`, then 001.lp and so on in parts of 64 MB; `anchor.json` next to them holds the run's one wall-clock
-anchor. Times come in as monotonic nanoseconds of this machine and are written as wall time through that anchor, so that a stepped
-clock bends neither a duration nor an order.
+`<run_dir>/telemetry/000.lp`, then 001.lp and so on in parts of 64 MB; `anchor.json` next to them
+holds the run's one wall-clock anchor. Times come in as monotonic nanoseconds of this machine and
+are written as wall time through that anchor, so that a stepped clock bends neither a duration nor
+an order.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ from typing import Protocol
 from optics.errors import StoreFailed
 from orchestrator.measurement import COMMON_TAGS, Measurement
 from orchestrator.processes import boot_id
-from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, FieldValue, integer, number, tag, text
+from orchestrator.telemetry.lineprotocol import (
+    INT_MAX,
+    INT_MIN,
+    FieldValue,
+    integer,
+    number,
+    tag,
+    text,
+)
 from orchestrator.telemetry.names import MEASUREMENTS
 
 PART_BYTES = 64 * 1024 * 1024
@@ -31,7 +41,8 @@ _BUFFER_BYTES = 64 * 1024
 _FLUSH_NS = 100_000_000
 _MOST_WAITING = 64 * 1024 * 1024
 _END = ord("\n")
-# Out-of-order points (a host's report that arrives late) are compared with this many recent ones of their series.
+# Out-of-order points (a host's report that arrives late) are compared with this many recent ones of
+# their series.
 _RECENT = 1024
 
 
@@ -43,7 +54,9 @@ class Clock(Protocol):
 
 
 class _Series:
-    """One measurement with one set of tag values: the prefix of its lines and the timestamps already used."""
+    """One measurement with one set of tag values: the prefix of its lines and the timestamps
+    already used.
+    """
 
     __slots__ = ("last", "prefix", "recent")
 
@@ -53,7 +66,9 @@ class _Series:
         self.recent: deque[int] = deque(maxlen=_RECENT)
 
     def free(self, at: int) -> int:
-        """The first nanosecond from `at` on that no recent point of the series has: equal timestamps overwrite each other."""
+        """The first nanosecond from `at` on that no recent point of the series has: equal
+        timestamps overwrite each other.
+        """
         if at > self.last:
             self.last = at
         else:
@@ -65,11 +80,13 @@ class _Series:
 
 
 class Journal:
-    """Writes the points of one run. Safe to call from several threads; cheap enough to call per sample.
+    """Writes the points of one run. Safe to call from several threads; cheap enough to call per
+    sample.
 
-    Events reach the file at once, samples within 100 ms of the next point or at `flush()`. After a crash the worst is a torn last
-    line, which the reader skips and a reopened journal cuts off. While the disk is full the points wait in memory (64 MB of them)
-    and the run goes on; `trouble` says so (after `close`, how many were lost), and `notify` is called with a message.
+    Events reach the file at once, samples within 100 ms of the next point or at `flush()`. After a
+    crash the worst is a torn last line, which the reader skips and a reopened journal cuts off.
+    While the disk is full the points wait in memory (64 MB of them) and the run goes on; `trouble`
+    says so (after `close`, how many were lost), and `notify` is called with a message.
 
     Raises: StoreFailed - it cannot be created.
     """
@@ -93,7 +110,10 @@ class Journal:
             self._fd, self._size, self._part = self._open()
         except OSError as error:
             hint = "free some space, or choose another directory: TESTBED_STATE_DIR"
-            raise StoreFailed(f"the journal cannot be created: {self.directory}: {error.strerror or error}", hint=hint) from error
+            raise StoreFailed(
+                f"the journal cannot be created: {self.directory}: {error.strerror or error}",
+                hint=hint,
+            ) from error
         self._series: dict[tuple[str, ...], _Series] = {}
         self._lines: list[str] = []
         self._pending = 0
@@ -127,17 +147,21 @@ class Journal:
     ) -> None:
         """Write one point at `mono_ns` (default: now).
 
-        Every declared tag but `testbed` and `run` must be given; fields are any of the declared ones. A field that is None, not
-        a finite number, or an integer beyond 64 bits is omitted (a missing reading); a point without fields, or at a time that
-        64 bits do not hold, is not written.
-        Raises: ValueError - a name that is not declared, a missing tag, or a value of another type than declared.
+        Every declared tag but `testbed` and `run` must be given; fields are any of the declared
+        ones. A field that is None, not a finite number, or an integer beyond 64 bits is omitted (a
+        missing reading); a point without fields, or at a time that 64 bits do not hold, is not
+        written. Raises: ValueError - a name that is not declared, a missing tag, or a value of
+        another type than declared.
         """
         known = MEASUREMENTS.get(measurement)
         if known is None:
-            raise ValueError(f"measurement {measurement!r} is not declared (orchestrator/telemetry/names.py)")
+            raise ValueError(
+                f"measurement {measurement!r} is not declared (orchestrator/telemetry/names.py)"
+            )
         body = self._fields(known, fields or {})
         at = self.clock.monotonic_ns() if mono_ns is None else mono_ns
-        if not body or not INT_MIN < at + self.anchor_ns < INT_MAX - _RECENT:  # room for points of the same time
+        # room for points of the same time
+        if not body or not INT_MIN < at + self.anchor_ns < INT_MAX - _RECENT:
             return
         with self._lock:
             series = self._series_of(known, tags or {})
@@ -148,13 +172,22 @@ class Journal:
             if known.events or self._pending >= _BUFFER_BYTES or at - self._flushed_ns >= _FLUSH_NS:
                 self._write()
 
-    def samples(self, measurement: str, tags: Mapping[str, str], names: Sequence[str], rows: Iterable[tuple[int, ...]]) -> None:
-        """Write many points of one series: rows of integers in the order of `names`, then the time (monotonic ns), oldest first.
+    def samples(
+        self,
+        measurement: str,
+        tags: Mapping[str, str],
+        names: Sequence[str],
+        rows: Iterable[tuple[int, ...]],
+    ) -> None:
+        """Write many points of one series: rows of integers in the order of `names`, then the time
+        (monotonic ns), oldest first.
 
         Costs a tenth of as many calls of `point`. Raises: as `point`.
         """
         known = MEASUREMENTS[measurement]
-        if wrong := [name for name in names if name not in known.fields or known.fields[name].kind != "int"]:
+        if wrong := [
+            name for name in names if name not in known.fields or known.fields[name].kind != "int"
+        ]:
             raise ValueError(f"{measurement}: {', '.join(wrong)}: not declared integers")
         with self._lock:
             series = self._series_of(known, tags)
@@ -164,7 +197,10 @@ class Journal:
             self._lines += lines
             self._pending += sum(map(len, lines))
             self.points += len(lines)
-            if self._pending >= _BUFFER_BYTES or self.clock.monotonic_ns() - self._flushed_ns >= _FLUSH_NS:
+            if (
+                self._pending >= _BUFFER_BYTES
+                or self.clock.monotonic_ns() - self._flushed_ns >= _FLUSH_NS
+            ):
                 self._write()
 
     def phase(
@@ -179,7 +215,9 @@ class Journal:
         reconfig_id: str = "",
         ok: bool = True,
     ) -> None:
-        """Record that phase `name` of the run (or of `subject`, a `device` or `host`) lasted from begin to end, monotonic ns."""
+        """Record that phase `name` of the run (or of `subject`, a `device` or `host`) lasted from
+        begin to end, monotonic ns.
+        """
         duration = end_ns - begin_ns
         self.point(
             "phase",
@@ -196,7 +234,9 @@ class Journal:
         )
 
     def phase_begin(self, name: str, begin_ns: int) -> None:
-        """Record that phase `name` of the run began (monotonic ns); `phase` records it when it has ended."""
+        """Record that phase `name` of the run began (monotonic ns); `phase` records it when it has
+        ended.
+        """
         self.point("phase_begin", {"phase": name}, {"begin_ns": begin_ns - self.start_ns}, begin_ns)
 
     def flush(self) -> None:
@@ -216,9 +256,7 @@ class Journal:
                 self._dropped += self._waiting.count(b"\n")
                 self._waiting.clear()
             if self._dropped:
-                self.trouble = (
-                    f"{self.directory}: {self._dropped} points of the journal are lost: {self.trouble.rpartition(': ')[2]}"
-                )
+                self.trouble = f"{self.directory}: {self._dropped} points of the journal are lost: {self.trouble.rpartition(': ')[2]}"
                 self.notify(self.trouble)
             os.close(self._fd)
             self._fd = -1
@@ -228,7 +266,12 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _series_of(self, known: Measurement, tags: Mapping[str, str]) -> _Series:
@@ -240,8 +283,14 @@ class Journal:
     def _prefix(self, known: Measurement, tags: Mapping[str, str]) -> str:
         wanted = known.tags[len(COMMON_TAGS) :]
         if set(tags) != set(wanted):
-            raise ValueError(f"{known.name}: tags {sorted(tags)} given, exactly {sorted(wanted)} declared")
-        return f"{known.name}{self._common}" + "".join(f",{name}={tag(str(tags[name]))}" for name in wanted) + " "
+            raise ValueError(
+                f"{known.name}: tags {sorted(tags)} given, exactly {sorted(wanted)} declared"
+            )
+        return (
+            f"{known.name}{self._common}"
+            + "".join(f",{name}={tag(str(tags[name]))}" for name in wanted)
+            + " "
+        )
 
     @staticmethod
     def _fields(known: Measurement, fields: Mapping[str, FieldValue | None]) -> str:
@@ -250,7 +299,9 @@ class Journal:
         for name, value in fields.items():
             field = declared.get(name)
             if field is None:
-                raise ValueError(f"{known.name}: field {name!r} is not declared, only {', '.join(declared)}")
+                raise ValueError(
+                    f"{known.name}: field {name!r} is not declared, only {', '.join(declared)}"
+                )
             if value is None:
                 continue
             if field.kind == "int" and isinstance(value, int):
@@ -278,9 +329,12 @@ class Journal:
                 self._size += written
                 self._torn = self._waiting[written - 1] != _END
                 del self._waiting[:written]
-        except OSError as error:  # disk full: a change must not fail because its log cannot be written
+        # disk full: a change must not fail because its log cannot be written
+        except OSError as error:
             if not self.trouble:
-                self.notify(f"the journal cannot be written ({self.path}: {error.strerror or error}); its points wait in memory")
+                self.notify(
+                    f"the journal cannot be written ({self.path}: {error.strerror or error}); its points wait in memory"
+                )
             self.trouble = f"{self.path}: {error.strerror or error}"
             self._spare()
             return
@@ -291,7 +345,9 @@ class Journal:
             self._next_part()
 
     def _spare(self) -> None:
-        """Bound the waiting lines by dropping the oldest whole ones; the rest of a torn line is kept, to complete it."""
+        """Bound the waiting lines by dropping the oldest whole ones; the rest of a torn line is
+        kept, to complete it.
+        """
         if len(self._waiting) <= _MOST_WAITING:
             return
         first = self._waiting.find(b"\n") + 1 if self._torn else 0
@@ -330,7 +386,9 @@ class Journal:
         return fd, size, number
 
     def _anchor(self) -> tuple[int, int]:
-        """The run's anchor (wall minus monotonic, ns) and start (monotonic, ns): the stored ones if made in this boot."""
+        """The run's anchor (wall minus monotonic, ns) and start (monotonic, ns): the stored ones if
+        made in this boot.
+        """
         path = self.directory / "anchor.json"
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -341,13 +399,18 @@ class Journal:
         start = self.clock.monotonic_ns()
         anchor = self.clock.time_ns() - start
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps({"anchor_ns": anchor, "start_ns": start, "boot_id": boot_id()}), encoding="utf-8")
+        fresh.write_text(
+            json.dumps({"anchor_ns": anchor, "start_ns": start, "boot_id": boot_id()}),
+            encoding="utf-8",
+        )
         fresh.replace(path)
         return anchor, start
 
 
 def _pack(path: Path) -> None:
-    """Compress a closed part; at any moment the points exist exactly once under a name the reader accepts."""
+    """Compress a closed part; at any moment the points exist exactly once under a name the reader
+    accepts.
+    """
     packed = path.with_name(path.name + ".gz")
     unfinished = path.with_name(path.name + ".tmp")
     try:

@@ -1,7 +1,8 @@
 """InfluxDB line protocol, text only: escape, format, parse.
 
-Two rewrites keep one point on one line and mean the same on every server: a line break in a value becomes a space, and a backslash
-in a tag value becomes a slash (servers disagree on a backslash before a separator). Everything else is read back unchanged.
+Two rewrites keep one point on one line and mean the same on every server: a line break in a value
+becomes a space, and a backslash in a tag value becomes a slash (servers disagree on a backslash
+before a separator). Everything else is read back unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _TAG = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\ ", "\r": r"\
 _TEXT = str.maketrans({'"': r"\"", "\\": r"\\", "\n": " ", "\r": " "})
 
 EMPTY_TAG = "none"
-"""Stands for an empty tag value: the protocol has no empty tag, and a missing one would change the tag set."""
+"""Stands for an empty tag value: the protocol has no empty tag, and a missing one would change the
+tag set.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ def text(value: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a float so that it reads back exactly. Raises: ValueError - not a finite number; the protocol cannot express it."""
+    """Format a float so that it reads back exactly. Raises: ValueError - not a finite number; the
+    protocol cannot express it.
+    """
     if not isfinite(value):
         raise ValueError(f"{value} cannot be written as a field")
     return repr(float(value))
@@ -59,7 +64,9 @@ def integer(value: int) -> str:
 
 _SERIES = re.compile(r"((?:\\.|[^, \\])+)((?:,(?:\\.|[^,= \\])+=(?:\\.|[^,= \\])+)*) ", re.DOTALL)
 _PAIR = re.compile(r",((?:\\.|[^,= \\])+)=((?:\\.|[^,= \\])+)", re.DOTALL)
-_FIELD = re.compile(r'((?:\\.|[^,= \\])+)=(?:"((?:\\.|[^"\\])*)"|(-?\d+)i|(-?\d[0-9.eE+-]*))([, ])', re.DOTALL)
+_FIELD = re.compile(
+    r'((?:\\.|[^,= \\])+)=(?:"((?:\\.|[^"\\])*)"|(-?\d+)i|(-?\d[0-9.eE+-]*))([, ])', re.DOTALL
+)
 _ESCAPED = re.compile(r"\\([,= ])")
 _QUOTED = re.compile(r'\\(["\\])')
 
@@ -69,7 +76,9 @@ def _plain(escaped: str) -> str:
 
 
 def parse(line: str) -> Point:
-    """Parse one line as this program writes it, without its line end. Raises: ValueError - not a whole line with a timestamp."""
+    """Parse one line as this program writes it, without its line end. Raises: ValueError - not a
+    whole line with a timestamp.
+    """
     series = _SERIES.match(line)
     if series is None:
         raise ValueError(f"no measurement: {line[:80]!r}")

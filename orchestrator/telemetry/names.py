@@ -1,7 +1,9 @@
-"""Every measurement, tag and field of the telemetry, declared once with its unit; dashboards and reports are tested against it.
+"""Every measurement, tag and field of the telemetry, declared once with its unit; dashboards and
+reports are tested against it.
 
-Rules kept here: integers stay integers; tags are bounded (no ids, iterations or circuit names); a tag and a field of one
-measurement never share a name; durations are fields, because a time axis shows no less than a millisecond.
+Rules kept here: integers stay integers; tags are bounded (no ids, iterations or circuit names); a
+tag and a field of one measurement never share a name; durations are fields, because a time axis
+shows no less than a millisecond.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from collections.abc import Mapping
 from orchestrator.extensions import extension_parts
 from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
-OF_EXTENSIONS: tuple[Measurement, ...] = tuple(each for found in extension_parts("measurements", "MEASUREMENTS") for each in found)
+OF_EXTENSIONS: tuple[Measurement, ...] = tuple(
+    each for found in extension_parts("measurements", "MEASUREMENTS") for each in found
+)
 OF_ATTACHMENTS = tuple(each.name for each in OF_EXTENSIONS if "job" in each.tags)
 OF_JOBS = ("iteration", "collective", "rank", "requests", *OF_ATTACHMENTS)
-"""What jobs measure. It is in the journal of the run that launched the job, also of when another run moved its circuits."""
+"""What jobs measure. It is in the journal of the run that launched the job, also of when another
+run moved its circuits.
+"""
 
 USUAL = 20
 """The usual time of an iteration is the median of so many, or of those that there are."""
@@ -29,7 +35,9 @@ AFTER = (
 )
 """What a change did to a job; every view and report uses these."""
 
-_RECONFIG_ID = Field("str", "", "groups the points of one reconfiguration: the run's id and a counter")
+_RECONFIG_ID = Field(
+    "str", "", "groups the points of one reconfiguration: the run's id and a counter"
+)
 _RECONFIG_PHASES = {
     "command": "first command byte sent to last command acknowledged",
     "ack": "first command byte sent to first removal acknowledged",
@@ -52,7 +60,11 @@ _ALL = (
             "reconfig_id": _RECONFIG_ID,
             "seq": Field("int", "", "counts reconfigurations of the run from 1"),
             "n_circuits": Field("int", "", "one-way circuits made or broken"),
-            "lost_bytes": Field("int", "bytes", "sent into broken circuits and not received before both ends noticed"),
+            "lost_bytes": Field(
+                "int",
+                "bytes",
+                "sent into broken circuits and not received before both ends noticed",
+            ),
             "value": Field("int", "", "always 1, so that events can be counted and summed"),
             **{f"{p}_ms": Field("float", "ms", what) for p, what in _RECONFIG_PHASES.items()},
             **{f"{p}_ns": Field("int", "ns", what) for p, what in _RECONFIG_PHASES.items()},
@@ -123,9 +135,15 @@ _ALL = (
         (*COMMON_TAGS, "plan", "host"),
         {
             "slot": Field("int", "", "which slot began, from 0 on"),
-            "edge_error_ms": Field("float", "ms", "how much later than the host expected the slot before it ended"),
-            "dark_ms": Field("float", "ms", "first carrier lost to the last carrier of the new slot"),
-            "lit_ms": Field("float", "ms", "how long the carriers of the slot before it were there"),
+            "edge_error_ms": Field(
+                "float", "ms", "how much later than the host expected the slot before it ended"
+            ),
+            "dark_ms": Field(
+                "float", "ms", "first carrier lost to the last carrier of the new slot"
+            ),
+            "lit_ms": Field(
+                "float", "ms", "how long the carriers of the slot before it were there"
+            ),
         },
         "slot",
     ),
@@ -136,15 +154,27 @@ _ALL = (
         {
             "reconfig_id": _RECONFIG_ID,
             "move": Field("int", "", "the number of the move; the job's records name it, too"),
-            "after": Field("int", "", "the last iteration on the earlier rings, or before the pause"),
-            "paused_ms": Field("float", "ms", "time lost beyond the usual, to the end of the first iteration after the change"),
+            "after": Field(
+                "int", "", "the last iteration on the earlier rings, or before the pause"
+            ),
+            "paused_ms": Field(
+                "float",
+                "ms",
+                "time lost beyond the usual, to the end of the first iteration after the change",
+            ),
             "dark_ms": Field("float", "ms", "as in reconfig"),
             "commit_ms": Field("float", "ms", "as route_ms in reconfig"),
             "boundary_ms": Field("float", "ms", "paused_ms less dark_ms and commit_ms"),
             "before_ms": Field("float", "ms", BEFORE),
             "after_ms": Field("float", "ms", AFTER),
-            "worst_rank_ms": Field("float", "ms", "the longest time that any rank moved no byte although some were due"),
-            "prepare_ms": Field("float", "ms", "until every rank had connected its next rings and ended an iteration"),
+            "worst_rank_ms": Field(
+                "float", "ms", "the longest time that any rank moved no byte although some were due"
+            ),
+            "prepare_ms": Field(
+                "float",
+                "ms",
+                "until every rank had connected its next rings and ended an iteration",
+            ),
         },
         "events",
         events=True,
@@ -159,7 +189,9 @@ _ALL = (
             "iteration": Field("int", "", "the latest that it reported"),
             "took_ms": Field("float", "ms", "to connect its next rings"),
             "held_ms": Field("float", "ms", "of its pause"),
-            "stall_ms": Field("float", "ms", "the longest time that it moved no byte although some were due"),
+            "stall_ms": Field(
+                "float", "ms", "the longest time that it moved no byte although some were due"
+            ),
         },
         "events",
         events=True,
@@ -183,7 +215,10 @@ _ALL = (
         "device_phase",
         "what a device is doing, for a state timeline",
         (*COMMON_TAGS, "device", "kind"),
-        {"phase": Field("str", "", "idle, command, dark, settle, up or fault"), "reconfig_id": _RECONFIG_ID},
+        {
+            "phase": Field("str", "", "idle, command, dark, settle, up or fault"),
+            "reconfig_id": _RECONFIG_ID,
+        },
         "changes",
         events=True,
     ),
@@ -213,8 +248,14 @@ _ALL = (
             "source": Field("str", "", "host that sends the light"),
             "target": Field("str", "", "host that receives it"),
             "state": Field("str", "", "up, dark, made, removed or foreign"),
-            "mainstat": Field("float", "Mb/s", "sent into it over the last second, what a node graph prints on the edge"),
-            "loss_db": Field("float", "dB", "insertion loss measured, or expected from the inventory"),
+            "mainstat": Field(
+                "float",
+                "Mb/s",
+                "sent into it over the last second, what a node graph prints on the edge",
+            ),
+            "loss_db": Field(
+                "float", "dB", "insertion loss measured, or expected from the inventory"
+            ),
         },
         "changes; 1 Hz while ports are sampled",
         events=True,
@@ -253,16 +294,30 @@ _ALL = (
             "iter": Field("int", "", "counts from 0"),
             "iter_ms": Field("float", "ms", "how long it took"),
             "algbw_gbps": Field("float", "Gb/s", "size over time"),
-            "busbw_gbps": Field("float", "Gb/s", "what a rank sends over time: algbw times 2(n-1)/n for an all-reduce on a ring"),
+            "busbw_gbps": Field(
+                "float",
+                "Gb/s",
+                "what a rank sends over time: algbw times 2(n-1)/n for an all-reduce on a ring",
+            ),
             "wire_bytes": Field(
-                "int", "bytes", "sent by rank 0 for it, without headers of TCP, UDP and IP, where the program counts that"
+                "int",
+                "bytes",
+                "sent by rank 0 for it, without headers of TCP, UDP and IP, where the program counts that",
             ),
             "whole_bytes": Field(
-                "int", "bytes", "what whole sums over a ring would be, in each iteration since the last: 2(n-1)/n of size"
+                "int",
+                "bytes",
+                "what whole sums over a ring would be, in each iteration since the last: 2(n-1)/n of size",
             ),
-            "resent_bytes": Field("int", "bytes", "of wire_bytes, what was sent again, where datagrams carry it"),
-            "lost_share": Field("float", "1", "of all ranks' numbers, what its sums lack, where datagrams carry it"),
-            "loss_bound": Field("float", "1", "the share that a sum may lack at most, where datagrams carry it"),
+            "resent_bytes": Field(
+                "int", "bytes", "of wire_bytes, what was sent again, where datagrams carry it"
+            ),
+            "lost_share": Field(
+                "float", "1", "of all ranks' numbers, what its sums lack, where datagrams carry it"
+            ),
+            "loss_bound": Field(
+                "float", "1", "the share that a sum may lack at most, where datagrams carry it"
+            ),
             "exposed_comm_ms": Field("float", "ms", "communication not hidden by computing"),
         },
         "per iteration",
@@ -280,7 +335,9 @@ _ALL = (
             "loss": Field("float", "", "training loss"),
             "ring_groups": Field("int", "", "communicators used in parallel"),
             "save_ms": Field(
-                "float", "ms", "how long training stood before it for a checkpoint: written (sync), or copied (async)"
+                "float",
+                "ms",
+                "how long training stood before it for a checkpoint: written (sync), or copied (async)",
             ),
         },
         "per iteration",
@@ -306,13 +363,29 @@ _ALL = (
         {
             "iter": Field("int", "", "counts from 0"),
             "iter_ms": Field("float", "ms", "whole step"),
-            "compute_ms": Field("float", "ms", "all but the wait for its exchange; not known of every program"),
+            "compute_ms": Field(
+                "float", "ms", "all but the wait for its exchange; not known of every program"
+            ),
             "exposed_ms": Field("float", "ms", "that wait: communication not hidden by computing"),
-            "wait_ms": Field("float", "ms", "of it, the time in which no byte moved because other ranks were not there yet"),
-            "processor_ms": Field("float", "ms", "in which its threads, all together, were ready to run and had no processor"),
-            "rwnd_limited_ms": Field("float", "ms", "in which its TCP connections, all together, had no receiver's window"),
+            "wait_ms": Field(
+                "float",
+                "ms",
+                "of it, the time in which no byte moved because other ranks were not there yet",
+            ),
+            "processor_ms": Field(
+                "float",
+                "ms",
+                "in which its threads, all together, were ready to run and had no processor",
+            ),
+            "rwnd_limited_ms": Field(
+                "float",
+                "ms",
+                "in which its TCP connections, all together, had no receiver's window",
+            ),
             "retransmitted": Field("int", "", "TCP segments that it sent again"),
-            "refused": Field("int", "", "datagrams that its host did not send as a send buffer was full"),
+            "refused": Field(
+                "int", "", "datagrams that its host did not send as a send buffer was full"
+            ),
         },
         "per iteration while the job is followed; of a long job ever fewer",
     ),
@@ -326,7 +399,9 @@ _ALL = (
             "mem_bytes": Field("int", "bytes", "in use"),
             "nvlink_tx_bytes": Field("int", "bytes", "sent"),
             "nvlink_rx_bytes": Field("int", "bytes", "received"),
-            "pcie_bytes_per_s": Field("int", "bytes/s", "both directions, over the 20 ms window of NVML"),
+            "pcie_bytes_per_s": Field(
+                "int", "bytes/s", "both directions, over the 20 ms window of NVML"
+            ),
         },
         "1 to 10 Hz",
     ),
@@ -336,7 +411,9 @@ _ALL = (
         (*COMMON_TAGS, "host"),
         {
             "offset_ns": Field("int", "ns", "host minus operator"),
-            "round_trip_ns": Field("int", "ns", "request to answer; the offset is accurate to within half of it"),
+            "round_trip_ns": Field(
+                "int", "ns", "request to answer; the offset is accurate to within half of it"
+            ),
         },
         "when a channel opens; 1 Hz while sampling on demand",
     ),

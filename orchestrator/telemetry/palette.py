@@ -20,7 +20,9 @@ PHASE_COLOURS: Mapping[str, str] = {
     "fault": "#F2495C",
     "total": "#8E8E8E",
 }
-"""Of the phases of a reconfiguration (`*_ms` of `reconfig`) and of a device (`device_phase`). Red is for faults alone."""
+"""Of the phases of a reconfiguration (`*_ms` of `reconfig`) and of a device (`device_phase`). Red
+is for faults alone.
+"""
 
 _LIKE: Mapping[str, str] = {
     "observe": "idle",
@@ -44,7 +46,10 @@ _LIKE: Mapping[str, str] = {
     "hold": "pause",
     "rings": "resume",
 }
-ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] for name, like in _LIKE.items()}}
+ALL_COLOURS: Mapping[str, str] = {
+    **PHASE_COLOURS,
+    **{name: PHASE_COLOURS[like] for name, like in _LIKE.items()},
+}
 """With the phases of a run, as live views and reports draw them."""
 
 MARK = "#F2CC0C"

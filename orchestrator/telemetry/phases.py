@@ -18,7 +18,8 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class PartTime:
-    """What one device or host took inside a phase. `kind` is `device` or `host`; `begin_ms` counts from the start of the run.
+    """What one device or host took inside a phase. `kind` is `device` or `host`; `begin_ms` counts
+    from the start of the run.
 
     `time_scale` times `ms` is the time of a real device of its kind.
     """

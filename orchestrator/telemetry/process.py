@@ -1,4 +1,6 @@
-"""The one sink of a server and state directory, as a service: its options, what its file says of it, and what it reports."""
+"""The one sink of a server and state directory, as a service: its options, what its file says of
+it, and what it reports.
+"""
 
 from __future__ import annotations
 

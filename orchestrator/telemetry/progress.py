@@ -1,4 +1,6 @@
-"""Progress of a run on stderr: a live table on a terminal, plain lines elsewhere, nothing with `--json`."""
+"""Progress of a run on stderr: a live table on a terminal, plain lines elsewhere, nothing with
+`--json`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Progress:
         """Phase `name` begins."""
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        """`done` of `total` parts (devices, hosts, ports) of the phase are complete; total 0: only `detail` is shown."""
+        """`done` of `total` parts (devices, hosts, ports) of the phase are complete; total 0: only
+        `detail` is shown.
+        """
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
         """Phase `name` has ended; `seconds` as measured by the caller, else since `phase`."""
@@ -37,7 +41,12 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
@@ -46,9 +55,13 @@ class Silent(Progress):
 
 
 class Lines(Progress):
-    """One plain line per finished phase or note; for a phase longer than 5 s also its progress, whenever that has changed."""
+    """One plain line per finished phase or note; for a phase longer than 5 s also its progress,
+    whenever that has changed.
+    """
 
-    def __init__(self, stream: TextIO, every_s: float = 5.0, reworded: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, stream: TextIO, every_s: float = 5.0, reworded: Callable[[str], str] = str
+    ) -> None:
         self._stream = stream
         self._reworded = reworded
         self._every_s = every_s
@@ -73,8 +86,11 @@ class Lines(Progress):
             seconds = time.monotonic() - self._began.get(name, time.monotonic())
         self._began.pop(name, None)
         self.reported.add(name)
-        group, _, part = name.partition(" ")  # `rollback hosts`: one column of names, whatever their length
-        self._emit(f"{group:<10} {f'{part}: {detail}' if part else detail:<55} {seconds_text(seconds)}")
+        # `rollback hosts`: one column of names, whatever their length
+        group, _, part = name.partition(" ")
+        self._emit(
+            f"{group:<10} {f'{part}: {detail}' if part else detail:<55} {seconds_text(seconds)}"
+        )
 
     def note(self, text: str) -> None:
         self.reported.add(text)
@@ -99,7 +115,9 @@ class _Row:
 
 
 _NAME, _DETAIL, _CLOCK, _CLOCKS = 12, 55, 10, 30
-"""Widths of the table's columns, as the lines of the report have them; the last: `1 min 37 s of about 2 min 03 s`."""
+"""Widths of the table's columns, as the lines of the report have them; the last:
+`1 min 37 s of about 2 min 03 s`.
+"""
 _WIDE = 76
 """In narrower terminals the table has no usual times."""
 
@@ -131,12 +149,18 @@ class _Rows:
                 if wide and (usual := self.expected.get(row.name)) is not None:
                     clock += f" of about {seconds_text(usual)}"
             mark, style = ("…", "bold") if row.seconds is None else ("✓", "")
-            table.add_row(Text(f"{mark} {row.name}", style=style), Text(share + printable(row.detail)), Text(clock))
+            table.add_row(
+                Text(f"{mark} {row.name}", style=style),
+                Text(share + printable(row.detail)),
+                Text(clock),
+            )
         yield table
 
 
 class LiveTable(Progress):
-    """A live table of phases with elapsed time and, from history, the usual time; it vanishes when the report is printed."""
+    """A live table of phases with elapsed time and, from history, the usual time; it vanishes when
+    the report is printed.
+    """
 
     def __init__(
         self,
@@ -152,14 +176,22 @@ class LiveTable(Progress):
         self._rows = _Rows(expected or {})
         self._reworded = reworded
         self._console = Console(file=stream, no_color=not colour, highlight=False)
-        # Four a second: drawing costs milliseconds of the interpreter, which would lengthen the dark time.
-        self._live: Live = Live(self._rows, console=self._console, refresh_per_second=4, transient=True)
+        # Four a second: drawing costs milliseconds of the interpreter, which would lengthen the
+        # dark time.
+        self._live: Live = Live(
+            self._rows, console=self._console, refresh_per_second=4, transient=True
+        )
 
     def __enter__(self) -> Self:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.transient = error is None  # the phases under way stay readable above the error
         self._live.stop()
 
@@ -189,7 +221,8 @@ def progress_for(
 ) -> Progress:
     """The progress display that suits `stream`.
 
-    expected: usual seconds per phase, from earlier runs. reworded: applied to a note before it is shown.
+    expected: usual seconds per phase, from earlier runs. reworded: applied to a note before it is
+    shown.
     """
     if json:
         return Silent()

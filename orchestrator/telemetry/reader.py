@@ -11,7 +11,10 @@ from orchestrator.telemetry.lineprotocol import Point, parse
 from orchestrator.telemetry.names import MEASUREMENTS, OF_JOBS
 
 _KINDS: Mapping[str, type] = {"int": int, "float": float, "str": str}
-_TYPES = {name: {field: _KINDS[f.kind] for field, f in known.fields.items()} for name, known in MEASUREMENTS.items()}
+_TYPES = {
+    name: {field: _KINDS[f.kind] for field, f in known.fields.items()}
+    for name, known in MEASUREMENTS.items()
+}
 _TAGS = {name: frozenset(known.tags) for name, known in MEASUREMENTS.items()}
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "phase": ("begin_ns", "duration_ns", "duration_ms"),
@@ -22,7 +25,9 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What the journal of the run that launched a job has of it, from `begin_ns` until before `end_ns` (wall time)."""
+    """What the journal of the run that launched a job has of it, from `begin_ns` until before
+    `end_ns` (wall time).
+    """
 
     run_dir: Path
     begin_ns: int
@@ -41,11 +46,15 @@ class Recorded:
         yield from read_points(self.run_dir, only, trouble)
         if wanted := [name for name in OF_JOBS if not only or name in only]:
             for stretch in self.job:
-                yield from read_points(stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)])
+                yield from read_points(
+                    stretch.run_dir, wanted, trouble, [(stretch.begin_ns, stretch.end_ns - 1)]
+                )
 
 
 def part_files(run_dir: Path) -> list[Path]:
-    """The part files of a run, oldest first; a part that exists plain and compressed counts once."""
+    """The part files of a run, oldest first; a part that exists plain and compressed counts
+    once.
+    """
     found: dict[str, Path] = {}
     for path in sorted((run_dir / "telemetry").glob("[0-9]*.lp*")):
         if path.name.endswith((".lp", ".lp.gz")):
@@ -59,10 +68,11 @@ def read_points(
     trouble: list[str] | None = None,
     near: Collection[tuple[int, int]] | None = None,
 ) -> Iterator[Point]:
-    """Yield the points of a run in file order, of the measurements in `only` if given, of these spans of wall time (ns) if given.
+    """Yield the points of a run in file order, of the measurements in `only` if given, of these
+    spans of wall time (ns) if given.
 
-    A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. A last line without a line end is always
-    skipped: with half a timestamp it would parse to a wrong time.
+    A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. A last line
+    without a line end is always skipped: with half a timestamp it would parse to a wrong time.
     """
     wanted = tuple(f"{name},".encode() for name in only)
     for path in part_files(run_dir):
@@ -72,7 +82,9 @@ def read_points(
                     if trouble is not None:
                         trouble.append(f"{path.name}:{count}: torn last line")
                     break
-                if (wanted and not line.startswith(wanted)) or (near is not None and not _within(line, near)):
+                if (wanted and not line.startswith(wanted)) or (
+                    near is not None and not _within(line, near)
+                ):
                     continue
                 try:
                     point = is_declared(parse(line[:-1].decode("utf-8")))
@@ -86,8 +98,8 @@ def read_points(
 def is_declared(point: Point) -> Point:
     """The point, if a journal could have written it: a line damaged on disk may still parse.
 
-    Names that are not declared (any more) are let through. Raises: ValueError - a tag or a field that is always there is not, or
-    a field is of another type.
+    Names that are not declared (any more) are let through. Raises: ValueError - a tag or a field
+    that is always there is not, or a field is of another type.
     """
     name = point.measurement
     types = _TYPES.get(name)
@@ -105,7 +117,9 @@ def is_declared(point: Point) -> Point:
 
 
 def _within(line: bytes, near: Collection[tuple[int, int]]) -> bool:
-    """Whether a line's time is in one of these spans; a line without a time passes, for the parser to reject."""
+    """Whether a line's time is in one of these spans; a line without a time passes, for the parser
+    to reject.
+    """
     try:
         at = int(line.rpartition(b" ")[2])
     except ValueError:

@@ -39,7 +39,9 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str, detail: str = "") -> Iterator[Phase]:
-        """Time the body as phase `name`; a phase that raises is recorded as failed with the error's first line."""
+        """Time the body as phase `name`; a phase that raises is recorded as failed with the error's
+        first line.
+        """
         phase = Phase(name, detail)
         self.progress.phase(name, detail)
         if self.journal:
@@ -54,13 +56,32 @@ class Recorder:
         self._close(phase, ok=True)
 
     def part(
-        self, kind: str, subject: str, phase: str, begin_ns: int, end_ns: int, detail: str = "", time_scale: float = 1.0
+        self,
+        kind: str,
+        subject: str,
+        phase: str,
+        begin_ns: int,
+        end_ns: int,
+        detail: str = "",
+        time_scale: float = 1.0,
     ) -> None:
-        """Record the time of one device or host inside a phase; monotonic ns of this machine. time_scale: of the device."""
+        """Record the time of one device or host inside a phase; monotonic ns of this machine.
+        time_scale: of the device.
+        """
         begin_ms = (begin_ns - self.start_ns) / 1e6
-        self.parts.append(PartTime(kind, subject, phase, (end_ns - begin_ns) / 1e6, detail, begin_ms, time_scale))
+        self.parts.append(
+            PartTime(kind, subject, phase, (end_ns - begin_ns) / 1e6, detail, begin_ms, time_scale)
+        )
         if self.journal:
-            self.journal.phase(phase, begin_ns, end_ns, kind=kind, subject=subject, detail=detail, reconfig_id=self.reconfig_id)
+            self.journal.phase(
+                phase,
+                begin_ns,
+                end_ns,
+                kind=kind,
+                subject=subject,
+                detail=detail,
+                reconfig_id=self.reconfig_id,
+            )
 
     def add(self, name: str, begin_ns: int, end_ns: int, detail: str) -> None:
         """Record a phase that was timed elsewhere (by the hosts or the devices)."""
@@ -72,7 +93,16 @@ class Recorder:
     def _close(self, phase: Phase, *, ok: bool, end_ns: int | None = None) -> None:
         phase.end_ns = time.monotonic_ns() if end_ns is None else end_ns
         seconds = (phase.end_ns - phase.begin_ns) / 1e9
-        self.phases.append(PhaseTime(phase.name, seconds, phase.detail, (phase.begin_ns - self.start_ns) / 1e9, ok))
+        self.phases.append(
+            PhaseTime(phase.name, seconds, phase.detail, (phase.begin_ns - self.start_ns) / 1e9, ok)
+        )
         self.progress.done(phase.name, phase.detail, seconds)
         if self.journal:
-            self.journal.phase(phase.name, phase.begin_ns, phase.end_ns, detail=phase.detail, reconfig_id=self.reconfig_id, ok=ok)
+            self.journal.phase(
+                phase.name,
+                phase.begin_ns,
+                phase.end_ns,
+                detail=phase.detail,
+                reconfig_id=self.reconfig_id,
+                ok=ok,
+            )

@@ -1,4 +1,6 @@
-"""The declared names as the tables of docs/reference/telemetry.md: `python -m orchestrator.telemetry.reference PAGE`."""
+"""The declared names as the tables of docs/reference/telemetry.md:
+`python -m orchestrator.telemetry.reference PAGE`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def _rows(fields: Mapping[str, Field]) -> Iterator[str]:
     """A row for each field; one for a duration that is there in milliseconds and in nanoseconds."""
     for name, field in fields.items():
         stem, _, unit = name.rpartition("_")
-        twins = [both for each in ("ms", "ns") if (both := f"{stem}_{each}") in fields and fields[both].what == field.what]
+        twins = [
+            both
+            for each in ("ms", "ns")
+            if (both := f"{stem}_{each}") in fields and fields[both].what == field.what
+        ]
         names = twins if unit in ("ms", "ns") else [name]
         if name == names[0]:
             types = (f"{fields[each].kind} {fields[each].unit}".strip() for each in names)

@@ -1,4 +1,6 @@
-"""Select the journals that may be deleted: of runs that ended long ago and that every destination has."""
+"""Select the journals that may be deleted: of runs that ended long ago and that every destination
+has.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from orchestrator.telemetry.reader import part_files
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """A run's journal that is past its age. `why`: the reason to keep it anyway, empty if it may be deleted."""
+    """A run's journal that is past its age. `why`: the reason to keep it anyway, empty if it may be
+    deleted.
+    """
 
     run: str
     folder: Path
@@ -23,8 +27,12 @@ class Old:
     why: str = ""
 
 
-def old(runs: Path, older_s: float, keep: Collection[str], target: InfluxTarget | None) -> list[Old]:
-    """The journals whose last point is older than that (s), oldest first. keep: runs that are still needed."""
+def old(
+    runs: Path, older_s: float, keep: Collection[str], target: InfluxTarget | None
+) -> list[Old]:
+    """The journals whose last point is older than that (s), oldest first. keep: runs that are still
+    needed.
+    """
     now, found = time.time(), []
     for run_dir in sorted(runs.iterdir()) if runs.is_dir() else []:
         files = part_files(run_dir)

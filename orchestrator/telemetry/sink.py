@@ -1,7 +1,9 @@
-"""The sink: a process of its own that follows all journals and copies them to InfluxDB, so that no change waits for a server.
+"""The sink: a process of its own that follows all journals and copies them to InfluxDB, so that no
+change waits for a server.
 
-At least once, and idempotent: a batch that was written but not yet noted is written again after a crash, onto the same series and
-times. One process per destination and state directory, held by a file lock; it ends when nothing is left to send.
+At least once, and idempotent: a batch that was written but not yet noted is written again after a
+crash, onto the same series and times. One process per destination and state directory, held by a
+file lock; it ends when nothing is left to send.
 """
 
 from __future__ import annotations
@@ -27,17 +29,30 @@ from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
 from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written, target_of
-from orchestrator.telemetry.process import SINK, SinkOptions, SinkReport, SinkState, configured, server_dir
+from orchestrator.telemetry.process import (
+    SINK,
+    SinkOptions,
+    SinkReport,
+    SinkState,
+    configured,
+    server_dir,
+)
 from orchestrator.telemetry.tail import JournalTail
 
 LOOK_S = 0.1
-"""Interval (s) of checks of growing journals: with the time of a request, a point reaches the server within 200 ms."""
+"""Interval (s) of checks of growing journals: with the time of a request, a point reaches the
+server within 200 ms.
+"""
 ALL_S = 5.0
-"""Interval (s) of checks of all journals; iterations of a job go into the journal of the run that started it."""
+"""Interval (s) of checks of all journals; iterations of a job go into the journal of the run that
+started it.
+"""
 FRESH_S = 60.0
 IDLE_S = 30.0
 GIVE_UP_S = 600.0
-"""How long (s) a server may be unreachable before the sink ends; the next command starts another one."""
+"""How long (s) a server may be unreachable before the sink ends; the next command starts another
+one.
+"""
 BACKOFF_S = (0.2, 15.0)
 _AT_ONCE = 20
 
@@ -61,9 +76,13 @@ class Sink:
         self.state_dir = state_dir
         self.idle_s, self.give_up_s = idle_s, give_up_s
         self.stopping = threading.Event()
-        own = own or SinkState(os.getpid(), user_name(os.geteuid()), socket.gethostname(), time.time())
+        own = own or SinkState(
+            os.getpid(), user_name(os.geteuid()), socket.gethostname(), time.time()
+        )
         present = influxd.running_influxd(server_dir(state_dir)) if target.private else None
-        self.state = replace(own, state="following", url=present.url if present else target.url, db=target.db)
+        self.state = replace(
+            own, state="following", url=present.url if present else target.url, db=target.db
+        )
         self.file = StateFile(SINK, state_path(state_dir, target), self.state)
         self._influx: Influx | None = None
         self._tails: dict[Path, JournalTail] = {}
@@ -97,7 +116,8 @@ class Sink:
             if self.stopping.is_set():
                 return self.state
             if time.monotonic() - moved_at >= self.idle_s:
-                # A command that writes now may still have seen this sink alive: free the lock first, then check once more.
+                # A command that writes now may still have seen this sink alive: free the lock
+                # first, then check once more.
                 self._emit(state="ended")
                 self.file.leave()
                 self._all_at = -ALL_S
@@ -107,7 +127,9 @@ class Sink:
             self.stopping.wait(LOOK_S)
 
     def round(self) -> bool:
-        """Check once the journals that may have grown and send new lines; True if there were any."""
+        """Check once the journals that may have grown and send new lines; True if there were
+        any.
+        """
         moved = False
         for run_dir in self._candidates():
             follower = self._tail(run_dir)
@@ -137,32 +159,43 @@ class Sink:
         return any(self._tail(run_dir).take() for run_dir in self._candidates())
 
     def _candidates(self) -> list[Path]:
-        """Journals that may have new lines: those that grew recently, and periodically all of them. The newest first."""
+        """Journals that may have new lines: those that grew recently, and periodically all of them.
+        The newest first.
+        """
         now = time.monotonic()
         if now - self._all_at >= ALL_S:
             self._all_at = now
             with suppress(OSError):
-                return sorted((p for p in self.runs.iterdir() if (p / "telemetry").is_dir()), reverse=True)
+                return sorted(
+                    (p for p in self.runs.iterdir() if (p / "telemetry").is_dir()), reverse=True
+                )
             return []
         with suppress(OSError):
             changed = self.runs.stat().st_mtime_ns
             if changed != self._runs_at:
                 self._runs_at = changed
-                self._moved |= {path: now for path in self.runs.iterdir() if path not in self._tails}
+                self._moved |= {
+                    path: now for path in self.runs.iterdir() if path not in self._tails
+                }
         return sorted((p for p, at in self._moved.items() if now - at < FRESH_S), reverse=True)
 
     def _tail(self, run_dir: Path) -> JournalTail:
         if run_dir not in self._tails:
-            self._tails[run_dir] = JournalTail(run_dir, tail.stored_mark(run_dir, self.target.key, self.target.name))
+            self._tails[run_dir] = JournalTail(
+                run_dir, tail.stored_mark(run_dir, self.target.key, self.target.name)
+            )
         return self._tails[run_dir]
 
     def _note(self, follower: JournalTail) -> None:
-        # Disk full, or the run was pruned: the lines are written again after a restart and overwrite themselves.
+        # Disk full, or the run was pruned: the lines are written again after a restart and
+        # overwrite themselves.
         with suppress(OSError):
             tail.store_mark(follower.run_dir, self.target.key, follower.mark)
 
     def _delivered(self, data: bytes) -> Written | None:
-        """Write a batch, however long it takes; None when asked to stop. Raises: Denied; Later - unreachable for too long."""
+        """Write a batch, however long it takes; None when asked to stop. Raises: Denied; Later -
+        unreachable for too long.
+        """
         began, retries = time.monotonic(), Retries(*BACKOFF_S)
         while not self.stopping.is_set():
             try:
@@ -188,7 +221,9 @@ class Sink:
             target = self.target
             if target.private:
                 try:
-                    target = replace(target, url=influxd.start_influxd(server_dir(self.state_dir)).url)
+                    target = replace(
+                        target, url=influxd.start_influxd(server_dir(self.state_dir)).url
+                    )
                 except TimedOut as error:
                     raise Later(str(error)) from error
             influx = Influx(target)
@@ -196,7 +231,11 @@ class Sink:
                 influx.ping()
             self._influx = influx
             self._emit(url=target.url, version=influx.version, api=influx.api)
-            emit(self.notify, "connected", f"{target.url}, version {influx.version or 'unknown'}, database {target.db}")
+            emit(
+                self.notify,
+                "connected",
+                f"{target.url}, version {influx.version or 'unknown'}, database {target.db}",
+            )
         return self._influx
 
     @contextmanager
@@ -209,7 +248,9 @@ class Sink:
             self._interruptible = False
 
     def request_stop(self, *_: object) -> None:
-        """Handle a signal. Raises: InterruptedError - where the main thread waits for the server."""
+        """Handle a signal. Raises: InterruptedError - where the main thread waits for the
+        server.
+        """
         self.stopping.set()
         if self._interruptible:
             raise InterruptedError("stop requested")
@@ -239,7 +280,9 @@ def sink_status(state_dir: Path, target: InfluxTarget) -> SinkState:
 
 
 def ensure(settings: Settings) -> None:
-    """Start a sink in the background if one is wanted and none runs. Takes a few ms and never fails: no change waits for it."""
+    """Start a sink in the background if one is wanted and none runs. Takes a few ms and never
+    fails: no change waits for it.
+    """
     with suppress(OSError, TestbedError):
         target = target_of(settings)
         if target is None or (target.private and influxd.program() is None):
@@ -249,15 +292,23 @@ def ensure(settings: Settings) -> None:
 
 
 def run_sink(settings: Settings, *, notify: Notify, options: SinkOptions) -> SinkReport:
-    """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT. Raises: Missing, Usage; as `Sink.run`."""
+    """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT. Raises: Missing,
+    Usage; as `Sink.run`.
+    """
     target = configured(settings)
     with suppress(OSError):
         os.nice(max(0, LOWLY - os.getpriority(os.PRIO_PROCESS, 0)))
-        # A session of its own is a scheduling group of its own, where `nice` counts only inside (sched(7), autogroup).
+        # A session of its own is a scheduling group of its own, where `nice` counts only inside
+        # (sched(7), autogroup).
         Path("/proc/self/autogroup").write_text(str(LOWLY), encoding="ascii")
     idle_s = math.inf if options.stay else IDLE_S
-    sink = Sink(target, settings.state_dir, idle_s=idle_s, own=SINK.own(settings, options), notify=notify)
-    before = {number: signal.signal(number, sink.request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    sink = Sink(
+        target, settings.state_dir, idle_s=idle_s, own=SINK.own(settings, options), notify=notify
+    )
+    before = {
+        number: signal.signal(number, sink.request_stop)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         state = sink.run()
     finally:
@@ -267,7 +318,9 @@ def run_sink(settings: Settings, *, notify: Notify, options: SinkOptions) -> Sin
 
 
 def send(target: InfluxTarget, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
-    """Send one run from its first byte; return how many points were sent. Raises: Later, Denied - no checkpoint is written."""
+    """Send one run from its first byte; return how many points were sent. Raises: Later, Denied -
+    no checkpoint is written.
+    """
     influx = Influx(target)
     follower = JournalTail(run_dir, tail.Mark())
     written, points, give_up = Written(), 0, time.monotonic() + timeout_s

@@ -21,13 +21,20 @@ from orchestrator.telemetry.reader import Recorded, read_points
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
-_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_READING = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
 TIME = "time_ns"
 _AT_ONCE = 10_000
 
 
 class Percentile:
-    """percentile(x, p), nearest rank, as in InfluxQL: the value that p percent of all values do not exceed."""
+    """percentile(x, p), nearest rank, as in InfluxQL: the value that p percent of all values do not
+    exceed.
+    """
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -62,15 +69,21 @@ def columns(known: Measurement) -> tuple[str, ...]:
     return (TIME, *known.tags, *known.fields)
 
 
-def query(runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Run one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
+def query(
+    runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Run one SELECT over the journals of these runs, a table per measurement; return the column
+    names and rows.
 
-    Only measurements named in the text are read. Raises: Usage - the SQL is wrong, or does more than read.
+    Only measurements named in the text are read. Raises: Usage - the SQL is wrong, or does more
+    than read.
     """
     tokens = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in tokens)
     with open_tables(runs, wanted, trouble) as database:
-        database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
+        database.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+        )
         try:
             return answer(database, sql)
         except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
@@ -81,8 +94,8 @@ def query(runs: Sequence[Recorded], sql: str, trouble: list[str] | None = None) 
 def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The column names and rows of one SELECT. Raises: Usage - it is none; as sqlite3.
 
-    It is carried out in a thread: signals, of Ctrl-C and of --timeout, are handled between statements of Python, and one statement
-    of SQL may take forever.
+    It is carried out in a thread: signals, of Ctrl-C and of --timeout, are handled between
+    statements of Python, and one statement of SQL may take forever.
     """
     found: list[tuple[tuple[str, ...], list[tuple[Any, ...]]]] = []
     errors: list[Exception] = []
@@ -106,7 +119,8 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
         ended.wait()
     finally:
         over.set()
-        while thread.is_alive() and not ended.is_set():  # an interrupt before the statement has begun has no effect
+        # an interrupt before the statement has begun has no effect
+        while thread.is_alive() and not ended.is_set():
             database.interrupt()
             ended.wait(0.05)
     if errors:
@@ -115,8 +129,12 @@ def answer(database: sqlite3.Connection, sql: str) -> tuple[tuple[str, ...], lis
 
 
 @contextmanager
-def open_tables(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
-    """An in-memory database with a table per measurement; those in `wanted` are filled with the points of these runs."""
+def open_tables(
+    runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[str] | None = None
+) -> Iterator[sqlite3.Connection]:
+    """An in-memory database with a table per measurement; those in `wanted` are filled with the
+    points of these runs.
+    """
     database = sqlite3.connect(":memory:", check_same_thread=False)
     try:
         database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
@@ -129,7 +147,9 @@ def open_tables(runs: Sequence[Recorded], wanted: Sequence[str], trouble: list[s
             _fill(database, wanted, run.read(wanted, trouble))
         yield database
     finally:
-        database.interrupt()  # whoever is interrupted while he interrupts a statement leaves it running, and closing waits for it
+        # whoever is interrupted while he interrupts a statement leaves it running, and closing
+        # waits for it
+        database.interrupt()
         database.close()
 
 
@@ -140,7 +160,9 @@ def fill_tables(
     trouble: list[str] | None = None,
     near: Collection[tuple[int, int]] | None = None,
 ) -> None:
-    """Fill tables of a database of `open_tables` with a journal's points of these measurements, `near` as in `read_points`."""
+    """Fill tables of a database of `open_tables` with a journal's points of these measurements,
+    `near` as in `read_points`.
+    """
     _fill(database, wanted, read_points(run_dir, wanted, trouble, near))
 
 
@@ -164,20 +186,29 @@ def _insert(database: sqlite3.Connection, name: str, rows: list[tuple[Any, ...]]
     rows.clear()
 
 
-def _rows(run: Recorded, known: Measurement, trouble: list[str] | None) -> Iterator[tuple[Any, ...]]:
+def _rows(
+    run: Recorded, known: Measurement, trouble: list[str] | None
+) -> Iterator[tuple[Any, ...]]:
     for point in run.read((known.name,), trouble):
         if INT_MIN <= point.time_ns <= INT_MAX:
             yield _row(point, known)
 
 
 def _row(point: Point, known: Measurement) -> tuple[Any, ...]:
-    return (point.time_ns, *(point.tags.get(t) for t in known.tags), *(point.fields.get(f) for f in known.fields))
+    return (
+        point.time_ns,
+        *(point.tags.get(t) for t in known.tags),
+        *(point.fields.get(f) for f in known.fields),
+    )
 
 
-def export_tables(runs: Sequence[Recorded], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
+def export_tables(
+    runs: Sequence[Recorded], folder: Path, kind: str, trouble: list[str] | None = None
+) -> dict[Path, int]:
     """Write one file per measurement that has points; return the files with their numbers of rows.
 
-    kind: csv, or parquet (needs the package duckdb). Raises: Missing - it is not installed. OSError - the folder cannot be written.
+    kind: csv, or parquet (needs the package duckdb). Raises: Missing - it is not installed. OSError
+    - the folder cannot be written.
     """
     convert = _parquet() if kind == "parquet" else None
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +218,9 @@ def export_tables(runs: Sequence[Recorded], folder: Path, kind: str, trouble: li
         with suppress(_Nothing), atomic_write(final) as fresh:
             plain = fresh.with_suffix(".csv") if convert is not None else fresh
             try:
-                made[final] = _csv(plain, known, (row for run in runs for row in _rows(run, known, trouble)))
+                made[final] = _csv(
+                    plain, known, (row for run in runs for row in _rows(run, known, trouble))
+                )
                 if convert is not None:
                     convert(known, plain, fresh)
             finally:
@@ -222,9 +255,15 @@ def _parquet() -> Callable[[Measurement, Path, Path], None]:
         raise Missing("Parquet needs the Python package duckdb", hint=hint) from error
 
     def convert(known: Measurement, plain: Path, final: Path) -> None:
-        types = {TIME: "BIGINT"} | dict.fromkeys(known.tags, "VARCHAR") | {n: _DUCK[f.kind] for n, f in known.fields.items()}
+        types = (
+            {TIME: "BIGINT"}
+            | dict.fromkeys(known.tags, "VARCHAR")
+            | {n: _DUCK[f.kind] for n, f in known.fields.items()}
+        )
         with duckdb.connect(":memory:") as database:
-            table = database.read_csv(str(plain), header=True, columns=types, quotechar='"', escapechar='"', sep=",")
+            table = database.read_csv(
+                str(plain), header=True, columns=types, quotechar='"', escapechar='"', sep=","
+            )
             try:
                 table.write_parquet(str(final), compression="zstd")
             except duckdb.IOException as error:

@@ -1,4 +1,6 @@
-"""Follow one run's journal by byte offset, part after part, and store next to it how much of it a destination has."""
+"""Follow one run's journal by byte offset, part after part, and store next to it how much of it a
+destination has.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ _NOTE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How much of a journal one destination has: the part and the byte (uncompressed) up to which every line is acknowledged.
+    """How much of a journal one destination has: the part and the byte (uncompressed) up to which
+    every line is acknowledged.
 
-    points: lines sent; refused: how many of these the server rejected, with its words for the last rejection.
+    points: lines sent; refused: how many of these the server rejected, with its words for the last
+    rejection.
     """
 
     target: str = ""
@@ -35,8 +39,8 @@ class Mark:
 class JournalTail:
     """Reads whole lines after the mark; a line without a line end is not returned.
 
-    The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile: of an open part only
-    the offset is kept between two reads.
+    The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile:
+    of an open part only the offset is kept between two reads.
     """
 
     def __init__(self, run_dir: Path, mark: Mark) -> None:
@@ -52,20 +56,32 @@ class JournalTail:
                 return piece
             if (later := self._later()) is None:
                 return b""
-            # There is a next part, so this one no longer grows; it may have grown before the next part was seen.
+            # There is a next part, so this one no longer grows; it may have grown before the next
+            # part was seen.
             if piece := self._read(most):
                 return piece
             self._forget()
-            self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.message)
+            self.mark = Mark(
+                self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.message
+            )
 
     def taken(self, data: bytes, points: int, refused: int = 0, text: str = "") -> None:
         """The lines of the last `take` are acknowledged: move the mark past them."""
         m = self.mark
-        self.mark = Mark(m.target, m.part, m.offset + len(data), m.points + points, m.refused + refused, text or m.message)
+        self.mark = Mark(
+            m.target,
+            m.part,
+            m.offset + len(data),
+            m.points + points,
+            m.refused + refused,
+            text or m.message,
+        )
         self._ahead = self._ahead[len(data) :]
 
     def behind(self) -> int:
-        """Bytes not yet acknowledged, a torn last line included; compressed parts count with their compressed size."""
+        """Bytes not yet acknowledged, a torn last line included; compressed parts count with their
+        compressed size.
+        """
         total = 0
         for path in part_files(self.run_dir):
             number = _number(path)
@@ -73,7 +89,9 @@ class JournalTail:
                 if number == self.mark.part and path.suffix == ".gz":
                     total += 0 if self._at_end(path) else path.stat().st_size
                 elif number >= self.mark.part:
-                    total += path.stat().st_size - (self.mark.offset if number == self.mark.part else 0)
+                    total += path.stat().st_size - (
+                        self.mark.offset if number == self.mark.part else 0
+                    )
         return max(0, total)
 
     def close(self) -> None:
@@ -95,7 +113,9 @@ class JournalTail:
     def _read(self, most: int) -> bytes:
         if self._packed is None:
             try:
-                fd = os.open(self._folder() / f"{self.mark.part:03d}.lp", os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(
+                    self._folder() / f"{self.mark.part:03d}.lp", os.O_RDONLY | os.O_CLOEXEC
+                )
             except FileNotFoundError:
                 return self._unpacked(most)
             try:
@@ -111,7 +131,9 @@ class JournalTail:
                 return b""
             self._packed = gzip.open(path, "rb")  # noqa: SIM115 - kept open from one read to the next
             self._packed.seek(self.mark.offset)
-        while (cut := _cut(self._ahead, most)) == 0 or (len(self._ahead) < _PIECE and cut == len(self._ahead)):
+        while (cut := _cut(self._ahead, most)) == 0 or (
+            len(self._ahead) < _PIECE and cut == len(self._ahead)
+        ):
             more = self._packed.read(_PIECE)
             if not more:
                 break
@@ -128,7 +150,9 @@ def stored_mark(run_dir: Path, key: str, target: str) -> Mark:
     """The mark of a destination for a journal; a new one if there is none that can be read."""
     try:
         reply = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))
-        part, offset, points, refused = (int(reply[name]) for name in ("part", "offset", "points", "refused"))
+        part, offset, points, refused = (
+            int(reply[name]) for name in ("part", "offset", "points", "refused")
+        )
         found = Mark(target, part, offset, points, refused, str(reply.get("message", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return Mark(target)
@@ -143,7 +167,8 @@ def store_mark(run_dir: Path, key: str, mark: Mark) -> None:
 def put(path: Path, values: Mapping[str, object]) -> None:
     """Overwrite a file with a small JSON object, in one write of fixed size. Raises: OSError.
 
-    Not by a rename: on ext4 that waits for the disk (mount option auto_da_alloc). What a power cut leaves reads as nothing.
+    Not by a rename: on ext4 that waits for the disk (mount option auto_da_alloc). What a power cut
+    leaves reads as nothing.
     """
     text = json.dumps(values).encode().ljust(_NOTE_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,6 @@
-"""What a run's jobs did in their iterations, as event files of TensorBoard: one for each run and job."""
+"""What a run's jobs did in their iterations, as event files of TensorBoard: one for each run and
+job.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,33 @@ from orchestrator.telemetry.names import MEASUREMENTS, OF_EXTENSIONS
 from orchestrator.telemetry.reader import Recorded
 
 BY_STEP: Mapping[str, tuple[str, ...]] = {
-    name: tuple(field for field, known in MEASUREMENTS[name].fields.items() if field != "iter" and known.kind != "str")
-    for name in ("iteration", "collective", "requests", *(each.name for each in OF_EXTENSIONS if "iter" in each.fields))
+    name: tuple(
+        field
+        for field, known in MEASUREMENTS[name].fields.items()
+        if field != "iter" and known.kind != "str"
+    )
+    for name in (
+        "iteration",
+        "collective",
+        "requests",
+        *(each.name for each in OF_EXTENSIONS if "iter" in each.fields),
+    )
 }
-"""The fields of the measurements that count iterations (`iter`) and are of one job each: the scalar `iteration/loss`, ..."""
+"""The fields of the measurements that count iterations (`iter`) and are of one job each: the scalar
+`iteration/loss`, ...
+"""
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def export_tensorboard(runs: Sequence[Recorded], folder: Path, trouble: list[str] | None = None) -> dict[Path, int]:
-    """Write the event files of these runs' jobs, as FOLDER/RUN/JOB/events.out.tfevents.*; return each with its number of scalars.
+def export_tensorboard(
+    runs: Sequence[Recorded], folder: Path, trouble: list[str] | None = None
+) -> dict[Path, int]:
+    """Write the event files of these runs' jobs, as FOLDER/RUN/JOB/events.out.tfevents.*; return
+    each with its number of scalars.
 
-    The step of a scalar is the job's iteration, its time that of the point. A file from an earlier export is replaced.
-    Raises: Missing - TensorBoard is not installed. OSError - a file cannot be written.
+    The step of a scalar is the job's iteration, its time that of the point. A file from an earlier
+    export is replaced. Raises: Missing - TensorBoard is not installed. OSError - a file cannot be
+    written.
     """
     event, record = _library()
     made: dict[Path, int] = {}
@@ -35,17 +52,29 @@ def export_tensorboard(runs: Sequence[Recorded], folder: Path, trouble: list[str
         with ExitStack() as files:
             writers: dict[str, Callable[[bytes], None]] = {}
             for point in run.read(tuple(BY_STEP), trouble):
-                if not isinstance(point.fields.get("iter"), int) or not (scalars := dict(_scalars(point))):
+                if not isinstance(point.fields.get("iter"), int) or not (
+                    scalars := dict(_scalars(point))
+                ):
                     continue
                 place = _place(folder, run.run_dir.name, point.tags["job"])
                 if (write := writers.get(str(place))) is None:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     file = files.enter_context(files.enter_context(atomic_write(place)).open("wb"))
                     write = writers[str(place)] = record(file).write
-                    write(event(wall_time=point.time_ns / 1e9, file_version="brain.Event:2").SerializeToString())
+                    write(
+                        event(
+                            wall_time=point.time_ns / 1e9, file_version="brain.Event:2"
+                        ).SerializeToString()
+                    )
                     made[place] = 0
-                summary = {"value": [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]}
-                write(event(wall_time=point.time_ns / 1e9, step=point.fields["iter"], summary=summary).SerializeToString())
+                summary = {
+                    "value": [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
+                }
+                write(
+                    event(
+                        wall_time=point.time_ns / 1e9, step=point.fields["iter"], summary=summary
+                    ).SerializeToString()
+                )
                 made[place] += len(scalars)
     return made
 

@@ -1,4 +1,6 @@
-"""The verbs that go on from what earlier runs left: `resume` finishes one, `rollback` and `restore` go back."""
+"""The verbs that go on from what earlier runs left: `resume` finishes one, `rollback` and `restore`
+go back.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,22 @@ from orchestrator.store.verbs import verb_of
 
 @settled
 async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Resume an unfinished run: the same plan and options again, from the present state. A measurement is rolled back instead.
+    """Resume an unfinished run: the same plan and options again, from the present state. A
+    measurement is rolled back instead.
 
     Raises: as the verb it resumes.
 
-    Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another owner.
+    Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another
+    owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
-    # What was known of hosts and job when it began may be true no longer: a host is back, the job was launched on the new hosts.
+    # What was known of hosts and job when it began may be true no longer: a host is back, the job
+    # was launched on the new hosts.
     options = replace(record.options, resumes=record.id, broken="")
     job = store.latest_job(tenancy_of(lab, settings))
-    if job is not None and job.run == record.id and options.asked.job == "restart":  # it has been restarted
+    # it has been restarted
+    if job is not None and job.run == record.id and options.asked.job == "restart":
         options = replace(options, up=replace(options.asked, job=None))
     options = replace(options, lost=tuple(await still_silent(command, lab, options.lost)))
     still = partial(_half_done, store, lab, settings, record.id)
@@ -54,7 +60,9 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
                 return await up_slots(command, lab, read, record.plan_text, options)
             return await change.up(avoiding(read, record.avoid, lab), record.plan_text, options)
         case "prewire":
-            return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
+            return await change.prewire(
+                read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options
+            )
         case "down":
             return await change.down(options)
         case "rollback":
@@ -64,7 +72,8 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return _slots_text(await change.restore(options), command, lab)
         case "schedule":
             raise Missing(
-                f"run {record.id} turned slots; it is not resumed, another goes on", hint="testbed service start schedule"
+                f"run {record.id} turned slots; it is not resumed, another goes on",
+                hint="testbed service start schedule",
             )
     if verb_of(record.verb).undone:
         return await rollback(command, record.id)
@@ -91,19 +100,26 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 
 
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
-    """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
+    """Restore exactly the state before `run`; None or `last`: before the owner's latest change.
+    Raises: as `up`.
 
-    Of a run that died before it changed anything, which may be the latest, nothing is restored, and it is done with.
+    Of a run that died before it changed anything, which may be the latest, nothing is restored, and
+    it is done with.
 
     Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    run = None if run == "last" else run  # the last that changed something, not one that was refused
+    # the last that changed something, not one that was refused
+    run = None if run == "last" else run
     waiting = confirmations(command).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     if run is None and (dead := _died_early(store, lab, settings)):
         return await _done_with(command, lab, dead)
-    record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
+    record = (
+        chosen(store, lab, settings, run)
+        if run is not None
+        else latest_change(store, key_of(lab), settings.owner)
+    )
     if run is None and (lost := record.options.unconfirmed):
         raise Interlock(
             f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
@@ -113,7 +129,10 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     if before is None and record.unfinished:
         return await _done_with(command, lab, [record])
     if before is None:
-        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed run list")
+        raise Missing(
+            f"run {record.id} ({record.verb}) changed nothing that could be rolled back",
+            hint="testbed run list",
+        )
     undone = record.options.of if (record.verb, record.status) == ("rollback", "ok") else ""
     if undone and before == before_run(store, lab, undone):
         raise Missing(
@@ -122,7 +141,10 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
         )
 
     def still() -> None:
-        if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
+        if (
+            run is None
+            and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id
+        ):
             raise Locked(
                 f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was rolled back",
                 hint=f"to roll it back: testbed rollback {now.id}",
@@ -133,8 +155,14 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
 
 def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
-    """The owner's runs that died before they changed anything, newest first; none if another is unfinished, or came later."""
-    unfinished = [record for record in store.unfinished(key_of(lab), settings.owner) if record.verb != "schedule"]
+    """The owner's runs that died before they changed anything, newest first; none if another is
+    unfinished, or came later.
+    """
+    unfinished = [
+        record
+        for record in store.unfinished(key_of(lab), settings.owner)
+        if record.verb != "schedule"
+    ]
     if any(record.begun for record in unfinished):
         return []
     with suppress(Missing):
@@ -146,7 +174,9 @@ def _died_early(store: Store, lab: Lab, settings: Settings) -> list[RunRecord]:
 async def _done_with(command: Command, lab: Lab, dead: Sequence[RunRecord]) -> DownReport:
     """Record that these are done with; say what would undo the change before them."""
     text = ", ".join(f"run {record.id} ({record.what})" for record in dead)
-    earlier = _earlier(command.store, lab, command.settings, dead[-1].id) or "no change was made before"
+    earlier = (
+        _earlier(command.store, lab, command.settings, dead[-1].id) or "no change was made before"
+    )
     note = f"{text}: died before anything was changed, so there is nothing to undo; {earlier}"
     return await ChangeRun("rollback", lab, command).nothing([record.id for record in dead], note)
 
@@ -162,7 +192,9 @@ def _earlier(store: Store, lab: Lab, settings: Settings, run: str) -> str:
 
 @settled
 async def restore(command: Command) -> UpReport:
-    """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
+    """Restore the plan that is up exactly as the store has it, after devices or hosts lost it.
+    Raises: as `up`.
+    """
     lab = load_lab(command.inventory)
     return _slots_text(await ChangeRun("restore", lab, command).restore(), command, lab)
 

@@ -1,7 +1,8 @@
 """The verbs, which are all called from here: observe, diff, plan, journal, act, observe again.
 
-The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow happens between
-break and commit: hosts are armed before the light moves and commit on carrier without being asked.
+The order of every change (promise S3): stage routes, drain, break, make, light, link, commit,
+verify. Nothing slow happens between break and commit: hosts are armed before the light moves and
+commit on carrier without being asked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.report import PlanReport, RelabelReport
-from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
+from orchestrator.plan.target import (
+    circuit_rows,
+    dark_time_scale,
+    diff,
+    expected_dark_ms,
+    fingerprint,
+    target,
+)
 from orchestrator.services.guard.recover import evict, with_spares
 from orchestrator.services.schedule.making import up_slots
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
@@ -84,10 +92,15 @@ async def plan(
     plan_path: Path | PlanText,
     options: UpOptions = PLAIN,
 ) -> PlanReport:
-    """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
+    """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible,
+    Interlock, Unreachable, TimedOut.
+    """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
-    whole, wanted = wanted, wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, options.avoid, lab)
+    whole, wanted = (
+        wanted,
+        wanted.slot(0) if wanted.schedule is not None else avoiding(wanted, options.avoid, lab),
+    )
     labels: RelabelReport | None = None
     store = command.store
     key = tenancy_of(lab, command.settings)
@@ -99,7 +112,9 @@ async def plan(
         owners = store.owners(key_of(lab))
         owned = store.owned(key) | adopted(options.adopt, seen.settings, store.owned(key), owners)
         if options.relabel:
-            wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
+            wanted, _, labels = relabelled(
+                wanted, text, lab, seen.complete().settings, owned, _current_text(store, key)
+            )
         try:
             goal = target(wanted, lab, seen.settings, owned)
             check_placed(wanted, goal.links)
@@ -112,13 +127,17 @@ async def plan(
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
         await check_ports(session, goal.change.made)
-        interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(command.settings)))
+        interlocks = Interlocks(
+            lab, session.devices, Tagouts(store, key_of(lab), who(command.settings))
+        )
         current = store.current(key)
         switched = rerouted(current.up.links if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     running = store.latest_job(key)
     usual = store.expected_seconds(command.inventory, "up")
-    job_change, parting = foretold(running, whole, goal, usual, launch=options.launch_job, mode=options.job)
+    job_change, parting = foretold(
+        running, whole, goal, usual, launch=options.launch_job, mode=options.job
+    )
     refused += filter(None, [parting])
     return PlanReport(
         plan=wanted.name,
@@ -131,7 +150,12 @@ async def plan(
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
         jobs_affected=affected_jobs(running, goal),
         job_change=job_change,
-        notes=(*silent, *_slots_of(whole), *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
+        notes=(
+            *silent,
+            *_slots_of(whole),
+            *wanted.warnings,
+            *(f"`up` would be refused: {why}" for why in refused),
+        ),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.traits, lab),
         relabel=labels,
@@ -144,8 +168,14 @@ def _slots_of(wanted: Plan) -> tuple[str, ...]:
     schedule = wanted.schedule
     if schedule is None:
         return ()
-    rest = f"{schedule.dwell_s:g} s each" if schedule.kind == "clock" else "each as long as a phase of the job"
-    return (f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then turns them",)
+    rest = (
+        f"{schedule.dwell_s:g} s each"
+        if schedule.kind == "clock"
+        else "each as long as a phase of the job"
+    )
+    return (
+        f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then turns them",
+    )
 
 
 def _segments(wanted: Plan, lab: Lab) -> tuple[str, ...]:
@@ -157,13 +187,19 @@ def _current_text(store: Store, key: str) -> str:
     return current.plan_text if current else ""
 
 
-async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tuple[Plan, str, RelabelReport]:
-    """The plan with its interchangeable hosts placed so that most light stays, as the lab is now."""
+async def _by_labels(
+    wanted: Plan, text: str, lab: Lab, command: Command
+) -> tuple[Plan, str, RelabelReport]:
+    """The plan with its interchangeable hosts placed so that most light stays, as the lab is
+    now.
+    """
     store, key = command.store, tenancy_of(lab, command.settings)
     async with command.opened(lab, "relabel") as session:
         with Recorder(command.progress).phase("relabel") as phase:
             seen = (await session.observe(hosts=False)).complete()
-            plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
+            plan, text, report = relabelled(
+                wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key)
+            )
             phase.detail = f"{counted(len(report.labels), 'host')} relabelled, {report.moves} moves"
     return plan, text, report
 
@@ -171,9 +207,10 @@ async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tup
 async def up(command: Command, plan_path: Path | PlanText, options: UpOptions = PLAIN) -> UpReport:
     """Bring the plan up; idempotent.
 
-    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
-    before. HandsNeeded - it failed and the rollback is incomplete; the message lists what is left. Without `rollback` a failure
-    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message gives the resulting state.
+    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack -
+    it failed, everything is as before. HandsNeeded - it failed and the rollback is incomplete; the
+    message lists what is left. Without `rollback` a failure is a ChangeFailed: the message lists
+    what is done and what is not. Interrupted - the message gives the resulting state.
     """
     return await (_up if options.dry_run else settled(_up))(command, plan_path, options)
 
@@ -182,7 +219,10 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     if options.spares:
-        plan_path = PlanText(with_spares(text, wanted, options.spares, lab, command.store, command.settings), wanted.name)
+        plan_path = PlanText(
+            with_spares(text, wanted, options.spares, lab, command.store, command.settings),
+            wanted.name,
+        )
         wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, options.avoid, lab)
     if options.dry_run:
@@ -219,17 +259,24 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
 
 
 async def in_slots_too(command: Command, lab: Lab, wanted: Plan, *, launch_job: bool) -> None:
-    """Check that the hosts of a job that goes on meet in some slot. Raises: Interlock - two of them never do."""
+    """Check that the hosts of a job that goes on meet in some slot. Raises: Interlock - two of them
+    never do.
+    """
     record = command.store.latest_job(tenancy_of(lab, command.settings))
-    if record is None or record.ended is not None or (launch_job and wanted.job is not None) or not apart(record, wanted):
+    if (
+        record is None
+        or record.ended is not None
+        or (launch_job and wanted.job is not None)
+        or not apart(record, wanted)
+    ):
         return
     if (await job_status(command)).state in ALIVE:
         together(record, wanted)
 
 
 async def launched_again(command: Command, job: Job) -> JobStatus | None:
-    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if it runs. One that has finished is
-    left so, and returned."""
+    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if
+    it runs. One that has finished is left so, and returned."""
     with suppress(Missing):
         status = await job_status(command)
         if status.name == job.name and status.state not in ("failed", "stopped"):
@@ -238,10 +285,13 @@ async def launched_again(command: Command, job: Job) -> JobStatus | None:
 
 
 @settled
-async def prewire(command: Command, plan_path: Path | PlanText, *, relabel: bool = False) -> PrewireReport:
+async def prewire(
+    command: Command, plan_path: Path | PlanText, *, relabel: bool = False
+) -> PrewireReport:
     """Have slow devices make, in the dark, what `up` of this plan will need from them; idempotent.
 
-    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, and what was made will be used.
+    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, and what was
+    made will be used.
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
@@ -253,5 +303,7 @@ async def prewire(command: Command, plan_path: Path | PlanText, *, relabel: bool
 
 
 async def down(command: Command) -> DownReport:
-    """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay. Raises: as `up`."""
+    """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay.
+    Raises: as `up`.
+    """
     return await ChangeRun("down", load_lab(command.inventory), command).down()

@@ -21,7 +21,9 @@ from planner.predict.cost import Prices
 
 
 def read_workload(path: Path) -> Read:
-    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
+    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it;
+    Infeasible - it cannot be.
+    """
     if path.suffix == ".fbuf":
         return _read_graph(path)
     try:
@@ -33,7 +35,9 @@ def read_workload(path: Path) -> Read:
 
 
 def workload_of(content: Mapping[str, object]) -> Read:
-    """As `read_workload`, of the content of a workload file. Raises: BadFile - also if it cannot be written as JSON."""
+    """As `read_workload`, of the content of a workload file. Raises: BadFile - also if it cannot be
+    written as JSON.
+    """
     try:
         text = json.dumps(content, indent=2, allow_nan=False)  # JSON is YAML
     except (TypeError, ValueError, RecursionError) as error:
@@ -50,8 +54,18 @@ def _read_graph(path: Path) -> Read:
         raise BadFile([f"{path}: {reason(error)}"]) from error
     with attentive(str(path)):
         found = taskgraph.demand(data)
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
-    given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
+    name = (
+        "".join(
+            c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem
+        ).lstrip("._-")[:63]
+        or "taskgraph"
+    )
+    given = {
+        "schema": "testbed.workload/1",
+        "name": name,
+        "description": f"task graph {path.name}",
+        "ranks": found.n,
+    }
     return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
 
 

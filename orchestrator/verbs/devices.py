@@ -1,4 +1,6 @@
-"""The verbs that read devices: identity, abilities, optical power, and how the measured losses change over runs."""
+"""The verbs that read devices: identity, abilities, optical power, and how the measured losses
+change over runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ async def devices(command: Command) -> DevicesReport:
     """Every device as it answers now; one that does not answer is reported with its error."""
     lab = load_lab(command.inventory)
     async with command.opened(lab, "devices") as session:
-        return DevicesReport(lab.name, tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))))
+        return DevicesReport(
+            lab.name,
+            tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))),
+        )
 
 
 async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView:
@@ -39,11 +44,21 @@ async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView
     try:
         identity, held = await device.identify(), await device.read()
         ports = [Port(name, label) for label in identity.ingress + identity.egress]
-        ports += [Port(name, f"{label}:in") for label in identity.ingress if label in set(identity.egress)]
-        power: Mapping[Port, Dbm] = await device.power(ports) if isinstance(device, PowerMeter) else {}
+        ports += [
+            Port(name, f"{label}:in") for label in identity.ingress if label in set(identity.egress)
+        ]
+        power: Mapping[Port, Dbm] = (
+            await device.power(ports) if isinstance(device, PowerMeter) else {}
+        )
     except TestbedError as error:
         return DeviceView(
-            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+            name,
+            config.driver,
+            config.address,
+            False,
+            error=str(error),
+            code=error.code,
+            time_scale=config.time_scale,
         )
     lit = [dbm for dbm in power.values() if dbm >= LOS_DBM]
     return DeviceView(
@@ -72,13 +87,17 @@ def abilities(device: CircuitSwitch) -> tuple[str, ...]:
 
 
 async def devices_power(command: Command, *, device: str | None, history: bool) -> PowerReport:
-    """Power along every circuit that a device holds or the current plan wants; every measurement is kept in the store.
+    """Power along every circuit that a device holds or the current plan wants; every measurement is
+    kept in the store.
 
     Raises: Missing - no such device. Unreachable - one does not answer.
     """
     lab = load_lab(command.inventory)
     if device is not None and device not in lab.devices:
-        raise Missing(f"device {device} is not in the lab{did_you_mean(device, lab.devices)}", hint="testbed devices")
+        raise Missing(
+            f"device {device} is not in the lab{did_you_mean(device, lab.devices)}",
+            hint="testbed devices",
+        )
     key = key_of(lab)
     async with command.opened(lab, "devices power") as session:
         command.progress.phase("observe")
@@ -86,16 +105,28 @@ async def devices_power(command: Command, *, device: str | None, history: bool) 
         command.progress.done("observe", counted(len(seen.settings), "device"))
         readings = await _readings(session, command.store, key, seen.settings)
     keep(readings, command.store, key)
-    shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
+    shown = [
+        r for r in readings if device is None or any(x.ingress.device == device for x in r.path)
+    ]
     shown_paths = {r.path_text for r in shown}
-    past = [_change(d) for d in drifts(light_history(command.store, key), lab) if d.path in shown_paths] if history else []
+    past = (
+        [
+            _change(d)
+            for d in drifts(light_history(command.store, key), lab)
+            if d.path in shown_paths
+        ]
+        if history
+        else []
+    )
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
 
 
 async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:
     lab = session.lab
-    circuits = [circuit for current in store.currents(key).values() for circuit in current.up.circuits(lab)]
+    circuits = [
+        circuit for current in store.currents(key).values() for circuit in current.up.circuits(lab)
+    ]
     known = {(circuit.transmitter, circuit.receiver) for circuit in circuits}
     for trace in LightMap(held, lab).traces():
         if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:
@@ -123,7 +154,8 @@ def _shown(reading: Reading, lab: Lab) -> CircuitLight:
 
 def _change(drift: LossDrift) -> LossChange:
     first, last = drift.points[0], drift.points[-1]
-    assert first.loss_db is not None and last.loss_db is not None  # `drifts` keeps only measured points
+    # `drifts` keeps only measured points
+    assert first.loss_db is not None and last.loss_db is not None
     return LossChange(
         drift.circuit,
         drift.path,

@@ -1,4 +1,6 @@
-"""`testbed job diagnose`: which component is at fault when the job slows down, stands or dies. Reads; changes nothing."""
+"""`testbed job diagnose`: which component is at fault when the job slows down, stands or dies.
+Reads; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,38 +36,52 @@ from orchestrator.verify.symptoms import DiagnosedJob, look, look_closer, readin
 async def job_diagnose(command: Command, *, traffic: bool = True) -> DiagnosisReport:
     """Look at the job and its lab, closer where the first look explains nothing, and decide.
 
-    traffic: suspect links may be loaded, beside the job if it runs; else only what costs nobody anything is read.
-    Raises: Missing - no plan is up. Unreachable - no device or host answers.
+    traffic: suspect links may be loaded, beside the job if it runs; else only what costs nobody
+    anything is read. Raises: Missing - no plan is up. Unreachable - no device or host answers.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(tenancy_of(lab, settings))
     if current is None:
         raise Missing(
-            f"no plan is up on {lab.name}, so there is nothing to diagnose", hint="testbed up --topology examples/ring-12.json"
+            f"no plan is up on {lab.name}, so there is nothing to diagnose",
+            hint="testbed up --topology examples/ring-12.json",
         )
     async with command.opened(lab, "job diagnose") as session:
         command.progress.phase("observe")
         seen = await session.observe()
         if not seen.settings and not seen.hellos:
             seen.complete()
-        command.progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
-        found = await subject(command, session, current, store.latest_job(tenancy_of(lab, settings)))
+        command.progress.done(
+            "observe",
+            f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}",
+        )
+        found = await subject(
+            command, session, current, store.latest_job(tenancy_of(lab, settings))
+        )
         command.progress.phase("diagnose")
         signals = await look(session, found, seen)
         answering: list[HostName] = [name for name, hello in seen.hellos.items() if hello.installed]
         if open_question(signals):
             async with AsyncExitStack() as lock:
                 if traffic:
-                    scope = reachable_scope(lab, {p.host for link in found.links for p in (link.a, link.b)})
+                    scope = reachable_scope(
+                        lab, {p.host for link in found.links for p in (link.a, link.b)}
+                    )
                     try:  # what another run moves meanwhile would be measured
                         await lock.enter_async_context(holding(lab, command, scope, "job diagnose"))
                     except Locked as error:
                         traffic = False
-                        signals = replace(signals, unread=(*signals.unread, f"no test traffic: {error.line}"))
-                signals = await look_closer(session, found, signals, answering, command.progress, traffic=traffic)
+                        signals = replace(
+                            signals, unread=(*signals.unread, f"no test traffic: {error.line}")
+                        )
+                signals = await look_closer(
+                    session, found, signals, answering, command.progress, traffic=traffic
+                )
         all_found = verdicts(signals)
         command.progress.done("diagnose", reported(all_found[0]))
-    return DiagnosisReport(lab.name, signals.job, signals.state, all_found[0], all_found[1:], reading_text(signals))
+    return DiagnosisReport(
+        lab.name, signals.job, signals.state, all_found[0], all_found[1:], reading_text(signals)
+    )
 
 
 def reported(verdict: Verdict) -> str:
@@ -75,14 +91,25 @@ def reported(verdict: Verdict) -> str:
     return "nothing is wrong" if verdict.kind == "none" else "cannot tell"
 
 
-async def subject(command: Command, session: Session, current: CurrentPlan, record: JobRecord | None) -> DiagnosedJob:
-    """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still runs."""
+async def subject(
+    command: Command, session: Session, current: CurrentPlan, record: JobRecord | None
+) -> DiagnosedJob:
+    """What is diagnosed: the plan that is up, and the latest job if it was launched on it or still
+    runs.
+    """
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, session.lab)
     links, circuits = current.up.links, current.up.circuits(session.lab)
     run = command.store.get(current.run)
     file = shlex.quote(str((command.settings.run_dir(current.run) / "plan.json").absolute()))
     moving = changing(session.lab, command.settings, command.store)
-    found = DiagnosedJob(plan, links, circuits, moving=moving, plan_file=file, avoid=run.avoid if run is not None else ())
+    found = DiagnosedJob(
+        plan,
+        links,
+        circuits,
+        moving=moving,
+        plan_file=file,
+        avoid=run.avoid if run is not None else (),
+    )
     if record is None or (record.ended is not None and record.ended < current.since):
         return found
     name, run_dir = record.spec.on_hosts, command.settings.runs_dir / record.run
@@ -95,14 +122,26 @@ async def subject(command: Command, session: Session, current: CurrentPlan, reco
     pause = record.pause
     state = "paused" if pause is not None and pause.until > time.time() else record.state
     if launching(record, launched := command.store.get(record.run)) and launched is not None:
-        found = replace(found, moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}")
+        found = replace(
+            found,
+            moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}",
+        )
     found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
     ranks = ranks_of(record, session.lab)
-    return replace(found, name=record.name, on_hosts=name, state=state, ranks=ranks, usual_ms=usual_since_ring_change_ms(records))
+    return replace(
+        found,
+        name=record.name,
+        on_hosts=name,
+        state=state,
+        ranks=ranks,
+        usual_ms=usual_since_ring_change_ms(records),
+    )
 
 
 def usual_since_ring_change_ms(records: Iterable[dict[str, Any]]) -> float | None:
-    """The median iteration (ms) since the job's latest turn, without its first and its LATEST ones; None: too few are left."""
+    """The median iteration (ms) since the job's latest turn, without its first and its LATEST ones;
+    None: too few are left.
+    """
     since: list[float] = []
     for record in records:
         if record.get("move"):
@@ -114,5 +153,9 @@ def usual_since_ring_change_ms(records: Iterable[dict[str, Any]]) -> float | Non
 
 def changing(lab: Lab, settings: Settings, store: Store) -> str:
     """The change of the lab that is under way, in words; empty if none is."""
-    active = [lock for lock in locks_of(lab, settings, store).listed() if lock.kind == "run" and lock.state == "active"]
+    active = [
+        lock
+        for lock in locks_of(lab, settings, store).listed()
+        if lock.kind == "run" and lock.state == "active"
+    ]
     return next((f"a change is under way: {lock}" for lock in active if lock.role != "reader"), "")

@@ -1,8 +1,9 @@
-"""Hosts obey only the newest run they know. Recover hosts whose run number comes from another store or a wrong clock.
+"""Hosts obey only the newest run they know. Recover hosts whose run number comes from another store
+or a wrong clock.
 
-A run's token is the number after the lab's last one in the store, or the wall time in seconds if that is larger, so that
-runs of a new store are newer than those of a lost one. If the clock was ahead for one run, hosts treat every run of a new store
-as older.
+A run's token is the number after the lab's last one in the store, or the wall time in seconds if
+that is larger, so that runs of a new store are newer than those of a lost one. If the clock was
+ahead for one run, hosts treat every run of a new store as older.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from orchestrator.store.scope import WHOLE
 
 @dataclass(frozen=True, slots=True)
 class TakenReport(JsonReport):
-    """hosts: those that would have refused the next run, and the token each knew. token: the next run's token will be higher.
+    """hosts: those that would have refused the next run, and the token each knew. token: the next
+    run's token will be higher.
 
     silent: hosts that could not be asked, with their errors.
     """
@@ -36,7 +38,8 @@ class TakenReport(JsonReport):
 
 
 async def take_hosts(command: Command, reason: str) -> TakenReport:
-    """Make the next run of this store newer than any that the hosts know; nothing changes on a host.
+    """Make the next run of this store newer than any that the hosts know; nothing changes on a
+    host.
 
     Raises: Locked - a run of this store is active. Unreachable - no host answers.
     """
@@ -47,10 +50,19 @@ async def take_hosts(command: Command, reason: str) -> TakenReport:
         holding(lab, command, WHOLE, "lock release --hosts"),
     ):
         answers = await session.hosts.channels.connect()
-        silent = {name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)}
-        known = {name: answer.token for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed}
+        silent = {
+            name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)
+        }
+        known = {
+            name: answer.token
+            for name, answer in answers.items()
+            if isinstance(answer, Hello) and answer.installed
+        }
         if not known:
-            raise Unreachable("\n".join(silent.values()) or "no host has an agent that answers", hint="testbed doctor")
+            raise Unreachable(
+                "\n".join(silent.values()) or "no host has an agent that answers",
+                hint="testbed doctor",
+            )
         upcoming = next_token(store, key)
         ahead = {name: token for name, token in known.items() if token > upcoming}
         if ahead:

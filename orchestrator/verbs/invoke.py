@@ -1,4 +1,6 @@
-"""One invocation of a verb, by the command line or the Python API: the emulated lab, the copies of journals, the deadline."""
+"""One invocation of a verb, by the command line or the Python API: the emulated lab, the copies of
+journals, the deadline.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,18 @@ def invoked(progress: Progress, store: Store, settings: Settings) -> Iterator[Co
         yield Command(progress, store, settings)
     except Unreachable as error:
         if is_stopped_lab(settings.inventory):
-            raise Unreachable("the emulated lab is not running", hint="testbed lab start") from error
+            raise Unreachable(
+                "the emulated lab is not running", hint="testbed lab start"
+            ) from error
         raise
     finally:
         copy_journals(settings)  # again: a long command may have outlived an idle sink
 
 
 async def bounded(work: Coroutine[Any, Any, T], verb: str, limit_s: float) -> T:
-    """Await `work` for `limit_s` (s) at most, which its own deadline may extend. Raises: TimedOut."""
+    """Await `work` for `limit_s` (s) at most, which its own deadline may extend. Raises:
+    TimedOut.
+    """
     import asyncio
 
     from orchestrator.deadline import OUTER
@@ -54,11 +60,15 @@ async def bounded(work: Coroutine[Any, Any, T], verb: str, limit_s: float) -> T:
     except TimeoutError as error:
         if isinstance(error, TestbedError):
             raise
-        raise TimedOut(f"{verb}: not finished after {limit_s:.0f} s", hint="testbed status says what is") from error
+        raise TimedOut(
+            f"{verb}: not finished after {limit_s:.0f} s", hint="testbed status says what is"
+        ) from error
 
 
 def copy_journals(settings: Settings) -> None:
-    """Make sure that journals are copied to InfluxDB, if configured; never waits for it and never fails."""
+    """Make sure that journals are copied to InfluxDB, if configured; never waits for it and never
+    fails.
+    """
     if settings.influx.url != "none":
         from orchestrator.telemetry.sink import ensure
 
@@ -66,7 +76,9 @@ def copy_journals(settings: Settings) -> None:
 
 
 def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
-    """Start the emulated lab if the inventory is one and it does not run yet; return how long that took."""
+    """Start the emulated lab if the inventory is one and it does not run yet; return how long that
+    took.
+    """
     from orchestrator import emulated as labproc
     from orchestrator.telemetry.phases import PhaseTime
 

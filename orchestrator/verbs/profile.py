@@ -1,4 +1,6 @@
-"""What a running job really transfers, by its hosts' port counters, and predictions compared with measurements."""
+"""What a running job really transfers, by its hosts' port counters, and predictions compared with
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ HOPS = "hops.json"
 
 @dataclass(frozen=True, slots=True)
 class LinkBytes:
-    """Bytes sent from one host's port to another host's in one iteration; payload only, without frame headers."""
+    """Bytes sent from one host's port to another host's in one iteration; payload only, without
+    frame headers.
+    """
 
     src: HostName
     dst: HostName
@@ -46,9 +50,11 @@ class LinkBytes:
 
 @dataclass(frozen=True, slots=True)
 class Profile(JsonReport):
-    """A measured iteration: bytes per link, times (ms) from the job's own records. tax: bytes on all links per byte sent.
+    """A measured iteration: bytes per link, times (ms) from the job's own records. tax: bytes on
+    all links per byte sent.
 
-    ranks: the hosts, each a rank of the workload that the profile becomes, however many ranks of the job it has.
+    ranks: the hosts, each a rank of the workload that the profile becomes, however many ranks of
+    the job it has.
     """
 
     job: str
@@ -74,14 +80,20 @@ class Figure:
     @property
     def off(self) -> float | None:
         """Measured relative to predicted: 0.1 means ten percent more."""
-        return self.measured / self.predicted - 1 if self.predicted and self.measured is not None else None
+        return (
+            self.measured / self.predicted - 1
+            if self.predicted and self.measured is not None
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Versus(JsonReport):
-    """Prediction and measurement of the job launched by a run. time_scale: times here divided by those of the original workload.
+    """Prediction and measurement of the job launched by a run. time_scale: times here divided by
+    those of the original workload.
 
-    busy: fraction of the time that the processors of rank 0's host were busy. limit: what set the pace other than the links.
+    busy: fraction of the time that the processors of rank 0's host were busy. limit: what set the
+    pace other than the links.
     """
 
     run: str
@@ -95,11 +107,15 @@ class Versus(JsonReport):
     @property
     def limit(self) -> str:
         """As `held_up`."""
-        return held_up(next((one.off for one in self.figures if one.figure == "iteration"), None), self.busy)
+        return held_up(
+            next((one.off for one in self.figures if one.figure == "iteration"), None), self.busy
+        )
 
 
 async def job_profile(command: Command, *, iterations: int) -> Profile:
-    """Read all port counters, let the job run iterations, read them again. Raises: Missing - no job runs."""
+    """Read all port counters, let the job run iterations, read them again. Raises: Missing - no job
+    runs.
+    """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     async with command.opened(lab, "job profile") as session:
         key = tenancy_of(lab, settings)
@@ -110,7 +126,8 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         if plan.segments:
             text = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
             raise Missing(
-                f"{text}: a port's byte count does not show the destination", hint="profile the job on optical links alone"
+                f"{text}: a port's byte count does not show the destination",
+                hint="profile the job on optical links alone",
             )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
@@ -125,7 +142,12 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         for link in current.up.links:
             peers |= {link.a: link.b, link.b: link.a}
         links = tuple(
-            LinkBytes(port.host, peers[port].host, port.number, round((after[port].tx_bytes - c.tx_bytes) * PAYLOAD / made))
+            LinkBytes(
+                port.host,
+                peers[port].host,
+                port.number,
+                round((after[port].tx_bytes - c.tx_bytes) * PAYLOAD / made),
+            )
             for port, c in sorted(before.items())
             if port in peers and port in after
         )
@@ -147,10 +169,11 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
 
 
 async def count_hops(command: Command, run: str) -> bool:
-    """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
+    """Ask every host how many links lead to each other one, as routes are committed now; keep the
+    answers with `run`.
 
-    False: the plan of `run` is not the one that is up, or its links come and go. Raises: Missing - a pair does not answer; an older
-    result is deleted.
+    False: the plan of `run` is not the one that is up, or its links come and go. Raises: Missing -
+    a pair does not answer; an older result is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(tenancy_of(lab, settings)), store.get(run)
@@ -165,7 +188,11 @@ async def count_hops(command: Command, run: str) -> bool:
     async with command.opened(lab, "compare") as session:
         await session.hosts.channels.connect(tuple(asked))
         answers = await session.hosts.measure.probe(asked, timeout_s=PAIRS_S)
-    names = {lab.hosts[name].lane_address(0): name for pair in hops(links, lab, plan.routes) for name in pair}
+    names = {
+        lab.hosts[name].lane_address(0): name
+        for pair in hops(links, lab, plan.routes)
+        for name in pair
+    }
     counts, silent = [], []
     for source, each in asked.items():
         for address in each:
@@ -178,13 +205,19 @@ async def count_hops(command: Command, run: str) -> bool:
         (settings.run_dir(run) / HOPS).unlink(missing_ok=True)
         text = f"{len(silent)} of {len(silent) + len(counts)} pairs have no answer: {', '.join(silent[:3])}"
         raise Missing(text, hint="testbed verify says where it is dark")
-    found = {"diameter": float(max(counts)), "mean_hops": round(statistics.mean(counts), 4), "pairs": len(counts)}
+    found = {
+        "diameter": float(max(counts)),
+        "mean_hops": round(statistics.mean(counts), 4),
+        "pairs": len(counts),
+    }
     (settings.run_dir(run) / HOPS).write_text(json.dumps(found) + "\n", encoding="utf-8")
     return True
 
 
 async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) -> JobStatus:
-    """Wait until an iteration after this one ends; return the job's status. Raises: Missing - the job ended first."""
+    """Wait until an iteration after this one ends; return the job's status. Raises: Missing - the
+    job ended first.
+    """
     before = None
     while True:
         status = await jobs.status(record)
@@ -208,9 +241,11 @@ def _sent(traffic: Traffic | None) -> float:
 
 
 def as_workload(found: Profile) -> dict[str, Any]:
-    """The measured iteration as a workload file: the bytes over each link become a transfer between its hosts, each a rank of it.
+    """The measured iteration as a workload file: the bytes over each link become a transfer between
+    its hosts, each a rank of it.
 
-    Counters do not show the final destination: forwarded bytes count once for each link they crossed.
+    Counters do not show the final destination: forwarded bytes count once for each link they
+    crossed.
     """
     rank = {host: number for number, host in enumerate(found.ranks)}
     moved: dict[tuple[int, int], int] = {}
@@ -224,7 +259,9 @@ def as_workload(found: Profile) -> dict[str, Any]:
         "description": f"measured over {found.iterations} iterations of {found.job}, run {found.run}",
         "ranks": len(found.ranks),
         "compute_s": round((found.compute_ms or 0.0) / 1e3, 6),
-        "transfers": [{"src": a, "dst": b, "bytes": size} for (a, b), size in sorted(moved.items()) if size],
+        "transfers": [
+            {"src": a, "dst": b, "bytes": size} for (a, b), size in sorted(moved.items()) if size
+        ],
     }
 
 
@@ -235,9 +272,11 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) -> Versus:
-    """Figures of a run's job. A plan with a schedule that says no prediction is given that of `testbed design periodic`.
+    """Figures of a run's job. A plan with a schedule that says no prediction is given that of
+    `testbed design periodic`.
 
-    Raises: Missing - its plan predicts nothing, or its job has made no iterations. BadFile - it is no plan of this lab any more.
+    Raises: Missing - its plan predicts nothing, or its job has made no iterations. BadFile - it is
+    no plan of this lab any more.
     """
     try:
         plan: Mapping[str, Any] = json.loads(plan_text)
@@ -265,7 +304,10 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) ->
     tax = json.loads(profile.read_text())["tax"] if profile.exists() else None
     job = plan.get("job") or {}
     traffic = job.get("traffic")
-    wire, sent = median("wire_bytes"), _sent(Traffic.of({"groups": (), "transfers": (), **traffic}) if traffic else None)
+    wire, sent = (
+        median("wire_bytes"),
+        _sent(Traffic.of({"groups": (), "transfers": (), **traffic}) if traffic else None),
+    )
     if wire and sent:
         tax = round(wire * PAYLOAD / sent, 4)
     hops_found = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
@@ -273,11 +315,20 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) ->
         Figure("iteration", "ms", predicted.get("iteration_ms"), median("iter_ms")),
         Figure("transfers", "ms", predicted.get("transfers_ms"), median("transfers_ms")),
         Figure("all-reduce", "ms", predicted.get("allreduce_ms"), median("allreduce_ms")),
-        Figure("compute", "ms", predicted.get("compute_ms"), statistics.median(compute) if compute else None),
-        Figure("busbw", "MB/s", predicted.get("busbw_mbps"), None if busbw is None else busbw * 125),
+        Figure(
+            "compute",
+            "ms",
+            predicted.get("compute_ms"),
+            statistics.median(compute) if compute else None,
+        ),
+        Figure(
+            "busbw", "MB/s", predicted.get("busbw_mbps"), None if busbw is None else busbw * 125
+        ),
         Figure("bandwidth tax", "", predicted.get("bandwidth_tax"), tax),
         Figure("diameter", "hops", predicted.get("diameter"), hops_found.get("diameter")),
         Figure("mean hops", "hops", predicted.get("mean_hops"), hops_found.get("mean_hops")),
     )
     scale = float((traffic or {}).get("time_scale", 1.0))
-    return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy"))
+    return Versus(
+        run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy")
+    )

@@ -1,4 +1,6 @@
-"""Which runs can be deleted: the oldest of a user beyond a number to keep, except those that are still needed."""
+"""Which runs can be deleted: the oldest of a user beyond a number to keep, except those that are
+still needed.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,21 @@ _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{4,}")
 
 @dataclass(frozen=True, slots=True)
 class Forgettable:
-    """Runs older than those kept. going: to be removed, oldest first; staying: as old but still needed, with the reason."""
+    """Runs older than those kept. going: to be removed, oldest first; staying: as old but still
+    needed, with the reason.
+    """
 
     going: tuple[RunRecord, ...]
     staying: tuple[tuple[str, str], ...]
     bytes: int
 
 
-def forgettable(store: Store, settings: Settings, keep: int, target: InfluxTarget | None) -> Forgettable:
-    """The user's own runs except the newest `keep`. target: an InfluxDB that must have their journals before they are removed."""
+def forgettable(
+    store: Store, settings: Settings, keep: int, target: InfluxTarget | None
+) -> Forgettable:
+    """The user's own runs except the newest `keep`. target: an InfluxDB that must have their
+    journals before they are removed.
+    """
     records = store.history(None, 0)
     beyond = [record for record in records if record.user == settings.user][keep:]
     why = dict(_needed(store, settings, records))
@@ -42,7 +50,9 @@ def forgettable(store: Store, settings: Settings, keep: int, target: InfluxTarge
         why |= {each.run: each.why for each in unsent if each.why and each.run not in why}
     going = tuple(record for record in reversed(beyond) if record.id not in why)
     staying = tuple((record.id, why[record.id]) for record in reversed(beyond) if record.id in why)
-    return Forgettable(going, staying, sum(folder_bytes(settings.run_dir(record.id)) for record in going))
+    return Forgettable(
+        going, staying, sum(folder_bytes(settings.run_dir(record.id)) for record in going)
+    )
 
 
 def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> bool:
@@ -61,7 +71,9 @@ def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> bool
     return store.shrink()
 
 
-def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) -> Iterator[tuple[str, str]]:
+def _needed(
+    store: Store, settings: Settings, records: Collection[RunRecord]
+) -> Iterator[tuple[str, str]]:
     """Runs that must stay, and why."""
     by_id = {record.id: record for record in records}
     first = {**dict(_in_use(store, records)), **dict(_compared(settings))}

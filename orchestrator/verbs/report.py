@@ -13,7 +13,9 @@ from orchestrator.store.confirmations import Awaiting
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One device as it answers now. `missing`: what the current plan wants and it does not hold; `error`: why it did not answer."""
+    """One device as it answers now. `missing`: what the current plan wants and it does not hold;
+    `error`: why it did not answer.
+    """
 
     name: str
     driver: str
@@ -31,14 +33,18 @@ class DeviceStatus:
     prewired: tuple[str, ...] = ()
     """Owned settings that carry no light: prewired for another plan, or kept for a rollback."""
     holders: Mapping[str, str] = field(default_factory=dict)
-    """What holds ports without carrying light (reserved, in fault), as the device reports; no cross-connects."""
+    """What holds ports without carrying light (reserved, in fault), as the device reports; no
+    cross-connects.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
+    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports
+    with carrier, and wanted.
 
-    up: None if the ports were not read. committer: whether the agent answers; without it routes and ports are not known.
+    up: None if the ports were not read. committer: whether the agent answers; without it routes and
+    ports are not known.
     """
 
     name: str
@@ -53,7 +59,9 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport(JsonReport):
-    """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing is up."""
+    """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing
+    is up.
+    """
 
     lab: str
     inventory: str
@@ -70,9 +78,13 @@ class StatusReport(JsonReport):
     tagged: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()
-    """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
+    """Planned links without light: at which ends, and where the meters show it lost. They are in
+    `drift` too.
+    """
     slots: str = ""
-    """What turns this plan's slots, or that they do not turn and what to type; empty without a schedule, or if it died."""
+    """What turns this plan's slots, or that they do not turn and what to type; empty without a
+    schedule, or if it died.
+    """
     services: Mapping[str, str] = field(default_factory=dict)
     """What else runs in the background for this plan or lab, and what each says."""
     guard: str = ""
@@ -84,7 +96,9 @@ class StatusReport(JsonReport):
     segments: tuple[str, ...] = ()
     """As in `PlanReport`, for the plan that is up."""
     recoveries: tuple[str, ...] = ()
-    """Recoveries of the job in the last day, the newest first: when, what, how it ended, and why."""
+    """Recoveries of the job in the last day, the newest first: when, what, how it ended, and
+    why.
+    """
     loose: tuple[str, ...] = ()
     """Files and directories of the inventory that every user of this machine may write."""
     elsewhere: tuple[str, ...] = ()
@@ -94,14 +108,20 @@ class StatusReport(JsonReport):
 
     @property
     def ok(self) -> bool:
-        return not self.drift and not self.unfinished and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
+        return (
+            not self.drift
+            and not self.unfinished
+            and all(d.ok for d in self.devices)
+            and all(h.ok for h in self.hosts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """One device as it answers now: its identity, ports, abilities, and the light it measures.
 
-    settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports with light, of `metered` ones.
+    settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports
+    with light, of `metered` ones.
     """
 
     name: str

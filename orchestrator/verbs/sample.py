@@ -1,7 +1,8 @@
-"""`telemetry sample`: ports, optical power, GPUs and clocks of the lab, sampled at a given rate into a run of its own.
+"""`telemetry sample`: ports, optical power, GPUs and clocks of the lab, sampled at a given rate
+into a run of its own.
 
-It changes nothing and takes no lock. While another run locks the lab, no device is queried and the connections are closed: some
-devices accept one session at a time.
+It changes nothing and takes no lock. While another run locks the lab, no device is queried and the
+connections are closed: some devices accept one session at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ SLOW_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SampleReport(JsonReport):
-    """What was sampled. samples: of all ports together; missed: samples that a busy host could not take in time."""
+    """What was sampled. samples: of all ports together; missed: samples that a busy host could not
+    take in time.
+    """
 
     run: str
     lab: str
@@ -50,7 +53,8 @@ class SampleReport(JsonReport):
 
 
 async def sample(command: Command, *, hz: float, seconds: float | None) -> SampleReport:
-    """Sample every port `hz` times a second for `seconds` (None: until cancelled), and once a second what changes slowly.
+    """Sample every port `hz` times a second for `seconds` (None: until cancelled), and once a
+    second what changes slowly.
 
     Raises: Unreachable - no host can be sampled.
     """
@@ -58,7 +62,9 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(tenancy_of(lab, settings))
     circuits = current.up.circuits(lab) if current is not None else ()
-    async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
+    async with open_session(
+        lab, command.inventory, settings.cache_dir / "ansible", settings.bounds
+    ) as session:
         names, notes = await _answering(session.hosts, lab, command.timeout_s)
         for note in notes:
             command.progress.note(note)
@@ -104,12 +110,20 @@ async def _answering(hosts: Hosts, lab: Lab, timeout_s: float) -> tuple[list[Hos
     """Hosts that can be sampled, and why others cannot. Raises: Unreachable - none can."""
     answers = await hosts.channels.connect(timeout_s=min(timeout_s, 10.0))
     old = set(hosts.channels.unprovisioned())
-    names = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed and name not in old]
+    names = [
+        name
+        for name, answer in answers.items()
+        if isinstance(answer, Hello) and answer.installed and name not in old
+    ]
     notes = [answer.line for answer in answers.values() if isinstance(answer, TestbedError)]
     if behind := [name for name in lab.hosts if name in old]:
-        notes.append(f"{counted(len(behind), 'host')} not provisioned by this release ({', '.join(behind[:3])}): not sampled")
+        notes.append(
+            f"{counted(len(behind), 'host')} not provisioned by this release ({', '.join(behind[:3])}): not sampled"
+        )
     if not names:
-        raise Unreachable("\n".join([f"no host of {lab.name} can be sampled", *notes[:5]]), hint="testbed doctor")
+        raise Unreachable(
+            "\n".join([f"no host of {lab.name} can be sampled", *notes[:5]]), hint="testbed doctor"
+        )
     return names, notes
 
 
@@ -159,10 +173,14 @@ class Sampling:
             return
         held = locks_of(self._session.lab, self._settings, self._store).listed()
         if any(lock.state == "active" for lock in held):
-            await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
+            await asyncio.gather(
+                *(device.close() for device in devices.values()), return_exceptions=True
+            )
             return
         try:
-            self.light += record_light(await measure(devices, self._session.lab, self._circuits), self._journal)
+            self.light += record_light(
+                await measure(devices, self._session.lab, self._circuits), self._journal
+            )
         except TestbedError as error:
             self._meters = False
             self._notes.append(f"light is not measured any more: {error.line}")

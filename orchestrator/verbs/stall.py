@@ -1,4 +1,6 @@
-"""`testbed verify --stall`: how long traffic stands while a link of this lab is dark, and what was measured before."""
+"""`testbed verify --stall`: how long traffic stands while a link of this lab is dark, and what was
+measured before.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from orchestrator.store.stalls import stall_history
 from orchestrator.verify.report import StallReport
 
 
-async def stall(command: Command, *, dark_s: Sequence[float] = (), history: bool = False) -> StallReport:
-    """Darken one link of the plan that is up for each of `dark_s` (s; none: `DARK_S`) and time its hosts' traffic.
+async def stall(
+    command: Command, *, dark_s: Sequence[float] = (), history: bool = False
+) -> StallReport:
+    """Darken one link of the plan that is up for each of `dark_s` (s; none: `DARK_S`) and time its
+    hosts' traffic.
 
     The lab is afterwards as it was. history: also return what was measured before.
 
-    Raises: Infeasible - a time is too long, or no link can be measured. Missing, Refused - the plan is not up as it should be.
-    Interlock - a job runs. Locked. Else as `up`: what was changed is rolled back.
+    Raises: Infeasible - a time is too long, or no link can be measured. Missing, Refused - the plan
+    is not up as it should be. Interlock - a job runs. Locked. Else as `up`: what was changed is
+    rolled back.
     """
     if long := [seconds for seconds in dark_s if seconds > LONGEST_S]:
         raise Infeasible(

@@ -1,4 +1,6 @@
-"""The read-only verbs: the lab as it is now, and the verification ladder against the plan that is up."""
+"""The read-only verbs: the lab as it is now, and the verification ladder against the plan that is
+up.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ async def status(command: Command) -> StatusReport:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
         reply = states(settings, key, key_of(lab))
         scheduler: ScheduleState | None = reply.get("schedule")
-        if scheduler is not None and not (current is not None and (scheduler.plan == current.plan_name or scheduler.unreadable)):
+        if scheduler is not None and not (
+            current is not None and (scheduler.plan == current.plan_name or scheduler.unreadable)
+        ):
             scheduler = None
         changing = scheduler is not None and scheduler.alive
         circuits = current.up.circuits(lab) if current and not changing else ()
@@ -70,11 +74,13 @@ async def status(command: Command) -> StatusReport:
         dark, job, _ = await asyncio.gather(
             degraded(session.devices, lab, links, circuits, seen.hellos),
             _job(session, store, key, settings, seen, asked),
-            attachments.elsewhere(lab, {}, asked),  # asked for now, and read below, where the job's own are known
+            # asked for now, and read below, where the job's own are known
+            attachments.elsewhere(lab, {}, asked),
         )
     job = job if job is not None and _of_now(job, store.latest_job(key), current) else None
     elsewhere = await attachments.elsewhere(lab, job.attached if job is not None else {}, asked)
-    wanted = {} if changing else _wanted(current, lab)  # what is wanted now changes while it is compared
+    # what is wanted now changes while it is compared
+    wanted = {} if changing else _wanted(current, lab)
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
     devices = tuple(
@@ -90,7 +96,11 @@ async def status(command: Command) -> StatusReport:
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
     watcher: GuardState | None = reply.get("guard")
-    if watcher is not None and not watcher.unreadable and (current is None or watcher.run != current.run):
+    if (
+        watcher is not None
+        and not watcher.unreadable
+        and (current is None or watcher.run != current.run)
+    ):
         watcher = None
     return StatusReport(
         lab=lab.name,
@@ -114,11 +124,19 @@ async def status(command: Command) -> StatusReport:
         unfinished=left_behind(store, key, seen),
         dark=dark,
         slots=str(scheduler) if changing else "" if _halted(scheduler) else at_rest(current, lab),
-        services={name: str(one) for name, one in reply.items() if one.alive and name not in ("schedule", "guard")},
+        services={
+            name: str(one)
+            for name, one in reply.items()
+            if one.alive and name not in ("schedule", "guard")
+        },
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
-        recoveries=tuple(f"{seconds_text(one.age_s)} ago: {one}" for one in recoveries(store, key) if one.age_s < RECENT_S),
+        recoveries=tuple(
+            f"{seconds_text(one.age_s)} ago: {one}"
+            for one in recoveries(store, key)
+            if one.age_s < RECENT_S
+        ),
         loose=tuple(map(str, loose(command.inventory))),
         elsewhere=tuple(elsewhere),
     )
@@ -132,11 +150,12 @@ async def verify(
     collective: bool = False,
     next_to_job: bool = False,
 ) -> VerifyReport:
-    """The ladder against the plan that is up; silent devices and hosts of the plan fail the rungs that need them.
+    """The ladder against the plan that is up; silent devices and hosts of the plan fail the rungs
+    that need them.
 
-    levels: climb only these; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
-    links. next_to_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers.
-    Interlock - a job runs.
+    levels: climb only these; none: those that the plan asks for. qualify, collective: climb those
+    two as well, which load the links. next_to_job: also while a job runs. Raises: Missing - no plan
+    is up. Unreachable - no device or host answers. Interlock - a job runs.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = tenancy_of(lab, settings)
@@ -158,9 +177,14 @@ async def verify(
         seen = await session.observe()
         if not seen.settings and not seen.hellos:
             seen.complete()
-        command.progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
+        command.progress.done(
+            "observe",
+            f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}",
+        )
         command.progress.phase("verify")
-        needed = {x.ingress.device for c in circuits for x in c.path} | {p.host for link in links for p in (link.a, link.b)}
+        needed = {x.ingress.device for c in circuits for x in c.path} | {
+            p.host for link in links for p in (link.a, link.b)
+        }
         silent = {str(name): str(error) for name, error in seen.errors.items()}
 
         def note(readings: tuple[Reading, ...]) -> None:
@@ -171,11 +195,17 @@ async def verify(
             owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,
-            lambda: [d for d in drifts(light_history(store, key_of(lab)), lab) if d.circuit in set(map(str, circuits))],
+            lambda: [
+                d
+                for d in drifts(light_history(store, key_of(lab)), lab)
+                if d.circuit in set(map(str, circuits))
+            ],
             prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
         ladder = Ladder(session, plan, links, circuits, seen.settings, seen.hellos, note, around)
-        chosen = set(levels or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
+        chosen = set(levels or ladder.asked_for()) | {
+            name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes
+        }
         busy = ""
         async with AsyncExitStack() as lock:
             if loads := [name for name in TRAFFIC if name in chosen]:
@@ -203,20 +233,28 @@ async def verify(
         for h, hello in seen.hellos.items()
         if h in needed and hello.active not in (None, current.generation)
     ]
-    notes += [f"{name} does not answer; the plan does not need it: {text}" for name, text in silent.items() if name not in needed]
+    notes += [
+        f"{name} does not answer; the plan does not need it: {text}"
+        for name, text in silent.items()
+        if name not in needed
+    ]
     unheard = {name: text for name, text in silent.items() if name in needed}
-    return VerifyReport(lab=lab.name, plan=current.plan_name, levels=ran, notes=tuple(notes), silent=unheard)
+    return VerifyReport(
+        lab=lab.name, plan=current.plan_name, levels=ran, notes=tuple(notes), silent=unheard
+    )
 
 
 def _halted(scheduler: ScheduleState | None) -> list[str]:
-    """Report that the schedule service of the plan that is up died or gave up; empty if it did not."""
+    """Report that the schedule service of the plan that is up died or gave up; empty if it did
+    not.
+    """
     if scheduler is None or not scheduler.halted:
         return []
-    where = f"in slot {scheduler.slot} of {scheduler.slots}" + (f": {scheduler.error}" if scheduler.error else "")
-    ended = "gave up" if scheduler.error else "died"
-    text = (
-        "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
+    where = f"in slot {scheduler.slot} of {scheduler.slots}" + (
+        f": {scheduler.error}" if scheduler.error else ""
     )
+    ended = "gave up" if scheduler.error else "died"
+    text = "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
     return [
         f"slots: the schedule service {ended} {where}; {text}; "
         "to go on: testbed service start schedule; to end it: testbed service stop schedule"
@@ -234,20 +272,35 @@ async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
 
 
 async def _job(
-    session: Session, store: Store, key: str, settings: Settings, seen: Observation, asked: dict[object, Any] | None = None
+    session: Session,
+    store: Store,
+    key: str,
+    settings: Settings,
+    seen: Observation,
+    asked: dict[object, Any] | None = None,
 ) -> JobStatus | None:
-    """The job as its ranks say; None where there is none, or a host of them does not answer (of attachments, that is no reason)."""
+    """The job as its ranks say; None where there is none, or a host of them does not answer (of
+    attachments, that is no reason).
+    """
     record = store.latest_job(key)
     try:
-        if record is None or not seen.hellos or seen.errors.keys() & set(hosts_of_job(record, session.lab)):
+        if (
+            record is None
+            or not seen.hellos
+            or seen.errors.keys() & set(hosts_of_job(record, session.lab))
+        ):
             return None
         return await Jobs(session, store, key, settings.runs_dir).status(record, asked=asked)
     except TestbedError:
         return None  # the lab was rebuilt since: its hosts do not know that job
 
 
-async def _running(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> str:
-    """The name of the job that runs, or may run if not all of its hosts answer; empty if none does."""
+async def _running(
+    session: Session, store: Store, key: str, settings: Settings, seen: Observation
+) -> str:
+    """The name of the job that runs, or may run if not all of its hosts answer; empty if none
+    does.
+    """
     record = store.latest_job(key)
     if record is None or record.ended is not None:
         return ""
@@ -259,12 +312,25 @@ def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
     return settings(current.up.circuits(lab)) if current else {}
 
 
-def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
+def _device(
+    lab: Lab,
+    name: DeviceName,
+    seen: Observation,
+    identity: Identity | None,
+    wanted: Held,
+    owned: Held,
+) -> DeviceStatus:
     config = lab.devices[name]
     if name in seen.errors:
         error = seen.errors[name]
         return DeviceStatus(
-            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+            name,
+            config.driver,
+            config.address,
+            False,
+            error=str(error),
+            code=error.code,
+            time_scale=config.time_scale,
         )
     none: frozenset[Setting] = frozenset()
     held, own, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
@@ -274,7 +340,9 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
         config.driver,
         config.address,
         True,
-        identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
+        identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}"
+        if identity
+        else "",
         ours=len(among(held, own)),
         foreign=_shorts(foreign),
         missing=_shorts(missing),
@@ -304,7 +372,9 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
             text = "no agent answers, so its routes and ports are not known; `testbed up` with the plan starts it again"
         return HostStatus(name, address, not planned, planned=len(planned), error=text)
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
-    return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
+    return HostStatus(
+        name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True
+    )
 
 
 def _planned(name: str, current: CurrentPlan) -> bool:
@@ -314,10 +384,16 @@ def _planned(name: str, current: CurrentPlan) -> bool:
 
 
 def _of_now(job: JobStatus, record: JobRecord | None, current: CurrentPlan | None) -> bool:
-    """Whether a job is of the plan that is up, runs beside it, or failed since it is up; else it is an earlier plan's."""
+    """Whether a job is of the plan that is up, runs beside it, or failed since it is up; else it is
+    an earlier plan's.
+    """
     if job.state in ALIVE:
         return True
-    since = current is not None and record is not None and (record.ended is None or record.ended >= current.since)
+    since = (
+        current is not None
+        and record is not None
+        and (record.ended is None or record.ended >= current.since)
+    )
     return current is not None and since and (job.state == "failed" or _planned(job.name, current))
 
 
@@ -325,12 +401,18 @@ def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
     """Report that the job of the plan that is up has failed; empty if it has not."""
     if job is None or job.state != "failed" or current is None or not _planned(job.name, current):
         return []
-    return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
+    return [
+        f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"
+    ]
 
 
 def _missing(job: JobStatus | None) -> list[str]:
     """Report what a running job lacks of its attachments."""
-    return attachments.troubles(job.name, job.attached) if job is not None and job.state in ALIVE else []
+    return (
+        attachments.troubles(job.name, job.attached)
+        if job is not None and job.state in ALIVE
+        else []
+    )
 
 
 def _drift(
@@ -346,8 +428,13 @@ def _drift(
         if d.missing
     ]
     found += dark
-    if current is None:  # left by a command that died, or by a `down` that could not reach every device
-        found += [f"{d.name}: {counted(left, 'own cross-connect')}" for d in devices if (left := d.ours - len(d.prewired))]
+    # left by a command that died, or by a `down` that could not reach every device
+    if current is None:
+        found += [
+            f"{d.name}: {counted(left, 'own cross-connect')}"
+            for d in devices
+            if (left := d.ours - len(d.prewired))
+        ]
         found += [
             f"{h.name}: runs generation {h.generation}, of a run that died or of another owner"
             for h in hosts
@@ -355,9 +442,19 @@ def _drift(
         ]
     else:
         away = [h for h in hosts if h.ok and h.planned and h.generation != current.generation]
-        if guard is not None and guard.around and away and all(h.generation == guard.generation for h in away):
+        if (
+            guard is not None
+            and guard.around
+            and away
+            and all(h.generation == guard.generation for h in away)
+        ):
             whose = "" if guard.alive else ", of a guard that has ended"
-            found.append(f"routes: traffic is rerouted around {', '.join(guard.around)} (generation {guard.generation}{whose})")
+            found.append(
+                f"routes: traffic is rerouted around {', '.join(guard.around)} (generation {guard.generation}{whose})"
+            )
         else:
-            found += [f"{h.name}: runs generation {h.generation}, {current.generation} was committed" for h in away]
+            found += [
+                f"{h.name}: runs generation {h.generation}, {current.generation} was committed"
+                for h in away
+            ]
     return found

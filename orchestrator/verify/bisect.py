@@ -1,4 +1,6 @@
-"""Which host makes an all-reduce slow: halves of the hosts are tried, then the slow half's halves, down to one host."""
+"""Which host makes an all-reduce slow: halves of the hosts are tried, then the slow half's halves,
+down to one host.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ from orchestrator.verify.collective import MIN_SHARE, NAME, all_reduce, rings_of
 from orchestrator.verify.qualification import Direction
 
 Test: TypeAlias = Callable[[tuple[HostName, ...]], Awaitable[float]]
-"""The share of the expected bus bandwidth that an all-reduce of these hosts reaches, 0 if it fails."""
+"""The share of the expected bus bandwidth that an all-reduce of these hosts reaches, 0 if it
+fails.
+"""
 
 
-async def slow_hosts(hosts: Sequence[HostName], test: Test, least: float = MIN_SHARE) -> dict[tuple[HostName, ...], str]:
-    """The smallest sets of hosts that are slow by themselves, with sentences; empty if all together are fast.
+async def slow_hosts(
+    hosts: Sequence[HostName], test: Test, least: float = MIN_SHARE
+) -> dict[tuple[HostName, ...], str]:
+    """The smallest sets of hosts that are slow by themselves, with sentences; empty if all together
+    are fast.
 
-    A set of more than one host: each half of it is fast, or both are slow, so it cannot be told who is at fault.
+    A set of more than one host: each half of it is fast, or both are slow, so it cannot be told who
+    is at fault.
     """
     hosts = tuple(hosts)
     share = await test(hosts)
@@ -34,10 +42,13 @@ async def slow_hosts(hosts: Sequence[HostName], test: Test, least: float = MIN_S
         halves = hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
         shares = [await test(half) if len(half) > 1 else least for half in halves]
         slow = [half for half, each in zip(halves, shares, strict=True) if each < least]
-        if len(halves[0]) == 1 and not slow:  # three hosts: the single one may be it, beside one of the fast pair
+        # three hosts: the single one may be it, beside one of the fast pair
+        if len(halves[0]) == 1 and not slow:
             single = await test((halves[0][0], halves[1][0]))
             return (
-                {halves[0]: f"{text}; {halves[0][0]} alone slows another host to {single:.0%}"} if single < least else {hosts: text}
+                {halves[0]: f"{text}; {halves[0][0]} alone slows another host to {single:.0%}"}
+                if single < least
+                else {hosts: text}
             )
         if len(slow) != 1:
             return {hosts: f"{text}, {'both' if slow else 'neither'} of its halves for itself"}
@@ -51,7 +62,11 @@ async def slow_hosts(hosts: Sequence[HostName], test: Test, least: float = MIN_S
     guilty = [host for host, each in found.items() if each < least]
     if len(guilty) != 1:
         return {hosts: text}
-    return {(guilty[0],): f"{text}; {guilty[0]} with {spare} reaches {found[guilty[0]]:.0%} of what the links allow"}
+    return {
+        (
+            guilty[0],
+        ): f"{text}; {guilty[0]} with {spare} reaches {found[guilty[0]]:.0%} of what the links allow"
+    }
 
 
 async def bisected(
@@ -62,7 +77,9 @@ async def bisected(
     rates: Mapping[Direction, float | None],
     progress: Progress,
 ) -> dict[tuple[HostName, ...], str] | None:
-    """`slow_hosts` of the plan's hosts by short all-reduces on them, which no job may run beside. None: it cannot be run."""
+    """`slow_hosts` of the plan's hosts by short all-reduces on them, which no job may run beside.
+    None: it cannot be run.
+    """
     ranks, rings = rings_of(plan, links)
     base = plan.job or Job(NAME, "allreduce", ranks, rings)
     order = rings[0]
@@ -71,9 +88,13 @@ async def bisected(
     async def test(chosen: tuple[HostName, ...]) -> float:
         nonlocal tried
         tried += 1
-        progress.update("all-reduce", tried, 1 + 2 * len(order).bit_length(), f"of {len(chosen)} hosts")
+        progress.update(
+            "all-reduce", tried, 1 + 2 * len(order).bit_length(), f"of {len(chosen)} hosts"
+        )
         mine = tuple(rank for rank in ranks if host_of_rank(rank) in chosen)
-        some = replace(base, ranks=mine, rings=(tuple(host for host in order if host in chosen),), traffic=None)
+        some = replace(
+            base, ranks=mine, rings=(tuple(host for host in order if host in chosen),), traffic=None
+        )
         return (await all_reduce(hosts, lab, replace(plan, job=some), links, rates)).share
 
     try:

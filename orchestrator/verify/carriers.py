@@ -17,8 +17,12 @@ def has_carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
     return state is not None and state.carrier
 
 
-async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
-    """Collects the carriers of these ports' hosts and waits for events until all of `wanted` are up or time is over."""
+async def carriers(
+    hosts: Hosts, wanted: Collection[HostPort], timeout_s: float
+) -> Mapping[HostPort, bool]:
+    """Collects the carriers of these ports' hosts and waits for events until all of `wanted` are up
+    or time is over.
+    """
     queue = hosts.channels.subscribe()
     names = sorted({port.host for port in wanted})
     try:
@@ -28,7 +32,9 @@ async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float)
                 while not all(up.get(port) for port in wanted):
                     event = await queue.get()
                     if event.kind == "link":
-                        up[HostPort(event.host, int(event.values["port"]))] = bool(event.values["carrier"])
+                        up[HostPort(event.host, int(event.values["port"]))] = bool(
+                            event.values["carrier"]
+                        )
         except TimeoutError:
             pass
         return up
@@ -40,14 +46,21 @@ def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str
     """Links whose two ends came up with different speeds, as their drivers report."""
     found = []
     for link in links:
-        ends = [hellos[p.host].ports.get(p.number) if p.host in hellos else None for p in (link.a, link.b)]
-        one, other = (state.speed_mbps if state is not None and state.carrier else None for state in ends)
+        ends = [
+            hellos[p.host].ports.get(p.number) if p.host in hellos else None
+            for p in (link.a, link.b)
+        ]
+        one, other = (
+            state.speed_mbps if state is not None and state.carrier else None for state in ends
+        )
         if one and other and one != other:
             found.append(f"{link.a} came up with {one} Mb/s and {link.b} with {other} Mb/s")
     return tuple(found)
 
 
-def no_carrier(port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Mapping[str, str]) -> str:
+def no_carrier(
+    port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Mapping[str, str]
+) -> str:
     """Why a planned receiver is dark, as far as the meters and the hosts show."""
     reading = next((r for r in readings if r.circuit.receiver == port), None)
     if (segment := lab.segment_at.get(port)) is not None:

@@ -13,7 +13,9 @@ from orchestrator.verify.signals import PlannedLink, Signals
 CABLES = "testbed verify --rung link --rung identity"
 """What to type next about cables to packet switches."""
 SURE, LIKELY, WEAK = 0.95, 0.8, 0.6
-"""Confidence: the component itself shows it; it is what remains of several; only its effect is seen."""
+"""Confidence: the component itself shows it; it is what remains of several; only its effect is
+seen.
+"""
 
 
 @dataclass
@@ -36,14 +38,25 @@ class Case:
     @property
     def waits(self) -> bool:
         """Whether the whole job stands still."""
-        alive = [rank for rank, heartbeat in self.signals.heartbeats.items() if heartbeat.state == "running"]
+        alive = [
+            rank
+            for rank, heartbeat in self.signals.heartbeats.items()
+            if heartbeat.state == "running"
+        ]
         return bool(alive) and len(self.state) == len(alive)
 
     @property
     def slowing(self) -> bool:
-        """Whether the latest iteration took longer than usual, or the present one's exchange alone has by now."""
-        usual_ms, alive = self.pace.usual_ms, [b for b in self.signals.heartbeats.values() if b.state == "running"]
-        exchange = bool(alive) and all(b.phase == "exchange" and usual_ms and b.age_s * 1e3 > usual_ms for b in alive)
+        """Whether the latest iteration took longer than usual, or the present one's exchange alone
+        has by now.
+        """
+        usual_ms, alive = (
+            self.pace.usual_ms,
+            [b for b in self.signals.heartbeats.values() if b.state == "running"],
+        )
+        exchange = bool(alive) and all(
+            b.phase == "exchange" and usual_ms and b.age_s * 1e3 > usual_ms for b in alive
+        )
         return self.pace.slowing or exchange
 
     @property

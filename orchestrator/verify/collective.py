@@ -24,7 +24,9 @@ from orchestrator.verify.report import CollectiveFigures
 NAME, RUN = "collective", "verify"
 """The job's name on the hosts: always the same, so that each one replaces the previous one."""
 AIM_S = 0.25
-"""One all-reduce should take about this long (s): long compared with latency, short for a waiting operator."""
+"""One all-reduce should take about this long (s): long compared with latency, short for a waiting
+operator.
+"""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 30
 ITERATIONS = 3
 MIN_SHARE = 0.5
@@ -35,15 +37,21 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The upper bound for a ring all-reduce: bus bandwidth (MB/s) of all rings together, and the hop that limits it."""
+    """The upper bound for a ring all-reduce: bus bandwidth (MB/s) of all rings together, and the
+    hop that limits it.
+    """
 
     busbw_mbps: float
     link_mbps: float
     slowest: str
 
 
-def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[RankName, ...], tuple[tuple[HostName, ...], ...]]:
-    """Ranks and rings (of hosts) of the plan's job; without a job, all linked hosts in one ring in the order of their names."""
+def rings_of(
+    plan: Plan, links: Sequence[Link]
+) -> tuple[tuple[RankName, ...], tuple[tuple[HostName, ...], ...]]:
+    """Ranks and rings (of hosts) of the plan's job; without a job, all linked hosts in one ring in
+    the order of their names.
+    """
     if plan.job is not None:
         whole = tuple(order for order in plan.job.orders if len(order) == len(plan.job.hosts))
         return plan.job.ranks, whole or (plan.job.hosts,)
@@ -52,9 +60,14 @@ def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[RankName, ...], t
 
 
 def expected(
-    plan: Plan, links: Sequence[Link], lab: Lab, rings: Sequence[Sequence[HostName]], measured: Mapping[Direction, float | None]
+    plan: Plan,
+    links: Sequence[Link],
+    lab: Lab,
+    rings: Sequence[Sequence[HostName]],
+    measured: Mapping[Direction, float | None],
 ) -> Expected:
-    """Every ring carries an equal part at the rate of its slowest hop, shared with all users of the hop; the slowest ends last.
+    """Every ring carries an equal part at the rate of its slowest hop, shared with all users of the
+    hop; the slowest ends last.
 
     Raises: NotVerified - a ring step has no path.
     """
@@ -66,7 +79,9 @@ def expected(
         for host, follower in ring_steps(order):
             path = follow(chosen, lab, host, follower, index % lanes)
             if not path:
-                raise NotVerified(f"ring {index} steps from {host} to {follower}, and no path joins them")
+                raise NotVerified(
+                    f"ring {index} steps from {host} to {follower}, and no path joins them"
+                )
             hops += path
         paths.append(hops)
     users: Counter[str] = Counter()
@@ -74,16 +89,21 @@ def expected(
     for hop in (hop for hops in paths for hop in hops):
         for name, mbps in _limits(hop, lab, measured.get(Direction(hop.out, hop.into)) or 0.0):
             users[name] += 1
-            rates_[name] = max(mbps, rates_.get(name, 0.0))  # a port that reaches some hosts slowly is not slow itself
+            # a port that reaches some hosts slowly is not slow itself
+            rates_[name] = max(mbps, rates_.get(name, 0.0))
     slowest = min(users, key=lambda name: rates_[name] / users[name])
     rate = rates_[slowest] / users[slowest]
     return Expected(
-        len(rings) * rate / 8, rates_[slowest], slowest + (f" by {users[slowest]} rings' steps" if users[slowest] > 1 else "")
+        len(rings) * rate / 8,
+        rates_[slowest],
+        slowest + (f" by {users[slowest]} rings' steps" if users[slowest] > 1 else ""),
     )
 
 
 def _limits(hop: Hop, lab: Lab, mbps: float) -> list[tuple[str, float]]:
-    """What limits a hop that carries `mbps` alone, by name: the hop itself, or the shared ports and uplinks of packet switches."""
+    """What limits a hop that carries `mbps` alone, by name: the hop itself, or the shared ports and
+    uplinks of packet switches.
+    """
     segment = lab.segment_at.get(hop.out)
     if segment is None:
         return [(str(hop), mbps)]
@@ -102,11 +122,16 @@ def size(limit: Expected, ranks: int) -> int:
 
 
 async def all_reduce(
-    hosts: Hosts, lab: Lab, plan: Plan, links: Sequence[Link], measured: Mapping[Direction, float | None] | None = None
+    hosts: Hosts,
+    lab: Lab,
+    plan: Plan,
+    links: Sequence[Link],
+    measured: Mapping[Direction, float | None] | None = None,
 ) -> CollectiveFigures:
     """Run it and return its figures. measured: rates of the links, if known already (Mb/s).
 
-    Raises: NotVerified - it has no prediction, failed, or its sums are wrong. TimedOut - it has not ended after `DEADLINE_S`.
+    Raises: NotVerified - it has no prediction, failed, or its sums are wrong. TimedOut - it has not
+    ended after `DEADLINE_S`.
     """
     ranks, rings = rings_of(plan, links)
     if len(hosts_of(ranks)) < 2:
@@ -130,7 +155,9 @@ async def all_reduce(
         await _end(hosts, name, ranks)
         text = (await hosts.jobs.tail(name, ranks[0], "allreduce.json")).text
     finally:
-        if any(state.state == "running" for state in (await hosts.jobs.states(name, ranks)).values()):
+        if any(
+            state.state == "running" for state in (await hosts.jobs.states(name, ranks)).values()
+        ):
             await hosts.jobs.stop(name, 2.0, ranks)
     try:
         result = json.loads(text)
@@ -143,21 +170,33 @@ async def all_reduce(
     if wrong:
         raise NotVerified(f"{wrong} elements of the sum are wrong")
     return CollectiveFigures(
-        len(ranks), len(rings), count, round(busbw, 2), round(limit.busbw_mbps, 2), round(limit.link_mbps, 1), limit.slowest
+        len(ranks),
+        len(rings),
+        count,
+        round(busbw, 2),
+        round(limit.busbw_mbps, 2),
+        round(limit.link_mbps, 1),
+        limit.slowest,
     )
 
 
 async def _end(hosts: Hosts, name: str, ranks: Sequence[RankName]) -> None:
-    """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line. TimedOut."""
+    """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last
+    line. TimedOut.
+    """
     give_up = time.monotonic() + DEADLINE_S
     while True:
         states = await hosts.jobs.states(name, ranks)
         if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}")
+            raise NotVerified(
+                f"the all-reduce failed on {bad[0]}{more}: {await last_line(hosts, name, bad[0]) or 'no output'}"
+            )
         running = [rank for rank, s in states.items() if s.state != "exited"]
         if not running:
             return
         if time.monotonic() > give_up:
-            raise TimedOut(f"the all-reduce has not ended after {DEADLINE_S:g} s: {counted(len(running), 'rank')} still run")
+            raise TimedOut(
+                f"the all-reduce has not ended after {DEADLINE_S:g} s: {counted(len(running), 'rank')} still run"
+            )
         await asyncio.sleep(POLL_S)

@@ -1,4 +1,6 @@
-"""What this machine can do and whether the chosen lab answers: each check is a real attempt, each failure says how to fix it."""
+"""What this machine can do and whether the chosen lab answers: each check is a real attempt, each
+failure says how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,18 @@ _PROGRAMS = {
     "ip": ("iproute2", "nothing works without it but `plan` against devices"),
     "tc": ("iproute2", "hardware labs; the emulated hosts need it"),
     "ssh": ("openssh-client", "devices without hosts: `plan`, `status`"),
-    "sshd": ("openssh-server", "hardware labs; the emulated devices: python -m emulators DIR --devices-only"),
+    "sshd": (
+        "openssh-server",
+        "hardware labs; the emulated devices: python -m emulators DIR --devices-only",
+    ),
     "unshare": ("util-linux", "hardware labs"),
     "nsenter": ("util-linux", "hardware labs"),
 }
 _FREE_MB = 500
 _WITHOUT = "everything; what is measured is kept in the run's journal"
 
-# Tried in a network namespace of its own, which vanishes with the process. Each line: purpose, kernel option, command.
+# Tried in a network namespace of its own, which vanishes with the process. Each line: purpose,
+# kernel option, command.
 _KERNEL = (
     ("veth pairs (fibres)", "CONFIG_VETH", "ip link add tb0 type veth peer name tb1"),
     ("bridges (host addresses, management)", "CONFIG_BRIDGE", "ip link add tb2 type bridge"),
@@ -62,17 +68,34 @@ _KERNEL = (
 
 
 def examine(settings: Settings) -> list[Probe]:
-    """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _gate, _mechanisms)
+    """Run all checks, the machine's and the lab's at the same time; the machine first, then the
+    store, then the inventory.
+    """
+    machine = (
+        _python,
+        _packages,
+        _versions,
+        _path,
+        _programs,
+        _rights,
+        _kernel,
+        _gate,
+        _mechanisms,
+    )
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(_in_time, check) for check in machine]
-        ours = [threads.submit(check, settings) for check in (_services, _disk, file_modes, who_may_lock, store_checks)]
+        ours = [
+            threads.submit(check, settings)
+            for check in (_services, _disk, file_modes, who_may_lock, store_checks)
+        ]
         return [c for future in (*found, *ours, lab) for c in future.result()]
 
 
 def _in_time(check: Callable[[], list[Probe]]) -> list[Probe]:
-    """What a check finds; a program of it that does not end is a finding of its own, beside which the others are seen."""
+    """What a check finds; a program of it that does not end is a finding of its own, beside which
+    the others are seen.
+    """
     try:
         return check()
     except subprocess.TimeoutExpired as late:
@@ -87,7 +110,13 @@ def _python() -> list[Probe]:
     python = Probe("python", "ok", found)
     if sys.version_info[:2] > TRIED:
         fix = f"python{_dotted(TRIED)} -m venv .venv, and install it there, if something fails"
-        python = Probe("python", "warn", f"{found}: not tried with this version, only up to {_dotted(TRIED)}", fix, "perhaps all")
+        python = Probe(
+            "python",
+            "warn",
+            f"{found}: not tried with this version, only up to {_dotted(TRIED)}",
+            fix,
+            "perhaps all",
+        )
     return [
         Probe("testbed", "ok", _version(_DISTRIBUTION) or "runs from its source, not installed"),
         python,
@@ -101,7 +130,13 @@ def _names() -> Probe:
     if hidden := optical_testbed_home.hidden_packages():
         text = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
-        return Probe("package names", "fail", f"other packages have this program's names: {text}", fix, "nothing safely")
+        return Probe(
+            "package names",
+            "fail",
+            f"other packages have this program's names: {text}",
+            fix,
+            "nothing safely",
+        )
     return Probe("package names", "ok", f"this program's are in {optical_testbed_home.HOME}")
 
 
@@ -120,18 +155,38 @@ def _versions() -> list[Probe]:
         number = tuple(int(part) for part in ansible.split(".")[:2] if part.isdecimal())
         fine = ANSIBLE[0] <= number < ANSIBLE[1]
         fix = f"{sys.executable} -m pip install 'ansible-core>={_dotted(ANSIBLE[0])},<{_dotted(ANSIBLE[1])}'"
-        checks.append(Probe("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
+        checks.append(
+            Probe(
+                "ansible-core",
+                "ok" if fine else "warn",
+                ansible,
+                "" if fine else fix,
+                "" if fine else "perhaps all",
+            )
+        )
     if ssh := _find("ssh"):
         text = _reported([ssh, "-V"])
         # try the playbooks' own options: an older ssh does not know `^` (put first)
-        refused = _run([ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"])
+        refused = _run(
+            [ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"]
+        )
         if refused:
-            checks.append(Probe("OpenSSH", "fail", f"{text}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
+            checks.append(
+                Probe(
+                    "OpenSSH",
+                    "fail",
+                    f"{text}: {refused}",
+                    "install OpenSSH 8.1 or newer",
+                    "`plan`, `status`",
+                )
+            )
         else:
             checks.append(Probe("OpenSSH", "ok", text))
     for name, commands in _TELEMETRY.items():
         if (found := _find(commands[0])) is not None:
-            checks.append(Probe(name, "ok", _reported([found, *commands[1:]]).splitlines()[0][:100]))
+            checks.append(
+                Probe(name, "ok", _reported([found, *commands[1:]]).splitlines()[0][:100])
+            )
     return checks
 
 
@@ -143,7 +198,15 @@ def _path() -> list[Probe]:
     """Whether typing `testbed` starts this installation: hints and other programs rely on it."""
     neighbour, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
     if found is None:
-        return [Probe("PATH", "warn", "`testbed` is not on it", f'export PATH="{neighbour.parent}:$PATH"', f"{neighbour}")]
+        return [
+            Probe(
+                "PATH",
+                "warn",
+                "`testbed` is not on it",
+                f'export PATH="{neighbour.parent}:$PATH"',
+                f"{neighbour}",
+            )
+        ]
     if neighbour.exists() and Path(found).resolve() != neighbour.resolve():
         text = f"`testbed` is {found}, not the one that runs here"
         return [Probe("PATH", "warn", text, f'export PATH="{neighbour.parent}:$PATH"', "both")]
@@ -151,15 +214,28 @@ def _path() -> list[Probe]:
 
 
 def _services(settings: Settings) -> list[Probe]:
-    """InfluxDB and Grafana, if configured; nothing waits for them, so nothing fails without them."""
+    """InfluxDB and Grafana, if configured; nothing waits for them, so nothing fails without
+    them.
+    """
     checks = []
     influx, grafana = settings.influx.url, os.environ.get("TESTBED_GRAFANA_URL", "")
     if influx == "auto":
         if _find("influxd") is None:
             fix = "apt-get install -y --no-install-recommends influxdb"
-            checks.append(Probe("InfluxDB", "warn", "telemetry.influx.url is auto, and influxd is not installed", fix, _WITHOUT))
+            checks.append(
+                Probe(
+                    "InfluxDB",
+                    "warn",
+                    "telemetry.influx.url is auto, and influxd is not installed",
+                    fix,
+                    _WITHOUT,
+                )
+            )
         influx = ""
-    asked = (("InfluxDB", influx, "telemetry.influx.url", "/ping"), ("Grafana", grafana, "TESTBED_GRAFANA_URL", "/api/health"))
+    asked = (
+        ("InfluxDB", influx, "telemetry.influx.url", "/ping"),
+        ("Grafana", grafana, "TESTBED_GRAFANA_URL", "/api/health"),
+    )
     for name, url, variable, path in asked:
         if url in ("", "none"):
             continue
@@ -179,23 +255,41 @@ def _packages() -> list[Probe]:
     missing = [name for name in declared if not _version(name)]
     if missing:
         fix = f"{sys.executable} -m pip install {' '.join(missing)}"
-        checks = [Probe("packages", "fail", f"missing: {', '.join(missing)}", fix, "`run`, `examples`")]
+        checks = [
+            Probe("packages", "fail", f"missing: {', '.join(missing)}", fix, "`run`, `examples`")
+        ]
     elif declared:
         checks = [Probe("packages", "ok", f"all {len(declared)} installed")]
     else:
         text = "not known: testbed is not installed, it runs from its source"
-        checks = [Probe("packages", "warn", text, f"{sys.executable} -m pip install -e .", "what finds its packages")]
+        checks = [
+            Probe(
+                "packages",
+                "warn",
+                text,
+                f"{sys.executable} -m pip install -e .",
+                "what finds its packages",
+            )
+        ]
     try:
         checks.append(Probe("torch", "ok", version("torch")))
     except PackageNotFoundError:
         checks.append(
-            Probe("torch", "warn", "not installed", f"{sys.executable} -m pip install torch", "everything but training jobs")
+            Probe(
+                "torch",
+                "warn",
+                "not installed",
+                f"{sys.executable} -m pip install torch",
+                "everything but training jobs",
+            )
         )
     return checks
 
 
 def _declared() -> list[str]:
-    """The packages that the installed distribution needs, without those of its extras; none if it is not installed."""
+    """The packages that the installed distribution needs, without those of its extras; none if it
+    is not installed.
+    """
     try:
         lines = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:
@@ -207,7 +301,10 @@ def _find(program: str) -> str | None:
     # Daemons live in directories that an ordinary user's PATH leaves out.
     neighbour = str(Path(sys.executable).parent)
     return shutil.which(
-        program, path=os.pathsep.join([neighbour, os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+        program,
+        path=os.pathsep.join(
+            [neighbour, os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+        ),
     )
 
 
@@ -224,12 +321,16 @@ def _programs() -> list[Probe]:
         checks.append(Probe("ansible-playbook", "ok", ansible))
     else:
         fix = f"{sys.executable} -m pip install ansible-core"
-        checks.append(Probe("ansible-playbook", "fail", "not found", fix, "`plan`, `status`; not `up`"))
+        checks.append(
+            Probe("ansible-playbook", "fail", "not found", fix, "`plan`, `status`; not `up`")
+        )
     return checks
 
 
 def _namespace() -> list[str] | None:
-    """The command that runs another in a network namespace of its own, None if this user may not."""
+    """The command that runs another in a network namespace of its own, None if this user may
+    not.
+    """
     unshare = _find("unshare")
     if unshare is None:
         return None
@@ -254,29 +355,47 @@ def _kernel() -> list[Probe]:
     prefix = _namespace()
     if prefix is None:
         return [
-            Probe("kernel", "warn", "not tried: this user may not make namespaces", "run testbed doctor with sudo", "hardware labs")
+            Probe(
+                "kernel",
+                "warn",
+                "not tried: this user may not make namespaces",
+                "run testbed doctor with sudo",
+                "hardware labs",
+            )
         ]
-    # One namespace for all, because later commands use what the earlier ones made; each command returns one line.
+    # One namespace for all, because later commands use what the earlier ones made; each command
+    # returns one line.
     script = "PATH=$PATH:/usr/sbin:/sbin\n" + "\n".join(
-        f'if said=$( ({command}) 2>&1 ); then echo ok; else echo "no $said" | tr "\\n" " "; echo; fi' for _, _, command in _KERNEL
+        f'if said=$( ({command}) 2>&1 ); then echo ok; else echo "no $said" | tr "\\n" " "; echo; fi'
+        for _, _, command in _KERNEL
     )
     answer = subprocess.run(
         [*prefix, "sh", "-c", script], capture_output=True, text=True, timeout=30, check=False
     ).stdout.splitlines()
     checks = []
-    for (name, option, _), line in zip(_KERNEL, [*answer, *["no (not tried)"] * len(_KERNEL)], strict=False):
+    for (name, option, _), line in zip(
+        _KERNEL, [*answer, *["no (not tried)"] * len(_KERNEL)], strict=False
+    ):
         if line == "ok":
             checks.append(Probe(name, "ok", "tried"))
         else:
             fix = f"use a kernel with {option} (modprobe may be enough)"
             checks.append(
-                Probe(name, "fail", line.removeprefix("no").strip(), fix, "hardware labs; emulated devices without hosts")
+                Probe(
+                    name,
+                    "fail",
+                    line.removeprefix("no").strip(),
+                    fix,
+                    "hardware labs; emulated devices without hosts",
+                )
             )
     return checks
 
 
 def _mechanisms() -> list[Probe]:
-    """What hosts may lack of what jobs and schedules can ask for: the agent tries it on this machine, each for a moment."""
+    """What hosts may lack of what jobs and schedules can ask for: the agent tries it on this
+    machine, each for a moment.
+    """
     command = [sys.executable, "-P", "-S", "-E", str(AGENT / "__main__.py"), "try"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     checks = []
@@ -290,28 +409,49 @@ def _mechanisms() -> list[Probe]:
                 what, fix = reply["error"], f"see what this says: {' '.join(command)}"
             checks.append(Probe(reply["what"], "warn", what, fix, reply["without"]))
     except (KeyError, ValueError) as error:
-        checks.append(Probe("mechanisms", "warn", f"the attempt failed: {error!r}", f"run it: {' '.join(command)}", "perhaps all"))
+        checks.append(
+            Probe(
+                "mechanisms",
+                "warn",
+                f"the attempt failed: {error!r}",
+                f"run it: {' '.join(command)}",
+                "perhaps all",
+            )
+        )
     return checks
 
 
 def _gate() -> list[Probe]:
-    """Whether emulated rotors can have short slots; a module of the emulators tries it, in a process of its own."""
+    """Whether emulated rotors can have short slots; a module of the emulators tries it, in a
+    process of its own.
+    """
     what = "BPF at the glass (rotors with short slots)"
     command = [sys.executable, "-P", "-m", "emulators.fabric.gate"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 0:
         return [Probe(what, "ok", "tried")]
     lines = (done.stdout or done.stderr).strip().splitlines()
-    fix = (
-        "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
-    )
-    return [Probe(what, "warn", lines[-1] if lines else "not tried", fix, "everything but emulated rotors with slots under 100 ms")]
+    fix = "run testbed as root (CAP_BPF, CAP_NET_ADMIN) on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF (modprobe cls_bpf)"
+    return [
+        Probe(
+            what,
+            "warn",
+            lines[-1] if lines else "not tried",
+            fix,
+            "everything but emulated rotors with slots under 100 ms",
+        )
+    ]
 
 
 def _disk(settings: Settings) -> list[Probe]:
-    """Free space where runs and the store are kept; reported once if both are on one file system."""
+    """Free space where runs and the store are kept; reported once if both are on one file
+    system.
+    """
     checks, seen = [], set()
-    for what, folder in (("disk", settings.state_dir), ("disk of the store", settings.store_path.parent)):
+    for what, folder in (
+        ("disk", settings.state_dir),
+        ("disk of the store", settings.store_path.parent),
+    ):
         place = folder
         while not place.exists():
             place = place.parent
@@ -324,7 +464,9 @@ def _disk(settings: Settings) -> list[Probe]:
             checks.append(Probe(what, "fail", f"{place} is on a full disk", fix, "`plan`", "store"))
         elif free < _FREE_MB:
             fix = f"remove old runs: {settings.state_dir / 'runs'}; or set TESTBED_STATE_DIR"
-            checks.append(Probe(what, "warn", f"{free} MB free in {place}", fix, "runs of a few minutes"))
+            checks.append(
+                Probe(what, "warn", f"{free} MB free in {place}", fix, "runs of a few minutes")
+            )
         elif place.stat().st_dev not in seen:
             checks.append(Probe(what, "ok", f"{free / 1024:.1f} GB free in {place}"))
         seen.add(place.stat().st_dev)
@@ -334,7 +476,9 @@ def _disk(settings: Settings) -> list[Probe]:
 def _reported(command: list[str]) -> str:
     """What a command prints, on either stream; empty if it does not run."""
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return (ended.stdout + ended.stderr).strip() or f"exit {ended.returncode}"

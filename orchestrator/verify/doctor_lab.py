@@ -1,4 +1,6 @@
-"""What `doctor` checks of the chosen lab: its files and keys, devices and hosts, locks, and what a dead lab left behind."""
+"""What `doctor` checks of the chosen lab: its files and keys, devices and hosts, locks, and what a
+dead lab left behind.
+"""
 
 from __future__ import annotations
 
@@ -50,18 +52,33 @@ def lab_checks(settings: Settings) -> list[Probe]:
     return [*checks, *reach(lab, busy(lab, settings), upcoming(lab, settings))]
 
 
-# --- files ---------------------------------------------------------------------------------------------------------------------
+# --- files
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def rights(folder: Path) -> Probe:
-    """Whether every user may write the inventory; one owned by another user was refused before (`orchestrator.files.trust`)."""
+    """Whether every user may write the inventory; one owned by another user was refused before
+    (`orchestrator.files.trust`).
+    """
     from orchestrator.files.trust import loose
 
     if found := loose(folder):
         names = ", ".join(map(str, found))
         text = f"{names} can be written by every user, who could redirect passwords and choose what runs on hosts"
-        return Probe("rights of the inventory", "fail", text, f"chmod -R o-w {folder}", "nothing safely", "inventory")
-    return Probe("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
+        return Probe(
+            "rights of the inventory",
+            "fail",
+            text,
+            f"chmod -R o-w {folder}",
+            "nothing safely",
+            "inventory",
+        )
+    return Probe(
+        "rights of the inventory",
+        "ok",
+        "its files are yours, or those of users you trust",
+        area="inventory",
+    )
 
 
 def secrets(lab: Lab, folder: Path) -> list[Probe]:
@@ -74,25 +91,63 @@ def secrets(lab: Lab, folder: Path) -> list[Probe]:
         try:
             with_secret(lab, lab.devices[name])
         except BadFile as error:
-            checks.append(Probe(f"password of {name}", "fail", str(error), error.hint or "correct devices.yml", works, "inventory"))
+            checks.append(
+                Probe(
+                    f"password of {name}",
+                    "fail",
+                    str(error),
+                    error.hint or "correct devices.yml",
+                    works,
+                    "inventory",
+                )
+            )
         except Missing as error:
-            checks.append(Probe(f"password of {name}", "fail", str(error), error.hint, works, "machine"))
+            checks.append(
+                Probe(f"password of {name}", "fail", str(error), error.hint, works, "machine")
+            )
     file = folder / "devices.yml"
-    clear = [name for name, config in lab.devices.items() if config.password and name not in lab.secrets]
+    clear = [
+        name for name, config in lab.devices.items() if config.password and name not in lab.secrets
+    ]
     if clear and not is_emulated(folder) and file.stat().st_mode & 0o044:
         fix = f"chmod 600 {file}, or password_env, password_file, a vault (docs/how-to/keep-it-safe.md)"
-        checks.append(Probe("passwords", "warn", f"readable by others: {', '.join(clear)}", fix, "all", "inventory"))
+        checks.append(
+            Probe(
+                "passwords",
+                "warn",
+                f"readable by others: {', '.join(clear)}",
+                fix,
+                "all",
+                "inventory",
+            )
+        )
     if not checks:
-        checks.append(Probe("passwords", "ok", f"{counted(len(lab.secrets), 'device')} with one kept elsewhere", area="inventory"))
+        checks.append(
+            Probe(
+                "passwords",
+                "ok",
+                f"{counted(len(lab.secrets), 'device')} with one kept elsewhere",
+                area="inventory",
+            )
+        )
     return checks
 
 
 def keys(lab: Lab) -> list[Probe]:
-    """Private keys are readable by their owner alone, and no other user decides which host keys are trusted."""
-    private = {h.ssh.key_file for h in lab.hosts.values()} | {d.options.get("key_file", "") for d in lab.devices.values()}
-    believed = {h.ssh.known_hosts for h in lab.hosts.values()} | {d.options.get("known_hosts", "") for d in lab.devices.values()}
+    """Private keys are readable by their owner alone, and no other user decides which host keys are
+    trusted.
+    """
+    private = {h.ssh.key_file for h in lab.hosts.values()} | {
+        d.options.get("key_file", "") for d in lab.devices.values()
+    }
+    believed = {h.ssh.known_hosts for h in lab.hosts.values()} | {
+        d.options.get("known_hosts", "") for d in lab.devices.values()
+    }
     checks: list[Probe] = []
-    for text, loose, who in (*((t, 0o077, "read") for t in private), *((t, 0o022, "write") for t in believed)):
+    for text, loose, who in (
+        *((t, 0o077, "read") for t in private),
+        *((t, 0o022, "write") for t in believed),
+    ):
         path = Path(text).expanduser()
         if not text or not path.exists():
             continue  # the host or device that needs it reports it
@@ -100,15 +155,31 @@ def keys(lab: Lab) -> list[Probe]:
         if found.st_mode & loose:
             fix = f"chmod {'600' if who == 'read' else 'go-w'} {path}"
             mode = stat.filemode(found.st_mode)
-            checks.append(Probe("keys", "fail", f"{path}: others may {who} it ({mode})", fix, "nothing over SSH", "inventory"))
-    return checks or [Probe("keys", "ok", "private keys and known hosts are their owner's alone", area="inventory")]
+            checks.append(
+                Probe(
+                    "keys",
+                    "fail",
+                    f"{path}: others may {who} it ({mode})",
+                    fix,
+                    "nothing over SSH",
+                    "inventory",
+                )
+            )
+    return checks or [
+        Probe(
+            "keys", "ok", "private keys and known hosts are their owner's alone", area="inventory"
+        )
+    ]
 
 
-# --- the store -----------------------------------------------------------------------------------------------------------------
+# --- the store
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def holders(lab: Lab, settings: Settings) -> list[Probe]:
-    """Locks held or waited for, and tag-outs: other users' work and plans that a change here would meet."""
+    """Locks held or waited for, and tag-outs: other users' work and plans that a change here would
+    meet.
+    """
     from orchestrator.store.keys import key_of
     from orchestrator.store.locks import locks_of, who
     from orchestrator.store.tagouts import Tagouts
@@ -131,10 +202,26 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
             else f"ask {lock.user}, or testbed up --wait 10m"
         )
         checks.append(
-            Probe("lock", "ok" if own else "warn", f"{what} {lock.scope}: {lock} [lock {lock.id}]", fix, "the rest", "store")
+            Probe(
+                "lock",
+                "ok" if own else "warn",
+                f"{what} {lock.scope}: {lock} [lock {lock.id}]",
+                fix,
+                "the rest",
+                "store",
+            )
         )
     for tag in tags:
-        checks.append(Probe("tag-out", "warn", str(tag), f"testbed tagout remove {tag.id}", "everything else", "store"))
+        checks.append(
+            Probe(
+                "tag-out",
+                "warn",
+                str(tag),
+                f"testbed tagout remove {tag.id}",
+                "everything else",
+                "store",
+            )
+        )
     return checks or [Probe("locks", "ok", "nothing is locked or tagged out", area="store")]
 
 
@@ -151,7 +238,9 @@ def upcoming(lab: Lab, settings: Settings) -> int | None:
 
 
 def busy(lab: Lab, settings: Settings) -> str:
-    """The run that changes the lab now, empty for none: many devices allow few sessions, and it needs them."""
+    """The run that changes the lab now, empty for none: many devices allow few sessions, and it
+    needs them.
+    """
     from orchestrator.store.locks import locks_of
 
     try:
@@ -181,7 +270,8 @@ class _store:
             self._open.close()
 
 
-# --- the emulated lab ----------------------------------------------------------------------------------------------------------
+# --- the emulated lab
+# ----------------------------------------------------------------------------------------------------------
 
 
 def emulated(folder: Path) -> Probe:
@@ -194,17 +284,40 @@ def emulated(folder: Path) -> Probe:
             left = leftovers(labproc.state_dir(folder))
             if left:
                 fix = f"kill {' '.join(map(str, left))}"
-                return Probe("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
+                return Probe(
+                    "emulated lab", "fail", f"processes left over: {left}", fix, other, "reach"
+                )
             if why := labproc.why_not_started(folder):
-                return Probe("emulated lab", "fail", f"did not start: {why}", "fix that, then testbed lab start", other, "reach")
+                return Probe(
+                    "emulated lab",
+                    "fail",
+                    f"did not start: {why}",
+                    "fix that, then testbed lab start",
+                    other,
+                    "reach",
+                )
             return Probe("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
         about = labproc.ask(folder, "status")
     except TestbedError as error:
-        return Probe("emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", other, "reach")
+        return Probe(
+            "emulated lab",
+            "fail",
+            str(error),
+            "testbed lab stop, then testbed lab start",
+            other,
+            "reach",
+        )
     served = Path(str(about.get("inventory", folder))).resolve()
     if served != folder.resolve():
         fix = f"testbed lab stop --inventory {served}"
-        return Probe("emulated lab", "fail", f"serves {served} from the same state directory", fix, "that inventory", area)
+        return Probe(
+            "emulated lab",
+            "fail",
+            f"serves {served} from the same state directory",
+            fix,
+            "that inventory",
+            area,
+        )
     return Probe("emulated lab", "ok", f"running, pid {about['pid']}", area=area)
 
 
@@ -221,7 +334,9 @@ def leftovers(state: Path) -> list[int]:
 
 
 def leftover_labs() -> list[Probe]:
-    """Emulated labs of inventories that no longer exist, which cannot be stopped by name. Their namespaces end with them."""
+    """Emulated labs of inventories that no longer exist, which cannot be stopped by name. Their
+    namespaces end with them.
+    """
     from orchestrator.emulated import inventory_of, processes
 
     found: dict[str, list[int]] = {}
@@ -229,11 +344,17 @@ def leftover_labs() -> list[Probe]:
         folder = inventory_of(text)
         if folder is None or (folder / "emulator.yml").exists():
             continue
-        if not Path(f"/proc/{pid}/root/{folder}/emulator.yml").exists():  # in a container it is where the lab sees it
+        # in a container it is where the lab sees it
+        if not Path(f"/proc/{pid}/root/{folder}/emulator.yml").exists():
             found.setdefault(str(folder), []).append(pid)
     return [
         Probe(
-            "left-over lab", "warn", f"of {folder}, which is gone: processes {pids}", f"kill {min(pids)}", "everything", "machine"
+            "left-over lab",
+            "warn",
+            f"of {folder}, which is gone: processes {pids}",
+            f"kill {min(pids)}",
+            "everything",
+            "machine",
         )
         for folder, pids in sorted(found.items())
     ]
@@ -261,7 +382,9 @@ def ports_taken(lab: Lab) -> Probe:
                     taken.append((name, port))
     if not taken:
         return Probe("ports", "ok", f"{len(wanted)} free for the emulated lab", area="inventory")
-    whose = "\n".join(f"{name} wants 127.0.0.1:{port}: taken{_listener(port)}" for name, port in taken[:4])
+    whose = "\n".join(
+        f"{name} wants 127.0.0.1:{port}: taken{_listener(port)}" for name, port in taken[:4]
+    )
     more = f"\nand {len(taken) - 4} more" if len(taken) > 4 else ""
     fix = "stop what is named, or start a copy of the lab on other ports: testbed lab start --free-ports"
     return Probe("ports", "fail", whose + more, fix, "other inventories", "reach")
@@ -271,7 +394,9 @@ def _listener(port: int) -> str:
     """The listening process, as far as this user may see."""
     try:
         command = ["ss", "-Hltnp", f"sport = :{port}"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.split()
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=False
+        ).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return ""
     return f" by {shown[-1]}" if shown and shown[-1].startswith("users:") else ""
@@ -282,6 +407,11 @@ def endpoint(address: str) -> tuple[str, int] | None:
     url = urlsplit(address)
     if url.scheme == "visa":
         parts = address.removeprefix("visa://").split("::")
-        socket_like = len(parts) == 4 and parts[0].startswith("TCPIP") and parts[3] == "SOCKET" and parts[2].isdigit()
+        socket_like = (
+            len(parts) == 4
+            and parts[0].startswith("TCPIP")
+            and parts[3] == "SOCKET"
+            and parts[2].isdigit()
+        )
         return (parts[1], int(parts[2])) if socket_like else None
     return (url.hostname, url.port) if url.hostname and url.port else None

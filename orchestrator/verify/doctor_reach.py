@@ -1,4 +1,6 @@
-"""What `doctor` asks devices and hosts: who they are, and whether they take the next run. Nothing is written to any of them."""
+"""What `doctor` asks devices and hosts: who they are, and whether they take the next run. Nothing
+is written to any of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 REACH_S = 5.0
 """How long (s) a device or a host may take for its first answer."""
 CLOCK_S = 1.0
-"""A host's clock may differ this much (s) from the local one before their logs cannot be read together."""
+"""A host's clock may differ this much (s) from the local one before their logs cannot be read
+together.
+"""
 FREE_MB = 200
 FENCE = "hosts ahead"
 _ASK = (  # {} is the user that jobs run as
@@ -31,12 +35,17 @@ _ASK = (  # {} is the user that jobs run as
 
 
 def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
-    """Ask every device for its identity and every host for its state, all at once; nothing is written to any of them.
+    """Ask every device for its identity and every host for its state, all at once; nothing is
+    written to any of them.
 
     token: of the next run of this store.
     """
     with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
-        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values() if host.partition is None]
+        hosts = [
+            threads.submit(ask_host, host, token)
+            for host in lab.hosts.values()
+            if host.partition is None
+        ]
         if run:
             detail = f"not asked, a change is under way: {run}"
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
@@ -51,7 +60,10 @@ def in_one(checks: list[Probe]) -> list[Probe]:
     if not shut:
         return checks
     more = [f"and {len(shut) - 4} more"] if shut[4:] else []
-    return [*(c for c in checks if c.name != FENCE), replace(shut[0], detail="\n".join([c.detail for c in shut[:4]] + more))]
+    return [
+        *(c for c in checks if c.name != FENCE),
+        replace(shut[0], detail="\n".join([c.detail for c in shut[:4]] + more)),
+    ]
 
 
 async def _devices(lab: Lab) -> list[Probe]:
@@ -68,25 +80,45 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
     try:
         device = open_device(with_secret(lab, config))
     except BadFile as error:
-        return Probe(name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory")
+        return Probe(
+            name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory"
+        )
     except Missing as error:  # a missing password is not the device's failure
         return Probe(name, "warn", f"not asked: {error}", error.hint, works, area)
     try:
         async with asyncio.timeout(REACH_S + config.timeout_s):
             who = await device.identify()
     except TimeoutError as error:
-        text = str(error) if isinstance(error, TestbedError) else f"gives no identity in {REACH_S + config.timeout_s:.0f} s"
+        text = (
+            str(error)
+            if isinstance(error, TestbedError)
+            else f"gives no identity in {REACH_S + config.timeout_s:.0f} s"
+        )
         return Probe(
-            name, "fail", text, f"check its power and cable, and the address in devices.yml ({config.address})", works, area
+            name,
+            "fail",
+            text,
+            f"check its power and cable, and the address in devices.yml ({config.address})",
+            works,
+            area,
         )
     except TestbedError as error:
-        fix = error.hint or f"check its power and cable, and the address in devices.yml ({config.address})"
+        fix = (
+            error.hint
+            or f"check its power and cable, and the address in devices.yml ({config.address})"
+        )
         return Probe(name, "fail", str(error), fix, works, area)
     finally:
         await device.close()
-    ends = [(f.enters, True) for f in lab.fibres.values()] + [(f.leaves, False) for f in lab.fibres.values()]
-    ends += [(trunk.end, True) for trunk in lab.trunks] + [(trunk.start, False) for trunk in lab.trunks]
-    found = (unsupported(who, port.label, enters=enters) for port, enters in ends if port.device == name)
+    ends = [(f.enters, True) for f in lab.fibres.values()] + [
+        (f.leaves, False) for f in lab.fibres.values()
+    ]
+    ends += [(trunk.end, True) for trunk in lab.trunks] + [
+        (trunk.start, False) for trunk in lab.trunks
+    ]
+    found = (
+        unsupported(who, port.label, enters=enters) for port, enters in ends if port.device == name
+    )
     if wrong := sorted(set(filter(None, found))):
         fix = "correct the ports in fibres.yml, or the device's address in devices.yml"
         more = [f"and {len(wrong) - 6} more"] if wrong[6:] else []
@@ -95,7 +127,9 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
 
 
 def ask_host(host: Host, token: int | None = None) -> list[Probe]:
-    """Log in as `up` does; check the clock, the free disk space, what is installed, and whether it accepts the next run."""
+    """Log in as `up` does; check the clock, the free disk space, what is installed, and whether it
+    accepts the next run.
+    """
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
 
@@ -103,7 +137,16 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
     try:
         transport = ssh.connect(host.name, host.ssh, REACH_S)
     except TestbedError as error:
-        return [Probe(host.name, "fail", str(error), error.hint or f"start sshd there: {where}", works, "reach")]
+        return [
+            Probe(
+                host.name,
+                "fail",
+                str(error),
+                error.hint or f"start sshd there: {where}",
+                works,
+                "reach",
+            )
+        ]
     try:
         channel = transport.open_session(timeout=REACH_S)
         channel.settimeout(REACH_S)
@@ -114,29 +157,68 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
             local = (before + time.time()) / 2
             rest = answer.read(4096)
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
-        return [Probe(host.name, "fail", f"ssh gives no command: {error or type(error).__name__}", where, works, "reach")]
+        return [
+            Probe(
+                host.name,
+                "fail",
+                f"ssh gives no command: {error or type(error).__name__}",
+                where,
+                works,
+                "reach",
+            )
+        ]
     finally:
         transport.close()
         transport.join(1.0)
-    return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), local, facts(host)["sha"], token)
+    return read_host(
+        host.name,
+        clock.decode("utf-8", "replace"),
+        rest.decode("utf-8", "replace"),
+        local,
+        facts(host)["sha"],
+        token,
+    )
 
 
-def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token: int | None = None) -> list[Probe]:
-    """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it was provisioned with, the highest
-    token of a run that it knows, its agent's status. token: of the next run of this store.
+def read_host(
+    name: str, clock: str, rest: str, local: float, wanted: str, token: int | None = None
+) -> list[Probe]:
+    """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it
+    was provisioned with, the highest token of a run that it knows, its agent's status. token: of
+    the next run of this store.
     """
     try:
         ahead_s = float(clock) - local
     except ValueError:
-        return [Probe(name, "fail", f"`date` prints {clock[:60]!r}", "log in and check", "the other hosts", "reach")]
+        return [
+            Probe(
+                name,
+                "fail",
+                f"`date` prints {clock[:60]!r}",
+                "log in and check",
+                "the other hosts",
+                "reach",
+            )
+        ]
     ready = "provisioned" if f'"{wanted}"' in rest else "`testbed up` provisions it"
     checks = [Probe(name, "ok", f"answers, {ready}", area="reach")]
     if '"error":"not running"' in rest:
         text = "answers, but its agent does not run: routes and ports are not known"
-        checks = [Probe(name, "fail", text, "testbed up with the plan starts it again", "the other hosts", "reach")]
+        checks = [
+            Probe(
+                name,
+                "fail",
+                text,
+                "testbed up with the plan starts it again",
+                "the other hosts",
+                "reach",
+            )
+        ]
     if f'"{wanted}"' in rest and "\nno-user\n" in rest:
         text = "answers, provisioned, but the user that its jobs run as is gone (testbed_job_user in hosts.yml)"
-        checks = [Probe(name, "fail", text, "testbed up adds it again", "everything but jobs", "reach")]
+        checks = [
+            Probe(name, "fail", text, "testbed up adds it again", "everything but jobs", "reach")
+        ]
     known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
     if known is not None and token is not None and int(known[1]) > token:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(known[1])))
@@ -145,7 +227,16 @@ def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token
         checks.append(Probe(FENCE, "fail", text, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
         text = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
-        checks.append(Probe(f"clock of {name}", "warn", text, "timedatectl set-ntp true, there or here", "everything", "reach"))
+        checks.append(
+            Probe(
+                f"clock of {name}",
+                "warn",
+                text,
+                "timedatectl set-ntp true, there or here",
+                "everything",
+                "reach",
+            )
+        )
     columns = rest.partition("\n")[0].split()
     if len(columns) > 4 and columns[3].isdecimal() and int(columns[3]) < FREE_MB * 1024:
         text = f"{int(columns[3]) // 1024} MB free in /var/lib"

@@ -15,7 +15,9 @@ LEVELS: Mapping[str, float] = {
     "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,
     "qualification": 120.0, "collective": 240.0,
 }  # fmt: skip
-"""The rungs, bottom first, and their time limits (s): devices that are asked one port after the other need the most."""
+"""The rungs, bottom first, and their time limits (s): devices that are asked one port after the
+other need the most.
+"""
 TRAFFIC = ("qualification", "collective")
 """Rungs that load the links; climbed only if the plan or the operator asks for them."""
 
@@ -42,7 +44,9 @@ def code(name: str) -> str:
 
 
 async def check_level(name: str, check: Check, timeout_s: float | None = None) -> LevelResult:
-    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the message as evidence."""
+    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the
+    message as evidence.
+    """
     begin = time.monotonic()
     limit = LEVELS.get(name) if timeout_s is None else timeout_s
     try:

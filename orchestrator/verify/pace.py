@@ -1,6 +1,8 @@
-"""How fast a job's ranks go, by the times that each wrote: is the job slower than usual, who is late, whom does it wait for. Pure.
+"""How fast a job's ranks go, by the times that each wrote: is the job slower than usual, who is
+late, whom does it wait for. Pure.
 
-Everything is a median over the latest iterations and compared with the other ranks, so that one slow iteration names nobody.
+Everything is a median over the latest iterations and compared with the other ranks, so that one
+slow iteration names nobody.
 """
 
 from __future__ import annotations
@@ -17,30 +19,42 @@ from orchestrator.hosts.late import FACTOR, ITERATIONS, LEAST_S, START_S, waitin
 RECENT = 5
 """The pace is the median of this many iterations: three slow ones change it, two do not."""
 BEFORE = 8
-"""Fewer iterations before them do not say what is usual; the first of a job, which sets things up, is left out."""
+"""Fewer iterations before them do not say what is usual; the first of a job, which sets things up,
+is left out.
+"""
 SLOW = 1.25
-"""A job is slow if an iteration takes this many times the usual one: on a busy machine medians of healthy jobs differ by 1.2
-(twelve ranks on two cores: 193, 217, 253 ms after changes), and a verdict needs a cause besides."""
+"""A job is slow if an iteration takes this many times the usual one: on a busy machine medians of
+healthy jobs differ by 1.2 (twelve ranks on two cores: 193, 217, 253 ms after changes), and a
+verdict needs a cause besides."""
 SPREADS = 4.0
-"""And by this many robust standard deviations (1.4826 times the median absolute deviation) of the usual iterations."""
+"""And by this many robust standard deviations (1.4826 times the median absolute deviation) of the
+usual iterations.
+"""
 WINDOWS = ((RECENT, 0.8), (15, 0.6))
-"""A host is late that computes FACTOR times as long as the median of the others (published stragglers are slower by a tenth:
-MegaScale, NSDI '24; but ranks that share processors differ by a quarter without any fault), and that is the last of all in this
-share of so many iterations: among twelve equal ones, one host is that in 4 of 5 with a probability of 0.003, in 9 of 15 of 1e-5."""
+"""A host is late that computes FACTOR times as long as the median of the others (published
+stragglers are slower by a tenth: MegaScale, NSDI '24; but ranks that share processors differ by a
+quarter without any fault), and that is the last of all in this share of so many iterations: among
+twelve equal ones, one host is that in 4 of 5 with a probability of 0.003, in 9 of 15 of 1e-5."""
 APART = 3.0
 """And if its median is so many robust standard deviations of the others' medians above theirs."""
 MATTERS = 0.15
-"""And if what it computes longer is this share of a usual iteration: less is hidden or does not matter."""
+"""And if what it computes longer is this share of a usual iteration: less is hidden or does not
+matter.
+"""
 NOW = 2.5
-"""Where two iterations in a row must do, each is this many times as long: ranks that share processors differ by less."""
+"""Where two iterations in a row must do, each is this many times as long: ranks that share
+processors differ by less.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Medians (ms) of the recent iterations. usual_ms, spread_ms: median and robust deviation before them, None: not known.
+    """Medians (ms) of the recent iterations. usual_ms, spread_ms: median and robust deviation
+    before them, None: not known.
 
-    compute, wait: by host, of the slowest of its ranks. moving: exposed communication in which bytes moved. before: as
-    compute, before them. latest_ms: the latest alone. last: in how many of the `iterations` a host computed longest.
+    compute, wait: by host, of the slowest of its ranks. moving: exposed communication in which
+    bytes moved. before: as compute, before them. latest_ms: the latest alone. last: in how many of
+    the `iterations` a host computed longest.
     """
 
     iterations: int
@@ -56,8 +70,14 @@ class Pace:
 
     @property
     def slowing(self) -> bool:
-        """Whether the latest iteration took longer than usual: enough where its cause is seen as well."""
-        return self.latest_ms is not None and self.usual_ms is not None and self.latest_ms > SLOW * self.usual_ms
+        """Whether the latest iteration took longer than usual: enough where its cause is seen as
+        well.
+        """
+        return (
+            self.latest_ms is not None
+            and self.usual_ms is not None
+            and self.latest_ms > SLOW * self.usual_ms
+        )
 
     @property
     def slow(self) -> bool:
@@ -72,14 +92,24 @@ class Pace:
         if self.iter_ms is None:
             return "no iteration has ended yet"
         now = f"an iteration takes {self.iter_ms:.0f} ms (median of {self.iterations})"
-        return now + (f", usual are {self.usual_ms:.0f} ms" if self.usual_ms is not None else ", and what is usual is not known")
+        return now + (
+            f", usual are {self.usual_ms:.0f} ms"
+            if self.usual_ms is not None
+            else ", and what is usual is not known"
+        )
 
 
-def pace(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None = None, window: int = RECENT) -> Pace:
-    """The pace by the latest `window` iterations that all ranks have ended. usual_ms: of iterations before those in
-    `heartbeats`.
+def pace(
+    heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None = None, window: int = RECENT
+) -> Pace:
+    """The pace by the latest `window` iterations that all ranks have ended. usual_ms: of iterations
+    before those in `heartbeats`.
     """
-    by_rank = {rank: {t.iteration: t for t in heartbeat.times} for rank, heartbeat in heartbeats.items() if heartbeat.times}
+    by_rank = {
+        rank: {t.iteration: t for t in heartbeat.times}
+        for rank, heartbeat in heartbeats.items()
+        if heartbeat.times
+    }
     if not by_rank:
         return Pace(0, usual_ms=usual_ms)
     common = sorted(set.intersection(*(set(times) for times in by_rank.values())))
@@ -98,14 +128,18 @@ def pace(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None = None
 
     def medians(value: str, over: Sequence[int] = recent) -> dict[HostName, float]:
         return {
-            host: max(statistics.median(getattr(by_rank[rank][i], value) for i in over) for rank in ranks)
+            host: max(
+                statistics.median(getattr(by_rank[rank][i], value) for i in over) for rank in ranks
+            )
             for host, ranks in hosts.items()
         }
 
     exposed, wait = medians("exposed_ms"), medians("wait_ms")
     last: dict[HostName, int] = dict.fromkeys(hosts, 0)
     for i in recent:
-        last[max(hosts, key=lambda host: max(by_rank[rank][i].compute_ms for rank in hosts[host]))] += 1
+        last[
+            max(hosts, key=lambda host: max(by_rank[rank][i].compute_ms for rank in hosts[host]))
+        ] += 1
     return Pace(
         len(recent),
         statistics.median(_of_all(by_rank, i) for i in recent),
@@ -140,39 +174,68 @@ class LateHost:
 
     @property
     def changed(self) -> bool:
-        """Whether the host itself computed less before: then it is a fault even if the job is hardly slower."""
+        """Whether the host itself computed less before: then it is a fault even if the job is
+        hardly slower.
+        """
         return self.before_ms is not None and self.compute_ms >= FACTOR * self.before_ms
 
     @property
     def message(self) -> str:
-        share = f"{self.compute_ms / self.others_ms:.1f} times as long as" if self.others_ms else "longer than"
+        share = (
+            f"{self.compute_ms / self.others_ms:.1f} times as long as"
+            if self.others_ms
+            else "longer than"
+        )
         mine = f"{self.host} computes {self.compute_ms:.0f} ms an iteration, {share} the others' median ({self.others_ms:.0f} ms)"
         mine += f", before it was {self.before_ms:.0f} ms" if self.before_ms is not None else ""
         waits = f"it waits {self.wait_ms:.0f} ms for others, they {self.others_wait_ms:.0f} ms"
         last = (
-            f"was the last in {self.last} of {self.of} iterations" if self.of > 1 else "alone computes on in the present iteration"
+            f"was the last in {self.last} of {self.of} iterations"
+            if self.of > 1
+            else "alone computes on in the present iteration"
         )
         return f"{mine}, and {last}; {waits}"
 
 
 def late(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> LateHost | None:
     """The host that the others wait for, if there is one beyond the noise in one of WINDOWS."""
-    return next((found for window, share in WINDOWS if (found := _late(pace(heartbeats, usual_ms, window), window, share))), None)
+    return next(
+        (
+            found
+            for window, share in WINDOWS
+            if (found := _late(pace(heartbeats, usual_ms, window), window, share))
+        ),
+        None,
+    )
 
 
 def late_now(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> LateHost | None:
-    """The host that made the latest iteration long and is the only one that computes in the present one, each NOW times as long as
-    it did before; two in a row name it before the medians do.
+    """The host that made the latest iteration long and is the only one that computes in the present
+    one, each NOW times as long as it did before; two in a row name it before the medians do.
     """
     found = pace(heartbeats, usual_ms, 1)
-    if found.iter_ms is None or found.usual_ms is None or found.iter_ms < SLOW * found.usual_ms or len(found.compute) < 3:
+    if (
+        found.iter_ms is None
+        or found.usual_ms is None
+        or found.iter_ms < SLOW * found.usual_ms
+        or len(found.compute) < 3
+    ):
         return None
     host = max(found.compute, key=lambda name: found.compute[name])
     own, before = found.compute[host], found.before.get(host)
     others = statistics.median(ms for name, ms in found.compute.items() if name != host)
-    if before is None or others <= 0 or own < NOW * max(others, before) or own - before < MATTERS * found.usual_ms:
+    if (
+        before is None
+        or others <= 0
+        or own < NOW * max(others, before)
+        or own - before < MATTERS * found.usual_ms
+    ):
         return None
-    mine = [b for r, b in heartbeats.items() if host_of_rank(r) == host and b.phase == "compute" and b.age_s * 1e3 >= NOW * before]
+    mine = [
+        b
+        for r, b in heartbeats.items()
+        if host_of_rank(r) == host and b.phase == "compute" and b.age_s * 1e3 >= NOW * before
+    ]
     rest = [heartbeat for rank, heartbeat in heartbeats.items() if host_of_rank(rank) != host]
     if not mine or any(heartbeat.phase != "exchange" for heartbeat in rest):
         return None
@@ -181,30 +244,47 @@ def late_now(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -
 
 
 def _late(found: Pace, window: int, share: float) -> LateHost | None:
-    if found.iterations < (3 if window == RECENT else window) or found.usual_ms is None or len(found.compute) < 3:
+    if (
+        found.iterations < (3 if window == RECENT else window)
+        or found.usual_ms is None
+        or len(found.compute) < 3
+    ):
         return None
     host = max(found.compute, key=lambda name: found.compute[name])
     rest = [ms for name, ms in found.compute.items() if name != host]
     others, own = statistics.median(rest), found.compute[host]
     spread = max(1.4826 * statistics.median(abs(ms - others) for ms in rest), 0.02 * others)
     count = found.last[host]
-    if others <= 0 or own < FACTOR * others or own - others < max(MATTERS * found.usual_ms, APART * spread):
+    if (
+        others <= 0
+        or own < FACTOR * others
+        or own - others < max(MATTERS * found.usual_ms, APART * spread)
+    ):
         return None
     if count < share * found.iterations:
         return None
     waits = statistics.median(ms for name, ms in found.wait.items() if name != host)
-    return LateHost(host, own, others, found.wait[host], waits, count, found.iterations, found.before.get(host))
+    return LateHost(
+        host, own, others, found.wait[host], waits, count, found.iterations, found.before.get(host)
+    )
 
 
-def stalled_ranks(heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None) -> tuple[RankName, ...]:
-    """The living ranks that do not go on: their beat has not changed for longer than `hosts/late.py` allows, and they do not pause.
+def stalled_ranks(
+    heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None
+) -> tuple[RankName, ...]:
+    """The living ranks that do not go on: their beat has not changed for longer than
+    `hosts/late.py` allows, and they do not pause.
 
     One that has ended its iteration, or writes a checkpoint, stands only while others wait for it.
     """
     limit_s = START_S if usual_ms is None else max(LEAST_S, ITERATIONS * usual_ms / 1e3)
     waiting = {heartbeat.rank for heartbeat in waiting_ranks(heartbeats.values(), limit_s)}
     waits = any(heartbeats[rank].phase == "exchange" for rank in waiting)
-    return tuple(rank for rank in heartbeats if rank in waiting and (heartbeats[rank].phase not in ("end", "save") or waits))
+    return tuple(
+        rank
+        for rank in heartbeats
+        if rank in waiting and (heartbeats[rank].phase not in ("end", "save") or waits)
+    )
 
 
 def hang_text(heartbeats: Mapping[RankName, Heartbeat], ranks: Sequence[RankName]) -> str:
@@ -214,7 +294,11 @@ def hang_text(heartbeats: Mapping[RankName, Heartbeat], ranks: Sequence[RankName
 
 
 def suspects(found: Pace, hosts: Iterable[tuple[HostName, HostName]]) -> list[int]:
-    """The indexes of these pairs of hosts, by how long bytes move on their ends, longest first: a slow link is slow at both."""
+    """The indexes of these pairs of hosts, by how long bytes move on their ends, longest first: a
+    slow link is slow at both.
+    """
     pairs = list(hosts)
     moving = found.moving
-    return sorted(range(len(pairs)), key=lambda at: -min(moving.get(host, 0.0) for host in pairs[at]))
+    return sorted(
+        range(len(pairs)), key=lambda at: -min(moving.get(host, 0.0) for host in pairs[at])
+    )

@@ -1,4 +1,6 @@
-"""Power along circuits: read from every device with meters, per circuit, judged, and recorded in the store and the journal."""
+"""Power along circuits: read from every device with meters, per circuit, judged, and recorded in
+the store and the journal.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 
 LOS_DBM = -30.0
-"""Below this a port counts as dark (also the LOS threshold of the emulated plant; transceivers state their own)."""
+"""Below this a port counts as dark (also the LOS threshold of the emulated plant; transceivers
+state their own).
+"""
 REPEATABILITY_DB = 0.1
-"""A connection made anew may lose this much more or less (+- dB): Polatis data sheet as quoted by the TCD testbed notes."""
+"""A connection made anew may lose this much more or less (+- dB): Polatis data sheet as quoted by
+the TCD testbed notes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MeterPoint:
-    """One side of one port on a circuit's path, at a device with meters. power None: too weak to measure.
+    """One side of one port on a circuit's path, at a device with meters. power None: too weak to
+    measure.
 
     alone: no other measured circuit passes here, so the reading is this circuit's own.
     """
@@ -42,20 +49,28 @@ class MeterPoint:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Meter readings along one circuit. `path`: its settings as the devices hold them, attenuation included."""
+    """Meter readings along one circuit. `path`: its settings as the devices hold them, attenuation
+    included.
+    """
 
     circuit: Circuit
     path: tuple[Setting, ...]
     points: tuple[MeterPoint, ...]
     expected_db: Db
-    """Loss (dB) between the first ingress and the last egress: passes, trunks and deliberate attenuation."""
+    """Loss (dB) between the first ingress and the last egress: passes, trunks and deliberate
+    attenuation.
+    """
     meter_db: Db
     missing: tuple[Setting, ...] = ()
     """Settings of the circuit that the devices do not hold."""
 
     def _own(self, at: int, side: str, port: Port) -> Dbm | None:
         point = self.points[at] if self.points else None
-        return point.power if point is not None and (point.side, point.port) == (side, port) and point.alone else None
+        return (
+            point.power
+            if point is not None and (point.side, point.port) == (side, port) and point.alone
+            else None
+        )
 
     @property
     def in_dbm(self) -> Dbm | None:
@@ -70,11 +85,16 @@ class Reading:
     @property
     def measured(self) -> bool:
         """Whether a meter reads the light as it leaves the last device."""
-        return bool(self.points) and (self.points[-1].side, self.points[-1].port) == ("out", self.path[-1].egress)
+        return bool(self.points) and (self.points[-1].side, self.points[-1].port) == (
+            "out",
+            self.path[-1].egress,
+        )
 
     @property
     def loss_db(self) -> Db | None:
-        """Measured loss (dB) between the two, attenuation included; None unless both ends have light and a meter."""
+        """Measured loss (dB) between the two, attenuation included; None unless both ends have
+        light and a meter.
+        """
         into, out = self.in_dbm, self.out_dbm
         return None if into is None or out is None else round(into - out, 2)
 
@@ -85,7 +105,10 @@ class Reading:
     @property
     def path_text(self) -> str:
         """The path without attenuation: makes measurements of two runs comparable."""
-        return " ".join(str(replace(x, attenuation_db=0.0) if isinstance(x, SpectralRoute) else x) for x in self.path)
+        return " ".join(
+            str(replace(x, attenuation_db=0.0) if isinstance(x, SpectralRoute) else x)
+            for x in self.path
+        )
 
     def where_lost(self, lab: Lab) -> str:
         """Where the light is lost, as far as the meters show; empty if it is not."""
@@ -100,7 +123,9 @@ class Reading:
             enters = f"light enters {before.port} ({before.power:.1f} dBm) but does not leave {here.port}"
             absent = any(setting.ingress == before.port for setting in self.missing)
             return f"{enters}: {here.port.device} {'does not hold that' if absent else 'or its output'}"
-        trunk = next((t for t in lab.trunks if t.end == here.port), None) if here.side == "in" else None
+        trunk = (
+            next((t for t in lab.trunks if t.end == here.port), None) if here.side == "in" else None
+        )
         if trunk is None:
             sender = self.circuit.transmitter
             return f"no light arrives at {here.port}: the transmitter of {sender}, or fibre {lab.fibres[sender].name}"
@@ -117,14 +142,20 @@ async def measure(
     *,
     silent: Collection[str] = (),
 ) -> tuple[Reading, ...]:
-    """Ask every device on these circuits for power, all at once. `held`: what the devices hold, for the attenuation set there.
+    """Ask every device on these circuits for power, all at once. `held`: what the devices hold, for
+    the attenuation set there.
 
-    silent: devices not to be asked because they do not answer; they count as devices without meters.
+    silent: devices not to be asked because they do not answer; they count as devices without
+    meters.
 
     Raises: as `PowerMeter.power`.
     """
     circuits = tuple(circuits)
-    existing = {without_attenuation(setting): setting for settings in (held or {}).values() for setting in settings}
+    existing = {
+        without_attenuation(setting): setting
+        for settings in (held or {}).values()
+        for setting in settings
+    }
     wanted: dict[DeviceName, set[Port]] = {}
     for circuit in circuits:
         for setting in circuit.path:
@@ -136,13 +167,21 @@ async def measure(
 
     async def ask(name: DeviceName, ports: set[Port]) -> tuple[DeviceName, Mapping[Port, Dbm]]:
         device = devices[name]
-        return name, (await device.power(ports) if isinstance(device, PowerMeter) and name not in silent else {})
+        return name, (
+            await device.power(ports)
+            if isinstance(device, PowerMeter) and name not in silent
+            else {}
+        )
 
     power = dict(await asyncio.gather(*(ask(name, ports) for name, ports in wanted.items())))
-    users = Counter(side for circuit in circuits for setting in circuit.path for side in _sides(setting))
+    users = Counter(
+        side for circuit in circuits for setting in circuit.path for side in _sides(setting)
+    )
     readings = []
     for circuit in circuits:
-        path = tuple(existing.get(without_attenuation(setting), setting) for setting in circuit.path)
+        path = tuple(
+            existing.get(without_attenuation(setting), setting) for setting in circuit.path
+        )
         points, meters = [], [0.0]
         for setting in path:
             device = setting.ingress.device
@@ -150,18 +189,37 @@ async def measure(
                 continue  # the model has no meters
             meters.append(lab.traits_of(device).meter_db)
             points.append(
-                MeterPoint("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1)
+                MeterPoint(
+                    "in",
+                    setting.ingress,
+                    found.get(_entering(setting.ingress, lab)),
+                    users[_sides(setting)[0]] == 1,
+                )
             )
-            points.append(MeterPoint("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
+            points.append(
+                MeterPoint(
+                    "out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1
+                )
+            )
         missing = (
-            () if held is None else tuple(s for s in path if s.ingress.device in held and without_attenuation(s) not in existing)
+            ()
+            if held is None
+            else tuple(
+                s
+                for s in path
+                if s.ingress.device in held and without_attenuation(s) not in existing
+            )
         )
-        readings.append(Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing))
+        readings.append(
+            Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing)
+        )
     return tuple(readings)
 
 
 def _entering(port: Port, lab: Lab) -> Port:
-    """The entering side of an ingress port, where it is one side of a duplex port (`PowerMeter.power`)."""
+    """The entering side of an ingress port, where it is one side of a duplex port
+    (`PowerMeter.power`).
+    """
     return Port(port.device, f"{port.label}:in") if port.device in lab.duplex else port
 
 
@@ -176,8 +234,16 @@ def _expected(path: tuple[Setting, ...], lab: Lab) -> Db:
     return round(loss, 2)
 
 
-def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", journal: Journal | None = None) -> None:
-    """Record the readings: one row per circuit in the store, one `optical` point per port in the journal."""
+def keep(
+    readings: Iterable[Reading],
+    store: Store,
+    lab: str,
+    run: str = "",
+    journal: Journal | None = None,
+) -> None:
+    """Record the readings: one row per circuit in the store, one `optical` point per port in the
+    journal.
+    """
     found = [r for r in readings if r.points]
     now = time.time()
     if found:
@@ -202,7 +268,9 @@ def point_of(reading: Reading, at: float) -> LightPoint:
     """The reading as the store keeps it; deliberate attenuation is not a loss."""
     loss = reading.loss_db
     net = None if loss is None else round(loss - reading.attenuation_db, 2)
-    return LightPoint(str(reading.circuit), reading.path_text, at, reading.in_dbm, reading.out_dbm, net)
+    return LightPoint(
+        str(reading.circuit), reading.path_text, at, reading.in_dbm, reading.out_dbm, net
+    )
 
 
 def _by_port(readings: Iterable[Reading]) -> Mapping[Port, Mapping[str, Dbm]]:
@@ -217,8 +285,9 @@ def _by_port(readings: Iterable[Reading]) -> Mapping[Port, Mapping[str, Dbm]]:
 class LossDrift:
     """How one circuit's loss changed since it was first measured, over the same path (dB).
 
-    repeatability_db: change that reconnection may cause. meter_db: the meters' specified accuracy, +-; a constant bias cancels
-    between two readings, so a smaller change is worth checking, and a larger one is certain.
+    repeatability_db: change that reconnection may cause. meter_db: the meters' specified accuracy,
+    +-; a constant bias cancels between two readings, so a smaller change is worth checking, and a
+    larger one is certain.
     """
 
     circuit: str
@@ -249,4 +318,6 @@ def drifts(points: Iterable[LightPoint], lab: Lab) -> Iterator[LossDrift]:
     for (circuit, path), group in sorted(groups.items()):
         devices = [name for word in path.split() if (name := word.partition(":")[0]) in lab.devices]
         meter = max((lab.traits_of(name).meter_db for name in devices), default=0.0)
-        yield LossDrift(circuit, path, tuple(group), round(REPEATABILITY_DB * max(len(devices), 1), 2), meter)
+        yield LossDrift(
+            circuit, path, tuple(group), round(REPEATABILITY_DB * max(len(devices), 1), 2), meter
+        )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One finding. `state`: ok, warn (works without) or fail. `works`: what still works in spite of it.
+    """One finding. `state`: ok, warn (works without) or fail. `works`: what still works in spite of
+    it.
 
     area: machine, store, inventory or reach; it decides the exit code.
     """

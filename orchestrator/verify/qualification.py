@@ -1,7 +1,8 @@
 """Test traffic on every link: the rate of a burst, and the loss of steady traffic below that rate.
 
-Datagrams go from port to port, bound to the interface, so that they measure this fibre and not a route. First a burst shows the
-rate, by the kernel's time stamps at the receiver; then traffic at LOAD of that rate shows the loss. Links of a batch share no port.
+Datagrams go from port to port, bound to the interface, so that they measure this fibre and not a
+route. First a burst shows the rate, by the kernel's time stamps at the receiver; then traffic at
+LOAD of that rate shows the loss. Links of a batch share no port.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ LOAD = 0.9
 STEADY_S = 0.3
 """Steady traffic: its share of the rate, so that queues stay short, and its duration (s)."""
 AT_ONCE = 8
-"""Links that are loaded together (both directions of each): more would measure the emulated lab's processor instead."""
+"""Links that are loaded together (both directions of each): more would measure the emulated lab's
+processor instead.
+"""
 MIN_SHARE, MAX_LOSS = 0.8, 0.005
-"""Requirements if the plan gives none: this share of the median link's rate, this share of datagrams lost."""
+"""Requirements if the plan gives none: this share of the median link's rate, this share of
+datagrams lost.
+"""
 AGAIN = 2
-"""How often a link that is not good enough is tested again: a busy host must not be taken for a bad fibre."""
+"""How often a link that is not good enough is tested again: a busy host must not be taken for a bad
+fibre.
+"""
 PATIENCE_S = 5.0
 
 
@@ -63,7 +70,11 @@ class Quality:
     def message(self) -> str:
         rates = [link.mbps for link in self.links if link.mbps is not None]
         losses = [link.loss for link in self.links if link.loss is not None]
-        slowest = f", slowest {min(rates):.0f} of {self.reference_mbps:.0f} Mb/s" if rates and self.reference_mbps else ""
+        slowest = (
+            f", slowest {min(rates):.0f} of {self.reference_mbps:.0f} Mb/s"
+            if rates and self.reference_mbps
+            else ""
+        )
         lost = f", loss at most {100 * max(losses):.2g} %" if losses else ""
         return f"{len(self.links) - len(self.evidence)}/{len(self.links)} directions{slowest}{lost}"
 
@@ -92,18 +103,26 @@ def batches(links: Iterable[Link], at_once: int = AT_ONCE) -> list[list[Link]]:
 async def flow(
     hosts: Hosts, lab: Lab, wanted: Mapping[Direction, Mapping[str, Any]], seconds: float
 ) -> Mapping[Direction, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Send on all these directions at once, as each request says; return what was sent and received of each.
+    """Send on all these directions at once, as each request says; return what was sent and received
+    of each.
 
-    seconds: longest duration. Raises: Refused, Unreachable, TimedOut - a host could not do its part.
+    seconds: longest duration. Raises: Refused, Unreachable, TimedOut - a host could not do its
+    part.
     """
     token = secrets.token_hex(8)
     named = {str(direction): direction for direction in wanted}
     ends: dict[HostName, list[dict[str, Any]]] = defaultdict(list)
     for name, direction in named.items():
         at = direction.receiver
-        ends[at.host].append({"flow": name, "port": at.number, "address": lab.hosts[at.host].port_address(at.number)})
+        ends[at.host].append(
+            {"flow": name, "port": at.number, "address": lab.hosts[at.host].port_address(at.number)}
+        )
     listening = await hosts.measure.traffic(
-        {h: {"do": "listen", "token": token, "seconds": seconds + 1.0, "flows": flows} for h, flows in ends.items()}, PATIENCE_S
+        {
+            h: {"do": "listen", "token": token, "seconds": seconds + 1.0, "flows": flows}
+            for h, flows in ends.items()
+        },
+        PATIENCE_S,
     )
     begins: dict[HostName, list[dict[str, Any]]] = defaultdict(list)
     for name, direction in named.items():
@@ -120,12 +139,19 @@ async def flow(
         )
     asked = {h: {"do": "send", "token": token, "flows": flows} for h, flows in begins.items()}
     sent = await hosts.measure.traffic(asked, seconds + PATIENCE_S)
-    received = await hosts.measure.traffic({h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S)
-    return {d: (sent[d.sender.host]["sent"][name], received[d.receiver.host]["heard"][name]) for name, d in named.items()}
+    received = await hosts.measure.traffic(
+        {h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S
+    )
+    return {
+        d: (sent[d.sender.host]["sent"][name], received[d.receiver.host]["heard"][name])
+        for name, d in named.items()
+    }
 
 
 async def rates(hosts: Hosts, lab: Lab, links: Iterable[Link]) -> dict[Direction, float | None]:
-    """The rate (Mb/s) of a received burst, for every direction of these links; None if nothing arrives."""
+    """The rate (Mb/s) of a received burst, for every direction of these links; None if nothing
+    arrives.
+    """
     found: dict[Direction, float | None] = {}
     for batch in batches(links):
         wanted = {d: {"bytes": BURST_BYTES} for link in batch for d in directions(link)}
@@ -135,7 +161,8 @@ async def rates(hosts: Hosts, lab: Lab, links: Iterable[Link]) -> dict[Direction
 
 
 async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Acceptance) -> Quality:
-    """Test every link and compare. A link that is not good enough is tested again, alone: its best result counts, a fault remains.
+    """Test every link and compare. A link that is not good enough is tested again, alone: its best
+    result counts, a fault remains.
 
     Raises: Refused, Unreachable, TimedOut - a host could not do its part.
     """
@@ -162,14 +189,23 @@ async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Accepta
 
 def better(one: LinkQuality, other: LinkQuality) -> LinkQuality:
     """The better of two measurements of the same direction."""
-    worth = [(quality.mbps is not None, -(quality.loss or 0.0), quality.mbps or 0.0) for quality in (one, other)]
+    worth = [
+        (quality.mbps is not None, -(quality.loss or 0.0), quality.mbps or 0.0)
+        for quality in (one, other)
+    ]
     return one if worth[0] >= worth[1] else other
 
 
 async def measure_under_load(
-    hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]], share: float = LOAD, seconds: float = STEADY_S
+    hosts: Hosts,
+    lab: Lab,
+    groups: Iterable[Sequence[Link]],
+    share: float = LOAD,
+    seconds: float = STEADY_S,
 ) -> dict[Direction, LinkQuality]:
-    """Measure every direction, one group of links after the other. share, seconds: of the steady traffic, as LOAD and STEADY_S."""
+    """Measure every direction, one group of links after the other. share, seconds: of the steady
+    traffic, as LOAD and STEADY_S.
+    """
     measured: dict[Direction, LinkQuality] = {}
     for batch in groups:
         burst = await rates(hosts, lab, batch)
@@ -183,7 +219,9 @@ async def measure_under_load(
             sent, received = answers[direction]
             out, into = int(sent["datagrams"]), int(received["datagrams"])
             loss = max(out - into, 0) / out if out else None
-            measured[direction] = LinkQuality(str(direction), mbps, None, loss, round(share * (mbps or 0.0), 1), out, into)
+            measured[direction] = LinkQuality(
+                str(direction), mbps, None, loss, round(share * (mbps or 0.0), 1), out, into
+            )
     return measured
 
 
@@ -194,12 +232,17 @@ def compared(
     count: int = 1,
     own: Mapping[Direction, float] | None = None,
 ) -> Quality:
-    """Measurements compared with the requirements. own: rates (Mb/s) of directions not compared with the others'."""
+    """Measurements compared with the requirements. own: rates (Mb/s) of directions not compared
+    with the others'.
+    """
     own = own or {}
     least = MIN_SHARE if accept.min_link_share is None else accept.min_link_share
     most = MAX_LOSS if accept.max_link_loss is None else accept.max_link_loss
     of = {d: own.get(d, reference) for d in measured}
-    shares = {d: replace(q, share=round((q.mbps or 0.0) / rate, 3) if (rate := of[d]) else 0.0) for d, q in measured.items()}
+    shares = {
+        d: replace(q, share=round((q.mbps or 0.0) / rate, 3) if (rate := of[d]) else 0.0)
+        for d, q in measured.items()
+    }
     bad: dict[Direction, str] = {}
     for direction, quality in sorted(shares.items()):
         why = []
@@ -210,20 +253,29 @@ def compared(
                 f"{quality.mbps:.0f} Mb/s, {100 * (quality.share or 0):.0f} % of {of[direction]:.0f} (at least {100 * least:g} %)"
             )
         if quality.loss is not None and quality.loss > most:
-            why.append(f"loses {100 * quality.loss:.2g} % at {quality.offered_mbps:.0f} Mb/s (at most {100 * most:g} %)")
+            why.append(
+                f"loses {100 * quality.loss:.2g} % at {quality.offered_mbps:.0f} Mb/s (at most {100 * most:g} %)"
+            )
         if why:
             bad[direction] = f"{direction}: {', '.join(why)}"
     common = tuple(culprits(shares, bad))
-    lines = (f"{line}; {_of(direction, common)}" if _of(direction, common) else line for direction, line in bad.items())
+    lines = (
+        f"{line}; {_of(direction, common)}" if _of(direction, common) else line
+        for direction, line in bad.items()
+    )
     return Quality(shares, tuple(lines), reference, count, frozenset(bad))
 
 
 def culprits(measured: Collection[Direction], bad: Collection[Direction]) -> Iterator[HostName]:
-    """Hosts whose several links are all bad, in one direction or the other, while others are good."""
+    """Hosts whose several links are all bad, in one direction or the other, while others are
+    good.
+    """
     for host in sorted({p.host for d in bad for p in (d.sender, d.receiver)}):
         out = [d for d in measured if d.sender.host == host]
         into = [d for d in measured if d.receiver.host == host]
-        if any(len(side) > 1 and all(d in bad for d in side) for side in (out, into)) and len(bad) < len(measured):
+        if any(len(side) > 1 and all(d in bad for d in side) for side in (out, into)) and len(
+            bad
+        ) < len(measured):
             yield host
 
 

@@ -12,10 +12,12 @@ from orchestrator.telemetry.phases import PhaseTime
 
 @dataclass(frozen=True, slots=True)
 class CircuitLight:
-    """Power along one circuit, from where it enters its first device to where it leaves its last one (dBm, dB).
+    """Power along one circuit, from where it enters its first device to where it leaves its last
+    one (dBm, dB).
 
-    expected_db counts passes, trunks and deliberate attenuation; difference_db: measured minus expected. margin_db: above the
-    loss-of-signal threshold. meter_db: the meters' specified accuracy, +-. lost: where the light is lost.
+    expected_db counts passes, trunks and deliberate attenuation; difference_db: measured minus
+    expected. margin_db: above the loss-of-signal threshold. meter_db: the meters' specified
+    accuracy, +-. lost: where the light is lost.
     """
 
     circuit: str
@@ -33,8 +35,9 @@ class CircuitLight:
 
 @dataclass(frozen=True, slots=True)
 class LossChange:
-    """How one circuit's loss changed over runs (dB), without attenuation. beyond: more than repeatability explains; certain:
-    more than the meters' specified accuracy allows too. Wall times in seconds."""
+    """How one circuit's loss changed over runs (dB), without attenuation. beyond: more than
+    repeatability explains; certain: more than the meters' specified accuracy allows too. Wall times
+    in seconds."""
 
     circuit: str
     path: str
@@ -66,8 +69,9 @@ class PowerReport(JsonReport):
 class LinkQuality:
     """Measured traffic of one direction of one link.
 
-    mbps: rate of a received burst (megabits per second), None if nothing arrived. share: of the reference rate.
-    loss: share of the datagrams of steady traffic that did not arrive, None if none could be sent; offered_mbps: at that rate.
+    mbps: rate of a received burst (megabits per second), None if nothing arrived. share: of the
+    reference rate. loss: share of the datagrams of steady traffic that did not arrive, None if none
+    could be sent; offered_mbps: at that rate.
     """
 
     link: str
@@ -81,7 +85,9 @@ class LinkQuality:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFigures:
-    """A short all-reduce against what the links allow; bus bandwidths in megabytes (1e6) per second, as nccl-tests counts them."""
+    """A short all-reduce against what the links allow; bus bandwidths in megabytes (1e6) per
+    second, as nccl-tests counts them.
+    """
 
     ranks: int
     rings: int
@@ -108,10 +114,11 @@ class PairSample:
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One rung of the verification ladder; `evidence` are the lines that show why and where it failed.
+    """One rung of the verification ladder; `evidence` are the lines that show why and where it
+    failed.
 
-    code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the time limit. pairs: set where
-    not all pairs of hosts were asked.
+    code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the
+    time limit. pairs: set where not all pairs of hosts were asked.
     """
 
     name: str
@@ -129,7 +136,8 @@ class LevelResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(JsonReport):
-    """The ladder, bottom first; every rung is climbed regardless of the results below, because together they localise a fault.
+    """The ladder, bottom first; every rung is climbed regardless of the results below, because
+    together they localise a fault.
 
     silent: devices and hosts of the plan that do not answer, with their errors.
     """
@@ -149,9 +157,11 @@ class VerifyReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class StallReport(JsonReport):
-    """The stall curve: what was measured by this run, and with `--history` every earlier measurement on the lab (`earlier`).
+    """The stall curve: what was measured by this run, and with `--history` every earlier
+    measurement on the lab (`earlier`).
 
-    link: that went dark, by its circuits on `devices`. run, link, devices: empty if nothing was measured.
+    link: that went dark, by its circuits on `devices`. run, link, devices: empty if nothing was
+    measured.
     """
 
     lab: str

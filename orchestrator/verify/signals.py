@@ -20,12 +20,14 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which component is at fault. kind: one of KINDS; `none`: nothing is wrong, `unknown`: it cannot be told.
+    """Which component is at fault. kind: one of KINDS; `none`: nothing is wrong, `unknown`: it
+    cannot be told.
 
-    component: `host gpu05`, `job mlp`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`, `circuit ocs1:3->4`, `segment plane1`, or a
-    switch of it: `segment rack 1 of plane1`, `cable gpu05:p3 - plane1`, `links A and B` where two are exchanged; empty for `none`
-    and `unknown`. evidence: sentences with numbers. confidence: 0 to 1, how sure the kind of evidence makes it. next_command: what
-    to type next, empty if nothing is to be done.
+    component: `host gpu05`, `job mlp`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`,
+    `circuit ocs1:3->4`, `segment plane1`, or a switch of it: `segment rack 1 of plane1`,
+    `cable gpu05:p3 - plane1`, `links A and B` where two are exchanged; empty for `none` and
+    `unknown`. evidence: sentences with numbers. confidence: 0 to 1, how sure the kind of evidence
+    makes it. next_command: what to type next, empty if nothing is to be done.
     """
 
     component: str
@@ -42,9 +44,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLink:
-    """A planned link, and what it leads over: a segment of packet switches, or circuits (`a->b`), each with its settings.
+    """A planned link, and what it leads over: a segment of packet switches, or circuits (`a->b`),
+    each with its settings.
 
-    switches: the packet switch at each end, as `Segment.switches` names it; empty: the segment is one switch.
+    switches: the packet switch at each end, as `Segment.switches` names it; empty: the segment is
+    one switch.
     """
 
     link: Link
@@ -66,17 +70,21 @@ class PlannedLink:
 class Signals:
     """What was read. Whatever was not read is empty or None, and supports no verdict.
 
-    job: the name of the latest job, empty if none was launched; state: as `JobStatus.state`. usual_ms: its usual iteration (ms),
-    from before the iterations in `heartbeats`. why: what is known of its end; unlaunched: it is why no rank was begun. moving: a
-    change of the lab or of the job that is under way, in words. plan_file: where the plan that is up is kept, as to be typed;
-    avoid: the words of the `--avoid` that it is up with. silent: hosts and devices that do not answer, with their errors. bare:
-    hosts of the plan or job that answer and run no agent. carriers: of the planned ports. lost: where the light of a circuit
-    (`a->b`) is lost, by the meters. missing: the settings of a circuit that the devices do not hold. deaf: ports with carrier that
-    no signed frame reached, None: not asked. strangers: who is received at ports that should receive another. loads: of the job's
-    hosts. carried: what the job's TCP carried over a link in about a second; past: in ten at most. clocks: of the hosts, compared
-    with this machine. quality: measured traffic per direction. shared: it was measured beside a running job. collective: hosts
-    whose all-reduce alone is slow, with sentences; None: not run. others: evidence of failed rungs of the ladder that no signal
-    above stands for. unread: what could not be read, in words.
+    job: the name of the latest job, empty if none was launched; state: as `JobStatus.state`.
+    usual_ms: its usual iteration (ms), from before the iterations in `heartbeats`. why: what is
+    known of its end; unlaunched: it is why no rank was begun. moving: a change of the lab or of the
+    job that is under way, in words. plan_file: where the plan that is up is kept, as to be typed;
+    avoid: the words of the `--avoid` that it is up with. silent: hosts and devices that do not
+    answer, with their errors. bare: hosts of the plan or job that answer and run no agent.
+    carriers: of the planned ports. lost: where the light of a circuit (`a->b`) is lost, by the
+    meters. missing: the settings of a circuit that the devices do not hold. deaf: ports with
+    carrier that no signed frame reached, None: not asked. strangers: who is received at ports that
+    should receive another. loads: of the job's hosts. carried: what the job's TCP carried over a
+    link in about a second; past: in ten at most. clocks: of the hosts, compared with this machine.
+    quality: measured traffic per direction. shared: it was measured beside a running job.
+    collective: hosts whose all-reduce alone is slow, with sentences; None: not run. others:
+    evidence of failed rungs of the ladder that no signal above stands for. unread: what could not
+    be read, in words.
     """
 
     job: str = ""
@@ -110,7 +118,9 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisReport(JsonReport):
-    """What `job diagnose` found: the verdict, and further faults that the first does not explain (`also`)."""
+    """What `job diagnose` found: the verdict, and further faults that the first does not explain
+    (`also`).
+    """
 
     lab: str
     job: str

@@ -40,7 +40,9 @@ class View(ABC):
         return "", []
 
     def section(self, c: ReportContext, made: ReportSection, where: str) -> None:
-        """Add to the report what is known of it, if anything. where: the condition in SQL for its points."""
+        """Add to the report what is known of it, if anything. where: the condition in SQL for its
+        points.
+        """
         return
 
 
@@ -49,6 +51,14 @@ def views() -> tuple[View, ...]:
     return extension_parts("view", "VIEW")
 
 
-def made_mark(name: str, text: str, *, share: float | None = None, bad: bool = False, cells: Json = None) -> Mark:
+def made_mark(
+    name: str, text: str, *, share: float | None = None, bad: bool = False, cells: Json = None
+) -> Mark:
     """A mark: `share` of a bar (0 to 1), or `cells`, one word each. bad: it is trouble."""
-    return {"name": name, "message": text, "bad": bad, "share": None if share is None else round(share, 4), "cells": cells}
+    return {
+        "name": name,
+        "message": text,
+        "bad": bad,
+        "share": None if share is None else round(share, 4),
+        "cells": cells,
+    }

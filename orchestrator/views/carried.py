@@ -1,4 +1,5 @@
-"""What knows a job's traffic, in words: what is sent and lost, checkpoints, and its attachments. Pure.
+"""What knows a job's traffic, in words: what is sent and lost, checkpoints, and its attachments.
+Pure.
 
 Each takes figures as `JobStatus` has them.
 """
@@ -22,7 +23,9 @@ def attached_text(attached: Mapping[str, Sequence[Figures]]) -> list[str]:
 def sent_text(found: Mapping[str, float]) -> str:
     """What is sent in place of whole sums; empty where that is about as much."""
     share = found["wire_bytes"] / found["whole_bytes"] if found["whole_bytes"] else 1.0
-    return f"sends {share_text(share)} of what whole sums would take" if abs(share - 1) > WHOLE else ""
+    return (
+        f"sends {share_text(share)} of what whole sums would take" if abs(share - 1) > WHOLE else ""
+    )
 
 
 def lost_text(found: Mapping[str, float]) -> str:
@@ -37,6 +40,14 @@ def lost_text(found: Mapping[str, float]) -> str:
 
 def save_text(found: Mapping[str, float]) -> str:
     """What checkpoints cost."""
-    often = "every iteration" if found["every"] <= 1 else f"every {counted(round(found['every']), 'iteration')}"
+    often = (
+        "every iteration"
+        if found["every"] <= 1
+        else f"every {counted(round(found['every']), 'iteration')}"
+    )
     text = f"checkpoints stop training for {seconds_text(found['each_ms'] / 1e3)} {often}"
-    return text if found["iteration_ms"] in (found["each_ms"], 0.0) else f"{text}, {found['iteration_ms']:.2g} ms an iteration"
+    return (
+        text
+        if found["iteration_ms"] in (found["each_ms"], 0.0)
+        else f"{text}, {found['iteration_ms']:.2g} ms an iteration"
+    )

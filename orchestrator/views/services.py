@@ -22,7 +22,9 @@ class Live(ABC):
 
     @abstractmethod
     def point(self, point: Point) -> tuple[str, dict[str, Json]] | None:
-        """Take a point; what viewers are notified of, in words and as fields, if it is worth that."""
+        """Take a point; what viewers are notified of, in words and as fields, if it is worth
+        that.
+        """
 
     def state(self, state: Any) -> None:
         """Take the state of the service, every second; None: it never ran."""
@@ -38,8 +40,9 @@ class Live(ABC):
 
     @abstractmethod
     def json(self) -> Json:
-        """None: there is nothing to show. Else `text`, whether it is trouble (`bad`), and `bars`, the latest last: each its
-        height (`share`, 0 to 1), `what` it is in a word, for its colour, and a `title`."""
+        """None: there is nothing to show. Else `text`, whether it is trouble (`bad`), and `bars`,
+        the latest last: each its height (`share`, 0 to 1), `what` it is in a word, for its colour,
+        and a `title`."""
 
 
 class ServiceView(ABC):
@@ -88,4 +91,6 @@ class Services:
 
     def json(self) -> Json:
         """Of each that has something to show, by name."""
-        return {name: reply for name, live in self.live.items() if (reply := live.json()) is not None}
+        return {
+            name: reply for name, live in self.live.items() if (reply := live.json()) is not None
+        }

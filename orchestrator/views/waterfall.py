@@ -29,7 +29,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class IterationSummary:
-    """Times of a job's iterations, ms; `run` launched it; `busbw_gbps` is the median bus bandwidth."""
+    """Times of a job's iterations, ms; `run` launched it; `busbw_gbps` is the median bus
+    bandwidth.
+    """
 
     run: str
     job: str
@@ -65,7 +67,11 @@ def summarise_iterations(points: Iterable[Point]) -> list[IterationSummary]:
     rates: dict[tuple[str, str, str], list[float]] = {}
     for p in points:
         if p.measurement in ("iteration", "collective") and "iter_ms" in p.fields:
-            key = (p.tags["run"], p.tags["job"], p.tags["workload" if p.measurement == "iteration" else "op"])
+            key = (
+                p.tags["run"],
+                p.tags["job"],
+                p.tags["workload" if p.measurement == "iteration" else "op"],
+            )
             times.setdefault(key, []).append(float(p.fields["iter_ms"]))
             if "busbw_gbps" in p.fields:
                 rates.setdefault(key, []).append(float(p.fields["busbw_gbps"]))
@@ -90,25 +96,35 @@ def bar_json(bar: Bar) -> dict[str, Json]:
 
 
 OVERLAPPING = frozenset({"resume"})
-"""Phases that run in parallel with others: listed last and drawn hatched, so that their times are not added up."""
+"""Phases that run in parallel with others: listed last and drawn hatched, so that their times are
+not added up.
+"""
 
 
 def run_rows(all_bars: Iterable[Bar]) -> list[tuple[str, tuple[Bar, ...]]]:
-    """The phases of a run in order of their begin, a repeated one once; those that overlap others come last."""
+    """The phases of a run in order of their begin, a repeated one once; those that overlap others
+    come last.
+    """
     found: dict[str, list[Bar]] = {}
     for bar in sorted((b for b in all_bars if b.kind == "run"), key=lambda b: b.begin_ms):
         found.setdefault(bar.phase, []).append(bar)
-    return sorted(((name, tuple(some)) for name, some in found.items()), key=lambda row: row[0] in OVERLAPPING)
+    return sorted(
+        ((name, tuple(some)) for name, some in found.items()), key=lambda row: row[0] in OVERLAPPING
+    )
 
 
 def part_rows(parts: Sequence[Bar]) -> list[tuple[str, Bar]]:
-    """The parts of devices and hosts: a row per device and phase, one per phase for all hosts together."""
+    """The parts of devices and hosts: a row per device and phase, one per phase for all hosts
+    together.
+    """
     rows = [(f"{b.subject} {b.phase}", b) for b in parts if b.kind != "host"]
     return rows + host_rows([b for b in parts if b.kind == "host"])
 
 
 def host_rows(bars_of_hosts: Sequence[Bar]) -> list[tuple[str, Bar]]:
-    """All hosts of one phase as one bar from the first begin to the last end; its detail names the slowest."""
+    """All hosts of one phase as one bar from the first begin to the last end; its detail names the
+    slowest.
+    """
     groups: dict[str, list[Bar]] = {}
     for bar in bars_of_hosts:
         groups.setdefault(bar.phase, []).append(bar)
@@ -118,5 +134,10 @@ def host_rows(bars_of_hosts: Sequence[Bar]) -> list[tuple[str, Bar]]:
         slow = max(group, key=lambda b: b.end_ms)
         middle = median(b.ms for b in group)
         detail = f"{len(group)} hosts, median {middle:.1f}, last {slow.subject}"
-        rows.append((f"hosts {phase}", Bar("host", "", phase, begin, end - begin, all(b.ok for b in group), detail)))
+        rows.append(
+            (
+                f"hosts {phase}",
+                Bar("host", "", phase, begin, end - begin, all(b.ok for b in group), detail),
+            )
+        )
     return sorted(rows, key=lambda row: row[1].begin_ms)

@@ -1,7 +1,9 @@
-"""TopoOpt's task graphs as FlatBuffers: the fields of each table in their order, and a reader and writer that go by them.
+"""TopoOpt's task graphs as FlatBuffers: the fields of each table in their order, and a reader and
+writer that go by them.
 
-The order is that of the packet simulator's own reader (Flasew/ffsim-opera, src/clos/taskgraph_generated.h); a field's place in
-the virtual table is 4 + 2 x its number (FlatBuffers internals). Files are little-endian.
+The order is that of the packet simulator's own reader (Flasew/ffsim-opera,
+src/clos/taskgraph_generated.h); a field's place in the virtual table is 4 + 2 x its number
+(FlatBuffers internals). Files are little-endian.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("xfersize", "u64"),
         ("nexttasks", "[u64]"),
     ),
-    "Device": (("type", "i16"), ("deviceid", "u64"), ("nodeid", "u64"), ("deviceproperty", "u64"), ("bandwidth", "u64")),
+    "Device": (
+        ("type", "i16"),
+        ("deviceid", "u64"),
+        ("nodeid", "u64"),
+        ("deviceproperty", "u64"),
+        ("bandwidth", "u64"),
+    ),
     "Connection": (("fromnode", "u32"), ("tonode", "u32"), ("nconn", "u32")),
     "Route": (("fromnode", "u32"), ("tonode", "u32"), ("paths", "[Path]")),
     "Path": (("hopnode", "[u32]"), ("chance", "f32")),
@@ -48,7 +56,9 @@ TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 FORWARD, BACKWARD, COMM, UPDATE, BARRIER, NOMINAL_COMM, ALLREDUCE = range(7)
 """Kinds of task. The packet simulator takes all but COMM."""
 GPU, CPU, NW_COMM, NW_NOMINAL = 0, 1, 13, 14
-"""Kinds of device that matter here; the property of the last two is source * (nodes + switches) + destination."""
+"""Kinds of device that matter here; the property of the last two is source * (nodes + switches) +
+destination.
+"""
 GBPS = 125_000
 """1 Gb/s in the files' unit of bandwidth, kB/s (100 Gb/s is written 12 500 000)."""
 
@@ -58,11 +68,16 @@ _MOST = 50_000_000
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """The root table, tables as dictionaries, absent fields as nothing. Raises: Infeasible - these bytes are no task graph."""
+    """The root table, tables as dictionaries, absent fields as nothing. Raises: Infeasible - these
+    bytes are no task graph.
+    """
     try:
         return _Reader(data).table("TaskGraph", struct.unpack_from("<I", data, 0)[0])
     except (struct.error, IndexError, UnicodeDecodeError, RecursionError) as error:
-        raise Infeasible(f"not a task graph: {error}", "give a taskgraph.fbuf that FlexNet wrote with --taskgraph") from error
+        raise Infeasible(
+            f"not a task graph: {error}",
+            "give a taskgraph.fbuf that FlexNet wrote with --taskgraph",
+        ) from error
 
 
 class _Reader:
@@ -96,7 +111,9 @@ class _Reader:
         inner = kind.strip("[]")
         width = struct.calcsize(_FORMS[inner]) if inner in _FORMS else 1 if kind == "str" else 4
         if place + 4 + count * width > len(self.data):
-            raise IndexError(f"{count} elements at {place} lead beyond the file's {len(self.data)} bytes")
+            raise IndexError(
+                f"{count} elements at {place} lead beyond the file's {len(self.data)} bytes"
+            )
         self.spend(count)
         if kind == "str":
             return self.data[place + 4 : place + 4 + count].decode()
@@ -112,8 +129,9 @@ class _Reader:
 
 
 def write(root: Mapping[str, Any]) -> bytes:
-    """The file of a root table. Fields that are left out or nothing are absent; empty lists are present, for readers that ask for
-    their size without checking for presence (the packet simulator)."""
+    """The file of a root table. Fields that are left out or nothing are absent; empty lists are
+    present, for readers that ask for their size without checking for presence (the packet
+    simulator)."""
     import flatbuffers
 
     builder = flatbuffers.Builder(1024)
@@ -123,8 +141,14 @@ def write(root: Mapping[str, Any]) -> bytes:
 
 def _table(builder: Any, name: str, values: Mapping[str, Any]) -> int:
     kinds = enumerate(TABLES[name])
-    given = [(n, field, kind) for n, (field, kind) in kinds if values.get(field) or (kind.startswith("[") and field in values)]
-    parts = {field: _part(builder, kind, values[field]) for _, field, kind in given if kind not in _FORMS}
+    given = [
+        (n, field, kind)
+        for n, (field, kind) in kinds
+        if values.get(field) or (kind.startswith("[") and field in values)
+    ]
+    parts = {
+        field: _part(builder, kind, values[field]) for _, field, kind in given if kind not in _FORMS
+    }
     builder.StartObject(len(TABLES[name]))
     for number, field, kind in given:
         if field in parts:
@@ -144,9 +168,15 @@ def _part(builder: Any, kind: str, value: Any) -> int:
         return int(builder.CreateString(value))
     inner = kind.strip("[]")
     if inner in _FORMS:
-        prepend = {"u32": builder.PrependUint32, "i32": builder.PrependInt32, "u64": builder.PrependUint64}[inner]
+        prepend = {
+            "u32": builder.PrependUint32,
+            "i32": builder.PrependInt32,
+            "u64": builder.PrependUint64,
+        }[inner]
         return _vector(builder, list(value), struct.calcsize(_FORMS[inner]), prepend)
-    return _vector(builder, [_table(builder, inner, one) for one in value], 4, builder.PrependUOffsetTRelative)
+    return _vector(
+        builder, [_table(builder, inner, one) for one in value], 4, builder.PrependUOffsetTRelative
+    )
 
 
 def _vector(builder: Any, values: Sequence[int], width: int, prepend: Any) -> int:

@@ -1,9 +1,9 @@
 """The orders that a collective library really uses on a topology.
 
-single-order: stock NCCL; on every channel node n sends to node n + 1 in rank order (NVIDIA/nccl, src/graph/connect.cc), so only
-parallel links along one order help. ring-groups: several communicators with orders of their own
-(workloads/collectives/rings.py). msccl: any schedule of rings, as MSCCL XML. A ring's two directions count as
-two orders where links carry both directions.
+single-order: stock NCCL; on every channel node n sends to node n + 1 in rank order (NVIDIA/nccl,
+src/graph/connect.cc), so only parallel links along one order help. ring-groups: several
+communicators with orders of their own (workloads/collectives/rings.py). msccl: any schedule of
+rings, as MSCCL XML. A ring's two directions count as two orders where links carry both directions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,26 @@ def orders(demand: Demand, shape: Shape, backend: Backend) -> dict[str, tuple[Or
     found = {}
     for group in demand.groups:
         own = [ring.order for ring in rings_of(group, shape)] or [_along(group, shape)]
-        orders = tuple(one for order in own for one in ((order, order[::-1]) if _both(order, shape) else (order,)))
+        orders = tuple(
+            one
+            for order in own
+            for one in ((order, order[::-1]) if _both(order, shape) else (order,))
+        )
         found[group.id] = _one_order(orders) if backend == "single-order" else orders
     return found
 
 
 def rings_of(group: Group, shape: Shape) -> list[Ring]:
-    """The shape's rings that go through exactly the members of a group, whatever group they were made for."""
+    """The shape's rings that go through exactly the members of a group, whatever group they were
+    made for.
+    """
     return [ring for ring in shape.rings if set(ring.order) == set(group.members)]
 
 
 def single_order(shape: Shape) -> Shape:
-    """The same numbers of rings, all of a set of ranks along the first one's order: parallel links, which one order can fill."""
+    """The same numbers of rings, all of a set of ranks along the first one's order: parallel links,
+    which one order can fill.
+    """
     first: dict[frozenset[int], Ring] = {}
     rings = []
     for ring in shape.rings:
@@ -48,7 +56,9 @@ def single_order(shape: Shape) -> Shape:
 
 
 def _both(order: Order, shape: Shape) -> bool:
-    """Whether the reverse is another order: not for two ranks, whose one link carries both directions already."""
+    """Whether the reverse is another order: not for two ranks, whose one link carries both
+    directions already.
+    """
     return shape.duplex and len(order) > 2
 
 
@@ -65,6 +75,10 @@ def _from_least(order: Order) -> Order:
 
 
 def _along(group: Group, shape: Shape) -> Order:
-    """An order for a group without rings of its own: as a ring through all ranks passes its members, else as they are named."""
-    whole = next((ring.order for ring in shape.rings if len(ring.order) == shape.n), tuple(range(shape.n)))
+    """An order for a group without rings of its own: as a ring through all ranks passes its
+    members, else as they are named.
+    """
+    whole = next(
+        (ring.order for ring in shape.rings if len(ring.order) == shape.n), tuple(range(shape.n))
+    )
     return tuple(rank for rank in whole if rank in set(group.members))

@@ -1,7 +1,9 @@
-"""The switch of each link where port k of every host ends on switch k: an edge colouring, no colour twice at a host.
+"""The switch of each link where port k of every host ends on switch k: an edge colouring, no colour
+twice at a host.
 
-Simplex links colour transmitters against receivers, which always works within the degree (König). Duplex links may need one switch
-more than a host has links (Vizing), and d switches carry at most d * floor(n/2) of them.
+Simplex links colour transmitters against receivers, which always works within the degree (König).
+Duplex links may need one switch more than a host has links (Vizing), and d switches carry at most d
+* floor(n/2) of them.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ TRIES = 200
 
 
 def check(shape: Shape, lab: Lab) -> tuple[int, ...]:
-    """The switch of each of `shape.cables` in a lab of planes, 0 for all of them where one switch has all ports.
+    """The switch of each of `shape.cables` in a lab of planes, 0 for all of them where one switch
+    has all ports.
 
-    Raises: Infeasible - a host has more links than ports, or no assignment to planes is possible or was found.
+    Raises: Infeasible - a host has more links than ports, or no assignment to planes is possible or
+    was found.
     """
     within(shape, lab)
     return assign(shape, lab.degree) if lab.planes else (0,) * len(shape.cables)
@@ -38,7 +42,10 @@ def within(shape: Shape, lab: Lab) -> None:
     used = np.bincount(_ends(shape).reshape(-1), minlength=1)
     if used.max(initial=0) > lab.degree:
         host = int(used.argmax()) % shape.n
-        raise Infeasible(f"host {host} would have {used.max()} links on {lab.degree} ports", f"give hosts {used.max()} ports")
+        raise Infeasible(
+            f"host {host} would have {used.max()} links on {lab.degree} ports",
+            f"give hosts {used.max()} ports",
+        )
 
 
 def most_links(n: int, planes: int) -> int:
@@ -71,7 +78,9 @@ def assign(shape: Shape, planes: int, tries: int = TRIES) -> tuple[int, ...]:
 
 
 def _ends(shape: Shape) -> NDArray[np.int64]:
-    """Two nodes for each link; transmitters and receivers are different nodes where links are simplex."""
+    """Two nodes for each link; transmitters and receivers are different nodes where links are
+    simplex.
+    """
     return shape.cables if shape.duplex else shape.cables + np.array([0, shape.n])
 
 
@@ -88,7 +97,9 @@ class _Colouring:
         self.rng = np.random.default_rng(0)
 
     def whole(self, links: NDArray[np.int64], colours: int) -> None:
-        """Colour a ring at once, with one or two colours that are free at all its hosts, if there are any."""
+        """Colour a ring at once, with one or two colours that are free at all its hosts, if there
+        are any.
+        """
         if len(links) % colours:
             return
         free = np.flatnonzero((self.at[self.ends[links].reshape(-1)] < 0).all(axis=0))
@@ -100,7 +111,9 @@ class _Colouring:
                 self.at[self.ends[mine, 1], free[step]] = mine
 
     def rest(self, tries: int) -> bool:
-        """Colour what is left, link by link, along Kempe chains; recolour others where no chain helps."""
+        """Colour what is left, link by link, along Kempe chains; recolour others where no chain
+        helps.
+        """
         open_ = np.flatnonzero(self.colour < 0).tolist()[::-1]
         for _ in range(tries * max(1, len(open_))):
             if not open_:
@@ -131,7 +144,9 @@ class _Colouring:
         return False
 
     def flip(self, start: int, first: int, second: int, avoid: int) -> bool:
-        """Exchange two colours along the chain from `start`, which has `first`; not if it ends at `avoid`."""
+        """Exchange two colours along the chain from `start`, which has `first`; not if it ends at
+        `avoid`.
+        """
         chain, node, colour = [], start, first
         while (link := int(self.at[node, colour])) >= 0:
             chain.append(link)

@@ -1,15 +1,19 @@
 """A job described by its model and its parallelism over ranks, and the resulting traffic.
 
-Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. `ranks_per_host` of them,
-which follow each other, share a host, so that a tensor group of that size stays inside it. The traffic of each kind of layer:
+Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor +
+slice. `ranks_per_host` of them, which follow each other, share a host, so that a tensor group of
+that size stays inside it. The traffic of each kind of layer:
 
 - dense: gradients are all-reduced over the replicas of a slice.
-- transformer: the same; per block four all-reduces of the activations in the tensor group (two forward, two backward: Shoeybi and
-  others, arXiv:1909.08053, section 3); activations and their gradients pass between neighbouring stages, each slice its part.
-- embedding: whole tables live on one rank each, in turn over all ranks; the owner sends a row's width per sample to every other
-  rank, whose gradients come back (Naumov and others, arXiv:1906.00091, section 3).
-- experts: tokens go to their experts' ranks and back, forward and backward, all to all within groups of `expert` replicas
-  (Lepikhin and others, arXiv:2006.16668, section 2.2); gradients are all-reduced over ranks that hold the same experts.
+- transformer: the same; per block four all-reduces of the activations in the tensor group (two
+  forward, two backward: Shoeybi and others, arXiv:1909.08053, section 3); activations and their
+  gradients pass between neighbouring stages, each slice its part.
+- embedding: whole tables live on one rank each, in turn over all ranks; the owner sends a row's
+  width per sample to every other rank, whose gradients come back (Naumov and others,
+  arXiv:1906.00091, section 3).
+- experts: tokens go to their experts' ranks and back, forward and backward, all to all within
+  groups of `expert` replicas (Lepikhin and others, arXiv:2006.16668, section 2.2); gradients are
+  all-reduced over ranks that hold the same experts.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ Ranks = Literal["all"] | list[Rank]
 
 
 class _Part(BaseModel):
-    """A mapping of the file: strict types; unknown keys are refused, keys that begin with `x_` ignored."""
+    """A mapping of the file: strict types; unknown keys are refused, keys that begin with `x_`
+    ignored.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -43,13 +49,17 @@ class _Part(BaseModel):
     @classmethod
     def _without_private_keys(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            return {key: value for key, value in data.items() if not (isinstance(key, str) and key.startswith("x_"))}
+            return {
+                key: value
+                for key, value in data.items()
+                if not (isinstance(key, str) and key.startswith("x_"))
+            }
         return data
 
 
 class Parallelism(_Part):
-    """The degrees of parallelism; data may be left out, it is what remains. micro_batches: pieces in which a batch goes
-    through the pipeline, single samples unless said otherwise."""
+    """The degrees of parallelism; data may be left out, it is what remains. micro_batches: pieces
+    in which a batch goes through the pipeline, single samples unless said otherwise."""
 
     data: Count | None = None
     tensor: Count = 1
@@ -59,7 +69,9 @@ class Parallelism(_Part):
 
 
 class Compute(_Part):
-    """How long a rank computes: floating-point operations it does for one sample, forward and backward, at a share of a peak."""
+    """How long a rank computes: floating-point operations it does for one sample, forward and
+    backward, at a share of a peak.
+    """
 
     flops_per_sample: Annotated[float, Field(gt=0)]
     tflops: Annotated[float, Field(gt=0)]
@@ -75,7 +87,9 @@ class Dense(_Part):
 
 
 class Transformer(_Part):
-    """Blocks of attention and a feed-forward layer four times as wide: 12 h^2 + 13 h parameters each."""
+    """Blocks of attention and a feed-forward layer four times as wide: 12 h^2 + 13 h parameters
+    each.
+    """
 
     kind: Literal["transformer"]
     name: str = ""
@@ -96,7 +110,9 @@ class Embedding(_Part):
 
 
 class Experts(_Part):
-    """Mixture-of-experts layers: `experts` feed-forward networks of 8 h^2 parameters in each, `top_k` of them per token."""
+    """Mixture-of-experts layers: `experts` feed-forward networks of 8 h^2 parameters in each,
+    `top_k` of them per token.
+    """
 
     kind: Literal["experts"]
     name: str = ""
@@ -134,8 +150,9 @@ class Bytes(_Part):
 
 
 class Workload(_Part):
-    """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a port of the network it was written
-    for. ranks_per_host: so many ranks that follow each other are on one host."""
+    """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a
+    port of the network it was written for. ranks_per_host: so many ranks that follow each other are
+    on one host."""
 
     schema_id: Annotated[Literal["testbed.workload/1"], Field(alias="schema")]
     name: Name
@@ -164,7 +181,10 @@ class Workload(_Part):
         hosts, left = divmod(self.ranks, self.ranks_per_host)
         if left or hosts < 2:
             text = f"{self.ranks} ranks do not fill 2 hosts or more of {self.ranks_per_host} ranks"
-            raise Infeasible(text, f"set ranks to {max(2, round(self.ranks / self.ranks_per_host)) * self.ranks_per_host}")
+            raise Infeasible(
+                text,
+                f"set ranks to {max(2, round(self.ranks / self.ranks_per_host)) * self.ranks_per_host}",
+            )
         return hosts
 
     @property
@@ -176,35 +196,55 @@ class Workload(_Part):
         if data * apart != self.ranks:
             text = f"tensor {split.tensor} x data {data} x pipeline {split.pipeline} are {data * apart} ranks, not {self.ranks}"
             nearest = data * apart if split.data else max(1, round(self.ranks / apart)) * apart
-            raise Infeasible(text, f"set ranks to {nearest}, or degrees whose product is {self.ranks}")
+            raise Infeasible(
+                text, f"set ranks to {nearest}, or degrees whose product is {self.ranks}"
+            )
         if data % split.expert:
-            nearest = min((d for d in range(1, data + 1) if data % d == 0), key=lambda d: (abs(d - split.expert), d))
-            raise Infeasible(f"expert groups of {split.expert} do not divide {data} replicas", f"set expert to {nearest}")
+            nearest = min(
+                (d for d in range(1, data + 1) if data % d == 0),
+                key=lambda d: (abs(d - split.expert), d),
+            )
+            raise Infeasible(
+                f"expert groups of {split.expert} do not divide {data} replicas",
+                f"set expert to {nearest}",
+            )
         return data
 
     @property
     def idle(self) -> float:
-        """Time of an iteration by time computing: p stages wait for (p - 1) / m of it, m the micro-batches (the pipeline's bubble).
+        """Time of an iteration by time computing: p stages wait for (p - 1) / m of it, m the
+        micro-batches (the pipeline's bubble).
 
         Raises: Infeasible - micro-batches do not divide the batch.
         """
         pieces = self.parallelism.micro_batches or self.batch
         if self.batch % pieces:
-            nearest = min((m for m in range(1, self.batch + 1) if self.batch % m == 0), key=lambda m: (abs(m - pieces), m))
-            raise Infeasible(f"{pieces} micro-batches do not divide a batch of {self.batch}", f"set micro_batches to {nearest}")
+            nearest = min(
+                (m for m in range(1, self.batch + 1) if self.batch % m == 0),
+                key=lambda m: (abs(m - pieces), m),
+            )
+            raise Infeasible(
+                f"{pieces} micro-batches do not divide a batch of {self.batch}",
+                f"set micro_batches to {nearest}",
+            )
         return 1 + (self.parallelism.pipeline - 1) / pieces
 
     @property
     def seconds(self) -> float:
         """Time (s) of an iteration without communication, the pipeline's bubble included."""
         if self.compute is not None:
-            work = self.compute.flops_per_sample * self.batch / (self.compute.tflops * 1e12 * self.compute.efficiency)
+            work = (
+                self.compute.flops_per_sample
+                * self.batch
+                / (self.compute.tflops * 1e12 * self.compute.efficiency)
+            )
             return work * self.idle
         return self.compute_s or 0.0
 
 
 def demand(workload: Workload) -> Demand:
-    """The traffic of one iteration between hosts: the ranks of the demand are the hosts of the workload.
+    """The traffic of one iteration between hosts: the ranks of the demand are the hosts of the
+    workload.
 
     Raises: Infeasible - degrees, ranks, hosts or groups that cannot be.
     """
@@ -232,8 +272,14 @@ class _Traffic:
     def check_stages(self, blocks: int) -> None:
         """Raises: Infeasible - stages of the pipeline do not divide the blocks."""
         if blocks % self.split.pipeline:
-            near = min((d for d in range(1, blocks + 1) if blocks % d == 0), key=lambda d: (abs(d - self.split.pipeline), d))
-            raise Infeasible(f"{self.split.pipeline} pipeline stages do not divide {blocks} blocks", f"set pipeline to {near}")
+            near = min(
+                (d for d in range(1, blocks + 1) if blocks % d == 0),
+                key=lambda d: (abs(d - self.split.pipeline), d),
+            )
+            raise Infeasible(
+                f"{self.split.pipeline} pipeline stages do not divide {blocks} blocks",
+                f"set pipeline to {near}",
+            )
 
     def rank(self, stage: int, replica: int, part: int) -> int:
         return (stage * self.data + replica) * self.split.tensor + part
@@ -249,7 +295,10 @@ class _Traffic:
     def send(self, src: int, dst: int, size: float) -> None:
         for rank in (src, dst):
             if rank >= self.n:
-                raise Infeasible(f"transfers name rank {rank}; there are {self.n}", f"name ranks from 0 to {self.n - 1}")
+                raise Infeasible(
+                    f"transfers name rank {rank}; there are {self.n}",
+                    f"name ranks from 0 to {self.n - 1}",
+                )
         if src == dst:
             raise Infeasible(f"rank {src} sends bytes to itself", "leave that transfer out")
         self.mp[src, dst] += size
@@ -258,9 +307,15 @@ class _Traffic:
         """Each of these ranks sends to each other."""
         if len(set(among)) < len(among):
             twice = next(rank for rank in among if among.count(rank) > 1)
-            raise Infeasible(f"transfers among ranks name {twice} twice", f"name each rank once: {sorted(set(among))}")
+            raise Infeasible(
+                f"transfers among ranks name {twice} twice",
+                f"name each rank once: {sorted(set(among))}",
+            )
         if beyond := [rank for rank in among if rank >= self.n]:
-            raise Infeasible(f"transfers name rank {beyond[0]}; there are {self.n}", f"name ranks from 0 to {self.n - 1}")
+            raise Infeasible(
+                f"transfers name rank {beyond[0]}; there are {self.n}",
+                f"name ranks from 0 to {self.n - 1}",
+            )
         self.mp[np.ix_(among, among)] += size
         self.mp[among, among] -= size
 
@@ -270,7 +325,10 @@ class _Traffic:
                 self.gradients(layer.parameters)
             case Transformer():
                 self.check_stages(layer.blocks)
-                self.gradients(layer.blocks * (12 * layer.hidden**2 + 13 * layer.hidden) + layer.vocabulary * layer.hidden)
+                self.gradients(
+                    layer.blocks * (12 * layer.hidden**2 + 13 * layer.hidden)
+                    + layer.vocabulary * layer.hidden
+                )
                 activations = self.workload.batch * layer.sequence * layer.hidden * self.width
                 self.tensor(4 * activations * layer.blocks / self.split.pipeline)
                 self.stages(activations)
@@ -294,7 +352,9 @@ class _Traffic:
                 self.reduce(members, size, f"tensor-{stage}-{replica}")
 
     def stages(self, activations: float) -> None:
-        for stage, replica, part in product(range(self.split.pipeline - 1), range(self.data), range(self.split.tensor)):
+        for stage, replica, part in product(
+            range(self.split.pipeline - 1), range(self.data), range(self.split.tensor)
+        ):
             here, existing = self.rank(stage, replica, part), self.rank(stage + 1, replica, part)
             self.send(here, existing, activations / self.split.tensor)
             self.send(existing, here, activations / self.split.tensor)
@@ -313,19 +373,34 @@ class _Traffic:
         if layer.experts % split.expert:
             nearest = round(layer.experts / split.expert) * split.expert or split.expert
             text = f"{layer.experts} experts do not divide into groups of {split.expert}"
-            raise Infeasible(text, f"set experts to {nearest}, or expert to a divisor of {layer.experts}")
+            raise Infeasible(
+                text, f"set experts to {nearest}, or expert to a divisor of {layer.experts}"
+            )
         tokens = self.workload.batch * layer.sequence * layer.top_k * layer.hidden * self.width
         each = 4 * layer.blocks * tokens / split.expert / split.pipeline
-        held = 8 * layer.hidden**2 * layer.blocks * (layer.experts // split.expert) * self.width / (split.tensor * split.pipeline)
+        held = (
+            8
+            * layer.hidden**2
+            * layer.blocks
+            * (layer.experts // split.expert)
+            * self.width
+            / (split.tensor * split.pipeline)
+        )
         for stage, part in product(range(split.pipeline), range(split.tensor)):
             for first in range(0, self.data, split.expert):
-                self.exchange([self.rank(stage, first + k, part) for k in range(split.expert)], each)
+                self.exchange(
+                    [self.rank(stage, first + k, part) for k in range(split.expert)], each
+                )
             for k in range(split.expert):
-                members = [self.rank(stage, first + k, part) for first in range(0, self.data, split.expert)]
+                members = [
+                    self.rank(stage, first + k, part) for first in range(0, self.data, split.expert)
+                ]
                 self.reduce(members, held, f"experts-{stage}-{part}-{k}")
 
     def between_hosts(self) -> None:
-        """Count hosts instead of ranks: what ranks of one host exchange does not leave it, and they sum among themselves first."""
+        """Count hosts instead of ranks: what ranks of one host exchange does not leave it, and they
+        sum among themselves first.
+        """
         each, hosts = self.workload.ranks_per_host, self.workload.hosts
         if each == 1:
             return
@@ -333,7 +408,10 @@ class _Traffic:
         for members, size in buffers.items():
             for rank in members:
                 if not 0 <= rank < self.n:
-                    raise Infeasible(f"group {names[members]} names rank {rank}; there are {self.n}", f"name 0 to {self.n - 1}")
+                    raise Infeasible(
+                        f"group {names[members]} names rank {rank}; there are {self.n}",
+                        f"name 0 to {self.n - 1}",
+                    )
             self.reduce(dict.fromkeys(rank // each for rank in members), size, names[members])
         self.mp = self.mp.reshape(hosts, each, hosts, each).sum(axis=(1, 3))
         np.fill_diagonal(self.mp, 0.0)

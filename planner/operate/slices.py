@@ -1,8 +1,10 @@
-"""Slices of a machine after failures: which hosts can form one, and how likely that is. Exact counts, pure.
+"""Slices of a machine after failures: which hosts can form one, and how likely that is. Exact
+counts, pure.
 
-A machine is a torus of hosts, built of equal blocks; a block with a failed host is out as a whole. Where optical switches join the
-blocks (reconfigurable), any whole blocks form a slice; where cables do (static), only blocks beside each other in its shape.
-TPU v4 (ISCA'23) is such a machine: 64 blocks of 4 x 4 x 4 chips, and slices of blocks.
+A machine is a torus of hosts, built of equal blocks; a block with a failed host is out as a whole.
+Where optical switches join the blocks (reconfigurable), any whole blocks form a slice; where cables
+do (static), only blocks beside each other in its shape. TPU v4 (ISCA'23) is such a machine: 64
+blocks of 4 x 4 x 4 chips, and slices of blocks.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ WORK = 20_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """Hosts numbered row by row. sides: hosts along each side, which closes to a ring. block: hosts of a block along each side."""
+    """Hosts numbered row by row. sides: hosts along each side, which closes to a ring. block: hosts
+    of a block along each side.
+    """
 
     sides: Sides
     block: Sides
 
     def __post_init__(self) -> None:
         fits = len(self.sides) == len(self.block) and all(
-            0 < part <= side and side % part == 0 for side, part in zip(self.sides, self.block, strict=False)
+            0 < part <= side and side % part == 0
+            for side, part in zip(self.sides, self.block, strict=False)
         )
         if not fits or not self.sides:
             text = f"blocks of {times(self.block)} do not fill a grid of {times(self.sides)}"
@@ -51,7 +56,10 @@ class Machine:
 
     def block_of(self, host: int) -> int:
         """The block, numbered row by row, that a host is in."""
-        return number([at // part for at, part in zip(place(host, self.sides), self.block, strict=True)], self.grid)
+        return number(
+            [at // part for at, part in zip(place(host, self.sides), self.block, strict=True)],
+            self.grid,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,17 +76,27 @@ class Slice:
         if self.size > self.machine.blocks:
             few = f"{self.machine.hosts} hosts of {times(self.machine.sides)}"
             raise Infeasible(
-                f"a slice of {times(self.sides)} has {prod(self.sides)} hosts, the machine has {few}", f"take at most {few}"
+                f"a slice of {times(self.sides)} has {prod(self.sides)} hosts, the machine has {few}",
+                f"take at most {few}",
             )
 
     @cached_property
     def boxes(self) -> tuple[Sides, ...]:
-        """The slice as blocks along each side of the machine, for each order of its sides that blocks divide."""
+        """The slice as blocks along each side of the machine, for each order of its sides that
+        blocks divide.
+        """
         if len(self.sides) != len(self.machine.sides) or min(self.sides) < 1:
             return ()
         rotated = dict.fromkeys(permutations(self.sides))
-        divided = [[divmod(side, part) for side, part in zip(one, self.machine.block, strict=True)] for one in rotated]
-        return tuple(tuple(blocks for blocks, _ in one) for one in divided if not any(rest for _, rest in one))
+        divided = [
+            [divmod(side, part) for side, part in zip(one, self.machine.block, strict=True)]
+            for one in rotated
+        ]
+        return tuple(
+            tuple(blocks for blocks, _ in one)
+            for one in divided
+            if not any(rest for _, rest in one)
+        )
 
     @property
     def size(self) -> int:
@@ -87,7 +105,9 @@ class Slice:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """Where a static machine has the slice: blocks beside each other, round the ends too, once each however they are turned."""
+        """Where a static machine has the slice: blocks beside each other, round the ends too, once
+        each however they are turned.
+        """
         found: dict[frozenset[int], tuple[int, ...]] = {}
         for box in self.boxes:
             if any(side > whole for side, whole in zip(box, self.machine.grid, strict=True)):
@@ -101,7 +121,9 @@ class Slice:
         """The blocks of a box that begins at `start`, row by row."""
         grid = self.machine.grid
         for step in product(*map(range, box)):
-            yield number([(a + b) % whole for a, b, whole in zip(start, step, grid, strict=True)], grid)
+            yield number(
+                [(a + b) % whole for a, b, whole in zip(start, step, grid, strict=True)], grid
+            )
 
 
 def failed_blocks(machine: Machine, failed: Collection[int]) -> frozenset[int]:
@@ -129,25 +151,32 @@ def formed(wanted: Slice, failed: Collection[int], *, reconfigurable: bool) -> t
 
 
 def probability(wanted: Slice, failures: int, *, reconfigurable: bool) -> Fraction:
-    """How likely a slice can still be formed after so many hosts have failed, every set of hosts being as likely.
+    """How likely a slice can still be formed after so many hosts have failed, every set of hosts
+    being as likely.
 
     Raises: Infeasible - more failures than hosts, or a count that takes too long.
     """
     machine = wanted.machine
     if not 0 <= failures <= machine.hosts:
-        raise Infeasible(f"{failures} failures among {machine.hosts} hosts", f"take 0 to {machine.hosts}")
+        raise Infeasible(
+            f"{failures} failures among {machine.hosts} hosts", f"take 0 to {machine.hosts}"
+        )
     each = prod(machine.block)
     touched = range(-(-failures // each), min(failures, machine.blocks) + 1)
     paths = sum(
-        _survived(wanted, blocks, reconfigurable) * covering(blocks, each, failures) for blocks in touched
+        _survived(wanted, blocks, reconfigurable) * covering(blocks, each, failures)
+        for blocks in touched
     )  # sets of blocks that leave a slice, and ways to fail in just these
     return Fraction(paths, comb(machine.hosts, failures))
 
 
 def covering(blocks: int, each: int, failures: int) -> int:
-    """In how many ways hosts can fail in blocks of `each` hosts so that every block has a failure (inclusion and exclusion)."""
+    """In how many ways hosts can fail in blocks of `each` hosts so that every block has a failure
+    (inclusion and exclusion).
+    """
     return sum(
-        (-1) ** left_out * comb(blocks, left_out) * comb(each * (blocks - left_out), failures) for left_out in range(blocks + 1)
+        (-1) ** left_out * comb(blocks, left_out) * comb(each * (blocks - left_out), failures)
+        for left_out in range(blocks + 1)
     )
 
 
@@ -164,26 +193,36 @@ def _survived(wanted: Slice, lost: int, reconfigurable: bool) -> int:
 
 
 class _Hitting:
-    """Counts the sets of blocks that have a block in each of some places: they leave no place whole."""
+    """Counts the sets of blocks that have a block in each of some places: they leave no place
+    whole.
+    """
 
     def __init__(self) -> None:
         self.known: dict[tuple[frozenset[int], int, int], int] = {}
         self.work = 0
 
     def sets(self, places: frozenset[int], free: int, size: int) -> int:
-        """The sets of `size` blocks out of `free` ones that hit all places, bit masks of free blocks. Raises: Infeasible."""
+        """The sets of `size` blocks out of `free` ones that hit all places, bit masks of free
+        blocks. Raises: Infeasible.
+        """
         if not places:
             return comb(free, size)
         self.work += 10 + 2 * len(places)
         if self.work > WORK:
-            raise Infeasible("counting the sets of failures that leave a slice takes too long", "ask for fewer failures")
+            raise Infeasible(
+                "counting the sets of failures that leave a slice takes too long",
+                "ask for fewer failures",
+            )
         if 0 in places or _apart(places) > size:
             return 0
         key = places, free, size
         if key not in self.known:
-            # One block of the first place is in the set. By the first that is: those before it are not.
+            # One block of the first place is in the set. By the first that is: those before it are
+            # not.
             count, left = 0, places
-            for left_out, block in enumerate(_bits(min(places, key=lambda place: (place.bit_count(), place)))):
+            for left_out, block in enumerate(
+                _bits(min(places, key=lambda place: (place.bit_count(), place)))
+            ):
                 hit = frozenset(place for place in left if not place & block)
                 count += self.sets(hit, free - left_out - 1, size - 1)
                 self.work += len(left) ** 2 // 8

@@ -1,7 +1,8 @@
 """Price and power of a fabric, from a table of prices that users edit.
 
-An optical interface takes a transceiver, a NIC port and a port of panel or switch (with a look-ahead panel two, and a 1x2 switch).
-A k-ary three-tier fat-tree with full bisection takes 5 switch ports and 6 transceivers a host, two tiers 3 and 4, one tier 1 and 2.
+An optical interface takes a transceiver, a NIC port and a port of panel or switch (with a
+look-ahead panel two, and a 1x2 switch). A k-ary three-tier fat-tree with full bisection takes 5
+switch ports and 6 transceivers a host, two tiers 3 and 4, one tier 1 and 2.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from planner.model.demand import Infeasible
 
 Amount = Annotated[float, Field(ge=0)]
 Fabric = Literal["panel", "look-ahead", "optical", "three tiers", "two tiers", "one tier"]
-TIERS: dict[Fabric, tuple[int, int]] = {"three tiers": (5, 6), "two tiers": (3, 4), "one tier": (1, 2)}
+TIERS: dict[Fabric, tuple[int, int]] = {
+    "three tiers": (5, 6),
+    "two tiers": (3, 4),
+    "one tier": (1, 2),
+}
 """Switch ports and transceivers of a host's link."""
 
 
@@ -24,7 +29,9 @@ class _Part(BaseModel):
 
 
 class LinkPrice(_Part):
-    """Parts of a link of one rate: a transceiver, a port of a NIC, a port of an electrical switch."""
+    """Parts of a link of one rate: a transceiver, a port of a NIC, a port of an electrical
+    switch.
+    """
 
     gbps: Annotated[float, Field(gt=0)]
     transceiver: Amount
@@ -41,7 +48,9 @@ class Watts(_Part):
 
 
 class Prices(_Part):
-    """A file of `testbed.prices/1`. verified: who checked it and against which source; empty if unchecked."""
+    """A file of `testbed.prices/1`. verified: who checked it and against which source; empty if
+    unchecked.
+    """
 
     schema_id: Annotated[Literal["testbed.prices/1"], Field(alias="schema")]
     verified: str = ""
@@ -58,12 +67,15 @@ class Prices(_Part):
         return f"prices verified: {self.verified}" if self.verified else "prices unverified"
 
     def of(self, gbps: float) -> LinkPrice:
-        """The parts of a link; between rates of the table in proportion. Raises: Infeasible - below or above the table."""
+        """The parts of a link; between rates of the table in proportion. Raises: Infeasible - below
+        or above the table.
+        """
         table = sorted(self.links, key=lambda link: link.gbps)
         rates = [link.gbps for link in table]
         if not rates[0] <= gbps <= rates[-1]:
             raise Infeasible(
-                f"no price for links of {gbps:g} Gb/s", f"take {rates[0]:g} to {rates[-1]:g} Gb/s, or add a row to the prices"
+                f"no price for links of {gbps:g} Gb/s",
+                f"take {rates[0]:g} to {rates[-1]:g} Gb/s, or add a row to the prices",
             )
         at = bisect_left(rates, gbps)
         if rates[at] == gbps:
@@ -86,21 +98,30 @@ class Prices(_Part):
         parts = self.of(gbps)
         if fabric in TIERS:
             ports, transceivers = TIERS[fabric]
-            return links * (parts.nic + transceivers * parts.transceiver + ports * parts.electrical_port)
-        port = {"panel": self.panel_port, "look-ahead": 2 * self.panel_port + self.flip_switch, "optical": self.optical_port}[
-            fabric
-        ]
+            return links * (
+                parts.nic + transceivers * parts.transceiver + ports * parts.electrical_port
+            )
+        port = {
+            "panel": self.panel_port,
+            "look-ahead": 2 * self.panel_port + self.flip_switch,
+            "optical": self.optical_port,
+        }[fabric]
         return links * (parts.transceiver + parts.nic + port)
 
     def host_watts(self, fabric: Fabric, links: int = 1) -> float:
         """Power of a host's share, NICs aside; a panel draws none while nothing moves."""
         if fabric in TIERS:
             ports, transceivers = TIERS[fabric]
-            return links * (transceivers * self.watts.transceiver + ports * self.watts.electrical_port)
-        return links * (self.watts.transceiver + (self.watts.optical_port if fabric == "optical" else 0.0))
+            return links * (
+                transceivers * self.watts.transceiver + ports * self.watts.electrical_port
+            )
+        return links * (
+            self.watts.transceiver + (self.watts.optical_port if fabric == "optical" else 0.0)
+        )
 
     def equal_rate(self, budget: float, fabric: Fabric) -> float:
-        """The rate (Gb/s) of the one link per host of an electrical fabric that `budget` per host pays; exact to a part in 10^6.
+        """The rate (Gb/s) of the one link per host of an electrical fabric that `budget` per host
+        pays; exact to a part in 10^6.
 
         Raises: Infeasible - it pays not even the slowest link of the table.
         """

@@ -1,7 +1,9 @@
-"""The time of an iteration on links of known rate: computing, then transfers, then all-reduces, each phase started together.
+"""The time of an iteration on links of known rate: computing, then transfers, then all-reduces,
+each phase started together.
 
-Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, plus a fixed time per step. Transfers
-are divided over their paths so that the fullest link carries least (a linear program). The rates are of payload.
+Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, plus a fixed time
+per step. Transfers are divided over their paths so that the fullest link carries least (a linear
+program). The rates are of payload.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ FlowPath = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A resource with another rate than a link, such as a rack's uplinks. speed: relative to a link's rate.
+    """A resource with another rate than a link, such as a rack's uplinks. speed: relative to a
+    link's rate.
 
-    counted: bytes here are bytes on a link; a path over a packet switch is one link, whatever limits it.
+    counted: bytes here are bytes on a link; a path over a packet switch is one link, whatever
+    limits it.
     """
 
     name: Hashable
@@ -30,7 +34,10 @@ class Shared:
 
 def fullest(loads: Mapping[Hashable, float]) -> float:
     """The bytes of the link that takes longest, converted to a link of the common rate."""
-    return max((size / (link.speed if isinstance(link, Shared) else 1.0) for link, size in loads.items()), default=0.0)
+    return max(
+        (size / (link.speed if isinstance(link, Shared) else 1.0) for link, size in loads.items()),
+        default=0.0,
+    )
 
 
 def on_links(loads: Mapping[Hashable, float]) -> float:
@@ -58,8 +65,8 @@ class RingFlow:
 
 @dataclass(frozen=True, slots=True)
 class StepFlow:
-    """A buffer that `members` ranks all-reduce by a schedule: for each send its step, its part of a member's piece, the links it
-    takes."""
+    """A buffer that `members` ranks all-reduce by a schedule: for each send its step, its part of a
+    member's piece, the links it takes."""
 
     bytes: float
     members: int
@@ -75,7 +82,9 @@ class StepFlow:
 
     @property
     def loads(self) -> Counter[Hashable]:
-        """Bytes on each link, both directions of the schedule; they are as many backwards on the links back."""
+        """Bytes on each link, both directions of the schedule; they are as many backwards on the
+        links back.
+        """
         found: Counter[Hashable] = Counter()
         for _, part, path in self.sends:
             for link in path:
@@ -93,8 +102,9 @@ class PairFlow:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one iteration's phases. busbw: bytes/s rank 0 sends for sums (another, where it has none). tax: bytes on all links
-    per byte that is sent. hops: of an average byte of transfers. loads: bytes on each link, of both phases."""
+    """Seconds of one iteration's phases. busbw: bytes/s rank 0 sends for sums (another, where it
+    has none). tax: bytes on all links per byte that is sent. hops: of an average byte of transfers.
+    loads: bytes on each link, of both phases."""
 
     compute_s: float
     transfers_s: float
@@ -110,7 +120,9 @@ class Prediction:
 
 
 def allreduce_s(rings: Iterable[RingFlow], bytes_per_s: float, alpha_s: float = 0.0) -> float:
-    """Time until all rings, begun at once, have carried their parts; alpha_s: of each of a ring's 2 (k - 1) steps."""
+    """Time until all rings, begun at once, have carried their parts; alpha_s: of each of a ring's 2
+    (k - 1) steps.
+    """
     rings = list(rings)
     steps = max((2 * (len(ring.steps) - 1) for ring in rings), default=0)
     return fullest(ring_loads(rings)) / bytes_per_s + steps * alpha_s
@@ -127,7 +139,9 @@ def ring_loads(rings: Iterable[RingFlow]) -> Counter[Hashable]:
 
 
 def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> Counter[Hashable]:
-    """Bytes on each link when each flow sends the given share of its bytes over each of its paths."""
+    """Bytes on each link when each flow sends the given share of its bytes over each of its
+    paths.
+    """
     found: Counter[Hashable] = Counter()
     for flow, shares in zip(flows, parts, strict=True):
         for path, share in zip(flow.paths, shares, strict=True):
@@ -136,19 +150,30 @@ def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> C
     return found
 
 
-def transfers_s(loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: float = 0.0, hops: int = 0) -> float:
-    """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the longest path."""
+def transfers_s(
+    loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: float = 0.0, hops: int = 0
+) -> float:
+    """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the
+    longest path.
+    """
     return fullest(loads) / bytes_per_s + hops * alpha_s
 
 
 def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float, ...]]:
-    """The share of each flow on each of its paths that minimises the fullest link; shares below `least` are dropped."""
+    """The share of each flow on each of its paths that minimises the fullest link; shares below
+    `least` are dropped.
+    """
     if all(len(flow.paths) == 1 for flow in flows):
         return [(1.0,) for _ in flows]
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
-    links = {link: row for row, link in enumerate(dict.fromkeys(link for flow in flows for path in flow.paths for link in path))}
+    links = {
+        link: row
+        for row, link in enumerate(
+            dict.fromkeys(link for flow in flows for path in flow.paths for link in path)
+        )
+    }
     first = np.cumsum([0, *(len(flow.paths) for flow in flows)])
     columns, unit = int(first[-1]) + 1, max((flow.bytes for flow in flows), default=1.0)
     rows: list[int] = []
@@ -174,12 +199,17 @@ def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float
         goal,
         A_ub=csr_array((values, (rows, at)), shape=(len(links), columns)),
         b_ub=np.zeros(len(links)),
-        A_eq=csr_array((np.ones(len(whole)), tuple(zip(*whole, strict=True))), shape=(len(flows), columns)),
+        A_eq=csr_array(
+            (np.ones(len(whole)), tuple(zip(*whole, strict=True))), shape=(len(flows), columns)
+        ),
         b_eq=np.ones(len(flows)),
         bounds=(0, None),
         method="highs",
     )
-    shares = [tuple(found.x[start : start + len(flow.paths)]) for flow, start in zip(flows, first, strict=False)]
+    shares = [
+        tuple(found.x[start : start + len(flow.paths)])
+        for flow, start in zip(flows, first, strict=False)
+    ]
     return [_kept(part, least) for part in shares]
 
 

@@ -1,4 +1,6 @@
-"""Paths over a topology with the share of traffic on each, and their costs: load, deadlock, rules on hosts."""
+"""Paths over a topology with the share of traffic on each, and their costs: load, deadlock, rules
+on hosts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class HostRules:
-    """Rules one host needs, as on TopoOpt's testbed: a route and a neighbour for each destination, two filters for each transit."""
+    """Rules one host needs, as on TopoOpt's testbed: a route and a neighbour for each destination,
+    two filters for each transit.
+    """
 
     routes: int
     neighbours: int
@@ -42,7 +46,9 @@ class Routes:
 
     @property
     def by_destination(self) -> bool:
-        """Whether every host has one next hop per destination, so that routes by destination suffice."""
+        """Whether every host has one next hop per destination, so that routes by destination
+        suffice.
+        """
         following: dict[Pair, int] = {}
         for (_, dst), paths in self.paths.items():
             for path, _ in paths:
@@ -60,12 +66,20 @@ class Routes:
                 own[src].add((dst, path[1]))
                 for before, here in pairwise(path[:-1]):
                     transit[here].add((before, dst))
-        return tuple(HostRules(len(mine), len(mine), 2 * len(passing)) for mine, passing in zip(own, transit, strict=True))
+        return tuple(
+            HostRules(len(mine), len(mine), 2 * len(passing))
+            for mine, passing in zip(own, transit, strict=True)
+        )
 
 
 def every_pair(shape: Shape) -> list[Pair]:
     """All ordered pairs connected by a path."""
-    return [(src, dst) for src in range(shape.n) for dst in range(shape.n) if src != dst and shape.hops[src, dst] > 0]
+    return [
+        (src, dst)
+        for src in range(shape.n)
+        for dst in range(shape.n)
+        if src != dst and shape.hops[src, dst] > 0
+    ]
 
 
 def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
@@ -85,7 +99,9 @@ def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
 
 
 def single(shape: Shape, pairs: Iterable[Pair] | None = None, *, seed: int = 0) -> Routes:
-    """One shortest path for each pair, drawn by the seed, as the released planner routes model parallel traffic."""
+    """One shortest path for each pair, drawn by the seed, as the released planner routes model
+    parallel traffic.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(src: int, dst: int) -> Weighted:
@@ -99,7 +115,9 @@ def single(shape: Shape, pairs: Iterable[Pair] | None = None, *, seed: int = 0) 
 
 
 def k_shortest(shape: Shape, k: int, pairs: Iterable[Pair] | None = None) -> Routes:
-    """The k shortest paths without a host twice, used evenly; among equals the first in order of ranks."""
+    """The k shortest paths without a host twice, used evenly; among equals the first in order of
+    ranks.
+    """
     if k < 1:
         raise Infeasible(f"{k} paths for a pair", "ask for 1 or more")
     neighbours = [np.flatnonzero(row).tolist() for row in shape.adjacency]
@@ -109,7 +127,11 @@ def k_shortest(shape: Shape, k: int, pairs: Iterable[Pair] | None = None) -> Rou
             yield tuple(path)
             return
         for place in neighbours[path[-1]]:
-            if place not in path and 0 <= shape.hops[place, dst] <= length - 1 and (place != dst or length == 1):
+            if (
+                place not in path
+                and 0 <= shape.hops[place, dst] <= length - 1
+                and (place != dst or length == 1)
+            ):
                 yield from of_length([*path, place], dst, length - 1)
 
     def shortest(src: int, dst: int) -> Weighted:
@@ -123,20 +145,29 @@ def k_shortest(shape: Shape, k: int, pairs: Iterable[Pair] | None = None) -> Rou
     return _routes(shape, pairs, shortest)
 
 
-def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512, workers: Workers | None = None) -> NDArray[np.float64]:
-    """What `even` would load each link with, without listing paths: all pairs at once, hosts farthest from a destination first.
+def even_loads(
+    shape: Shape, demand: NDArray[np.float64], block: int = 512, workers: Workers | None = None
+) -> NDArray[np.float64]:
+    """What `even` would load each link with, without listing paths: all pairs at once, hosts
+    farthest from a destination first.
 
-    block: destinations of one piece of work. The loads depend on it in their last bits, on the number of workers never: pieces are
-    summed in their order.
+    block: destinations of one piece of work. The loads depend on it in their last bits, on the
+    number of workers never: pieces are summed in their order.
     """
     n, hops = shape.n, shape.hops
     if (hops[demand > 0] < 0).any():
         src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
-        raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+        raise Infeasible(
+            f"no path leads from rank {src} to rank {dst}",
+            "give the topology a ring through all ranks",
+        )
     here, existing = np.nonzero(shape.adjacency)
     links = shape.adjacency[here, existing]
     parts = [slice(first, min(first + block, n)) for first in range(0, n, block)]
-    pieces = (((here, existing, links), np.ascontiguousarray(hops[:, part]), demand[:, part].copy()) for part in parts)
+    pieces = (
+        ((here, existing, links), np.ascontiguousarray(hops[:, part]), demand[:, part].copy())
+        for part in parts
+    )
     along = np.zeros(len(here))
     for sums in spread(workers, _loads_to, pieces):
         for of_distance in sums:
@@ -147,13 +178,16 @@ def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512, work
 
 
 def _loads_to(
-    graph: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], away: NDArray[np.int16], waiting: NDArray[np.float64]
+    graph: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    away: NDArray[np.int16],
+    waiting: NDArray[np.float64],
 ) -> list[NDArray[np.float64]]:
-    """The loads of all arcs by traffic to some destinations, an array for each distance from there, the farthest first.
+    """The loads of all arcs by traffic to some destinations, an array for each distance from there,
+    the farthest first.
 
-    graph: sources of arcs in ascending order, destinations, parallel links.
-    away: hops to the destinations. waiting: bytes to them, changed.
-    Sums keep one order, in slots of neighbours: their last bits decide between strategies that are equal otherwise.
+    graph: sources of arcs in ascending order, destinations, parallel links. away: hops to the
+    destinations. waiting: bytes to them, changed. Sums keep one order, in slots of neighbours:
+    their last bits decide between strategies that are equal otherwise.
     """
     from scipy.sparse import csr_array
 
@@ -166,12 +200,19 @@ def _loads_to(
         count = rows.stop - rows.start
         out = slice(*np.searchsorted(here, (rows.start, rows.stop)).tolist())
         leaving = csr_array(
-            (np.ones(out.stop - out.start), (here[out] - rows.start, np.arange(out.stop - out.start))),
+            (
+                np.ones(out.stop - out.start),
+                (here[out] - rows.start, np.arange(out.stop - out.start)),
+            ),
             shape=(count, out.stop - out.start),
         )
         in_ = np.flatnonzero((existing >= rows.start) & (existing < rows.stop))
         arriving = csr_array(
-            (links[in_].astype(np.float64), (slot[in_] * count + existing[in_] - rows.start, here[in_])), shape=(slots * count, n)
+            (
+                links[in_].astype(np.float64),
+                (slot[in_] * count + existing[in_] - rows.start, here[in_]),
+            ),
+            shape=(slots * count, n),
         )
         pieces.append((rows, out, np.flatnonzero(links[out] > 1), leaving, arriving))
     unit, nearer = np.empty_like(waiting), np.empty_like(waiting)
@@ -199,7 +240,9 @@ def _loads_to(
 
 
 def deadlock(routes: Routes) -> tuple[Channel, ...]:
-    """A cycle of channels that wait for each other if the fabric is lossless; empty if there is none."""
+    """A cycle of channels that wait for each other if the fabric is lossless; empty if there is
+    none.
+    """
     following: dict[Channel, set[Channel]] = {}
     for paths in routes.paths.values():
         for path, _ in paths:
@@ -207,13 +250,16 @@ def deadlock(routes: Routes) -> tuple[Channel, ...]:
     try:
         TopologicalSorter(following).prepare()
     except CycleError as error:
-        circle: tuple[Channel, ...] = tuple(error.args[1])[:0:-1]  # the sorter lists what waits after what it waits for
+        # the sorter lists what waits after what it waits for
+        circle: tuple[Channel, ...] = tuple(error.args[1])[:0:-1]
         return circle
     return ()
 
 
 def lossless_classes(routes: Routes) -> dict[Path, int]:
-    """A priority for each path so that none has a cycle of waiting channels; first fit, long paths first."""
+    """A priority for each path so that none has a cycle of waiting channels; first fit, long paths
+    first.
+    """
     classes: list[dict[Channel, set[Channel]]] = []
     found: dict[Path, int] = {}
     every = {path for paths in routes.paths.values() for path, _ in paths}
@@ -254,13 +300,20 @@ def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
 def _nearer(shape: Shape, here: int, dst: int) -> list[int]:
     """Neighbours one hop nearer to the destination, in order of ranks."""
     away = shape.hops[:, dst]
-    nearer: list[int] = np.flatnonzero((shape.adjacency[here] > 0) & (away == away[here] - 1)).tolist()
+    nearer: list[int] = np.flatnonzero(
+        (shape.adjacency[here] > 0) & (away == away[here] - 1)
+    ).tolist()
     return nearer
 
 
-def _routes(shape: Shape, pairs: Iterable[Pair] | None, paths: Callable[[int, int], Weighted]) -> Routes:
+def _routes(
+    shape: Shape, pairs: Iterable[Pair] | None, paths: Callable[[int, int], Weighted]
+) -> Routes:
     wanted = every_pair(shape) if pairs is None else sorted(set(pairs))
     for src, dst in wanted:
         if shape.hops[src, dst] < 0:
-            raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+            raise Infeasible(
+                f"no path leads from rank {src} to rank {dst}",
+                "give the topology a ring through all ranks",
+            )
     return Routes(shape.n, {(src, dst): paths(src, dst) for src, dst in wanted})

@@ -1,9 +1,12 @@
-"""Breadth-first broadcast schedules (direct-connect topologies, NSDI'25): all-gather on any graph, its steps and its load.
+"""Breadth-first broadcast schedules (direct-connect topologies, NSDI'25): all-gather on any graph,
+its steps and its load.
 
-At step t a rank receives, whole, every shard whose source is t hops away, from predecessors t - 1 hops from it, divided so that the
-fullest of its incoming links carries least. That division is a linear program for each rank and step; its value is, by duality, the
-largest of (shards that only links in L can bring) / |L| over sets L of incoming links. All ranks' values are counted at once over
-the 2^degree sets, in whole numbers; the program itself is solved only where the division is wanted, once for each pattern.
+At step t a rank receives, whole, every shard whose source is t hops away, from predecessors t - 1
+hops from it, divided so that the fullest of its incoming links carries least. That division is a
+linear program for each rank and step; its value is, by duality, the largest of (shards that only
+links in L can bring) / |L| over sets L of incoming links. All ranks' values are counted at once
+over the 2^degree sets, in whole numbers; the program itself is solved only where the division is
+wanted, once for each pattern.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ WIDEST = 16
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an all-gather: `steps` times alpha and `load` times M / B, B the rate of all of a rank's links together."""
+    """Of an all-gather: `steps` times alpha and `load` times M / B, B the rate of all of a rank's
+    links together.
+    """
 
     steps: int
     load: Fraction
@@ -37,7 +42,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Send:
-    """In step `step` (from 1), rank `src` sends `dst` the part `part` (0 to 1) of the shard of rank `shard`."""
+    """In step `step` (from 1), rank `src` sends `dst` the part `part` (0 to 1) of the shard of rank
+    `shard`.
+    """
 
     step: int
     src: int
@@ -47,16 +54,23 @@ class Send:
 
 
 def cost(shape: Shape) -> Cost:
-    """Steps and load of the schedule, exactly. Raises: Infeasible - some rank cannot be reached, or has too many links to count."""
+    """Steps and load of the schedule, exactly. Raises: Infeasible - some rank cannot be reached, or
+    has too many links to count.
+    """
     slots, hops = _incoming(shape)
     return _counted(hops, _masks(slots, hops), len(slots))
 
 
 def circulant_cost(n: int, steps: Sequence[int], *, duplex: bool = True) -> Cost:
-    """As `cost` of a circulant, from what one rank sees: translations carry every rank to every other."""
+    """As `cost` of a circulant, from what one rank sees: translations carry every rank to every
+    other.
+    """
     coins = coin_change(n, steps, duplex=duplex)
     if (coins.hops < 0).any() or len(coins.coins) > WIDEST:
-        raise Infeasible(f"steps {tuple(steps)} among {n} ranks", f"take at most {WIDEST} links, one of a step coprime to {n}")
+        raise Infeasible(
+            f"steps {tuple(steps)} among {n} ranks",
+            f"take at most {WIDEST} links, one of a step coprime to {n}",
+        )
     masks = np.zeros(n, dtype=np.int64)
     for bit, coin in enumerate(coins.coins):
         masks |= (np.roll(coins.hops, coin) == coins.hops - 1).astype(np.int64) << bit
@@ -64,7 +78,9 @@ def circulant_cost(n: int, steps: Sequence[int], *, duplex: bool = True) -> Cost
 
 
 def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: int) -> Cost:
-    """From hops and links that can bring a shard, of each source (row) to each rank examined (column)."""
+    """From hops and links that can bring a shard, of each source (row) to each rank examined
+    (column).
+    """
     n, seen = hops.shape
     whole = lcm(*range(1, degree + 1))
     sizes = np.array([bits.bit_count() for bits in range(2**degree)])
@@ -72,7 +88,9 @@ def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: i
     load = 0
     for step in range(1, int(hops.max()) + 1):
         src, dst = np.nonzero(hops == step)
-        confined = np.bincount(dst * 2**degree + masks[src, dst], minlength=seen * 2**degree).reshape(seen, 2**degree)
+        confined = np.bincount(
+            dst * 2**degree + masks[src, dst], minlength=seen * 2**degree
+        ).reshape(seen, 2**degree)
         for bit in range(degree):  # now: shards that links in the set alone can bring
             view = confined.reshape(seen, -1, 2, 2**bit)
             view[:, :, 1] += view[:, :, 0]
@@ -81,9 +99,15 @@ def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: i
 
 
 def allreduce(shape: Shape) -> Cost:
-    """A reduce-scatter (an all-gather backwards, on the links turned round) and an all-gather: steps and load of both together."""
+    """A reduce-scatter (an all-gather backwards, on the links turned round) and an all-gather:
+    steps and load of both together.
+    """
     present = cost(shape)
-    back = present if shape.duplex else cost(Shape(shape.n, shape.degree, False, (), tuple((b, a) for a, b in shape.links)))
+    back = (
+        present
+        if shape.duplex
+        else cost(Shape(shape.n, shape.degree, False, (), tuple((b, a) for a, b in shape.links)))
+    )
     return Cost(present.steps + back.steps, present.load + back.load)
 
 
@@ -104,11 +128,20 @@ def schedule(shape: Shape) -> tuple[Send, ...]:
 
 
 @cache
-def division(patterns: tuple[tuple[int, int], ...], degree: int) -> dict[int, tuple[tuple[int, float], ...]]:
-    """For (set of links, how many shards they alone can bring) the part each link brings of each such shard: least fullest link."""
+def division(
+    patterns: tuple[tuple[int, int], ...], degree: int
+) -> dict[int, tuple[tuple[int, float], ...]]:
+    """For (set of links, how many shards they alone can bring) the part each link brings of each
+    such shard: least fullest link.
+    """
     from scipy.optimize import linprog
 
-    paths = [(mask, count, slot) for mask, count in patterns for slot in range(degree) if mask >> slot & 1]
+    paths = [
+        (mask, count, slot)
+        for mask, count in patterns
+        for slot in range(degree)
+        if mask >> slot & 1
+    ]
     full = np.zeros((degree, len(paths) + 1))
     whole = np.zeros((len(patterns), len(paths) + 1))
     rows = {mask: row for row, (mask, _) in enumerate(patterns)}
@@ -118,7 +151,14 @@ def division(patterns: tuple[tuple[int, int], ...], degree: int) -> dict[int, tu
     full[:, -1] = -1.0
     aim = np.zeros(len(paths) + 1)
     aim[-1] = 1.0
-    answer = linprog(aim, A_ub=full, b_ub=np.zeros(degree), A_eq=whole, b_eq=np.ones(len(patterns)), method="highs")
+    answer = linprog(
+        aim,
+        A_ub=full,
+        b_ub=np.zeros(degree),
+        A_eq=whole,
+        b_eq=np.ones(len(patterns)),
+        method="highs",
+    )
     parts: dict[int, tuple[tuple[int, float], ...]] = {mask: () for mask, _ in patterns}
     for (mask, _, slot), part in zip(paths, answer.x[:-1], strict=True):
         if part > 1e-9:
@@ -127,7 +167,9 @@ def division(patterns: tuple[tuple[int, int], ...], degree: int) -> dict[int, tu
 
 
 def _incoming(shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-    """The predecessor at each incoming link, shape (degree, n), -1 where a rank has fewer; and hops."""
+    """The predecessor at each incoming link, shape (degree, n), -1 where a rank has fewer; and
+    hops.
+    """
     order = np.lexsort((shape.arcs[:, 0], shape.arcs[:, 1]))
     src, dst = shape.arcs[order, 0], shape.arcs[order, 1]
     place = np.arange(len(dst)) - np.searchsorted(dst, dst)
@@ -135,14 +177,18 @@ def _incoming(shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
     if degree > WIDEST:
         raise Infeasible(f"{degree} links into a rank", f"take at most {WIDEST}")
     if not shape.connected:
-        raise Infeasible("some ranks cannot send to the others", "give the topology a ring through all ranks")
+        raise Infeasible(
+            "some ranks cannot send to the others", "give the topology a ring through all ranks"
+        )
     slots = np.full((degree, shape.n), -1, dtype=np.int64)
     slots[place, dst] = src
     return slots, shape.hops
 
 
 def _masks(slots: NDArray[np.int64], hops: NDArray[np.int16]) -> NDArray[np.int64]:
-    """For each source (row) and rank (column), the set of incoming links that can bring the source's shard, as bits."""
+    """For each source (row) and rank (column), the set of incoming links that can bring the
+    source's shard, as bits.
+    """
     masks = np.zeros(hops.shape, dtype=np.int64)
     for bit, before in enumerate(slots):
         masks |= ((hops[:, before] == hops - 1) & (before >= 0)).astype(np.int64) << bit

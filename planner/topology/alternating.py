@@ -1,8 +1,10 @@
-"""TopoOpt's alternating optimisation: a strategy for a fixed topology, a topology for a fixed strategy, until nothing changes.
+"""TopoOpt's alternating optimisation: a strategy for a fixed topology, a topology for a fixed
+strategy, until nothing changes.
 
-A strategy is one option for each part of the model; parts add their traffic up. With the topology fixed, strategies are searched by
-Markov chain Monte Carlo with FlexFlow's rule (a worse one is taken with probability exp(-alpha * difference)), costed by the
-analytical model: compute, then the fullest link of traffic between pairs, then that of all-reduce.
+A strategy is one option for each part of the model; parts add their traffic up. With the topology
+fixed, strategies are searched by Markov chain Monte Carlo with FlexFlow's rule (a worse one is
+taken with probability exp(-alpha * difference)), costed by the analytical model: compute, then the
+fullest link of traffic between pairs, then that of all-reduce.
 """
 
 from __future__ import annotations
@@ -27,17 +29,21 @@ PER_MS = 1.0
 STALE = 50
 """Steps without change after which the released planner finds a new topology."""
 PATIENCE = 10_000
-"""Default number of strategies in a row without improvement that ends the search against one topology."""
+"""Default number of strategies in a row without improvement that ends the search against one
+topology.
+"""
 WATCH_EVERY = 16
 """Strategies between two reports of progress."""
 KEPT = 1024
-"""Topologies kept in a cache with the costs of every option; older ones are computed again, with the same result."""
+"""Topologies kept in a cache with the costs of every option; older ones are computed again, with
+the same result.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """One parallelism of a part of the model: its traffic and computation in an iteration. mp: bytes, shape (n, n), None for
-    none."""
+    """One parallelism of a part of the model: its traffic and computation in an iteration. mp:
+    bytes, shape (n, n), None for none."""
 
     name: str
     compute_s: float = 0.0
@@ -55,7 +61,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn: time of an iteration with its topology before and after the search, s; strategies tried and taken."""
+    """One turn: time of an iteration with its topology before and after the search, s; strategies
+    tried and taken.
+    """
 
     before_s: float
     after_s: float
@@ -65,7 +73,8 @@ class Round:
 
 @dataclass(frozen=True)
 class Seen:
-    """Progress of a search: turn (from 1), strategies tried in it and allowed, the best time (s) of an iteration.
+    """Progress of a search: turn (from 1), strategies tried in it and allowed, the best time (s) of
+    an iteration.
 
     Of several chains: how many have ended, strategies tried in them, the most that all may try."""
 
@@ -76,15 +85,17 @@ class Seen:
 
 
 Watch = Callable[[Seen], bool]
-"""Called with the progress of the search from time to time; returning False ends it with the best so far."""
+"""Called with the progress of the search from time to time; returning False ends it with the best
+so far.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Alternation:
     """The best strategy (an option's name for each part) with its topology.
 
-    settled: the last round changed nothing. stopped: the observer ended it earlier. rounds: of the chain that found it, which is
-    number `chain`, from 0.
+    settled: the last round changed nothing. stopped: the observer ended it earlier. rounds: of the
+    chain that found it, which is number `chain`, from 0.
     """
 
     strategy: tuple[str, ...]
@@ -132,25 +143,41 @@ def alternate(
     chains: int = 1,
     workers: Workers | None = None,
 ) -> Alternation:
-    """Search strategies and topologies in turn; the answer is the best pair met, never worse than the first.
+    """Search strategies and topologies in turn; the answer is the best pair met, never worse than
+    the first.
 
-    budget: strategies tried against one topology at most; patience: fewer, if so many in a row bring nothing better. artifact: a
-    new topology whenever a strategy was taken or 50 in a row were not, and back to the best every budget/100 steps, 1 to 1000.
-    start: the first option of each part, 0 where it is left out. watch: may end the search, which then depends on when; a search of
-    several chains is asked after each, and a KeyboardInterrupt ends it with the best of those that have ended.
-    chains: whole searches that differ in their dice, the first in none from a search of one chain; of equals the first one's answer
-    is taken. workers: carry out the chains; of one chain, the loads of each option. The answer does not depend on them.
-    Raises: Infeasible - a part without options, or no topology for the first strategy.
+    budget: strategies tried against one topology at most; patience: fewer, if so many in a row
+    bring nothing better. artifact: a new topology whenever a strategy was taken or 50 in a row were
+    not, and back to the best every budget/100 steps, 1 to 1000. start: the first option of each
+    part, 0 where it is left out. watch: may end the search, which then depends on when; a search of
+    several chains is asked after each, and a KeyboardInterrupt ends it with the best of those that
+    have ended. chains: whole searches that differ in their dice, the first in none from a search of
+    one chain; of equals the first one's answer is taken. workers: carry out the chains; of one
+    chain, the loads of each option. The answer does not depend on them. Raises: Infeasible - a part
+    without options, or no topology for the first strategy.
     """
     for part in parts:
         if not part.options:
-            raise Infeasible(f"{part.name} has no option", "give each part of the model one strategy to spread it")
+            raise Infeasible(
+                f"{part.name} has no option",
+                "give each part of the model one strategy to spread it",
+            )
     if not parts or min(budget, rounds, patience, chains) < 1:
         raise Infeasible(
             f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s), patience {patience}, {chains} chain(s)",
             "give 1 or more of each",
         )
-    given = _Given(tuple(parts), lab, n, rules, seed, budget, rounds, patience, None if start is None else tuple(start))
+    given = _Given(
+        tuple(parts),
+        lab,
+        n,
+        rules,
+        seed,
+        budget,
+        rounds,
+        patience,
+        None if start is None else tuple(start),
+    )
     if chains == 1:
         return _chain(given, 0, watch, workers)
     best: Alternation | None = None
@@ -160,7 +187,9 @@ def alternate(
             tried += sum(step.tried for step in found.rounds)
             if best is None or found.iteration_s < best.iteration_s:
                 best = found
-            if watch is not None and not watch(Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)):
+            if watch is not None and not watch(
+                Seen(found.chain + 1, tried, chains * rounds * budget, best.iteration_s)
+            ):
                 return replace(best, stopped=found.chain + 1 < chains)
     except KeyboardInterrupt:  # between two chains `watch` is not asked, and one may take minutes
         if best is None or watch is None:
@@ -185,11 +214,17 @@ class _Given:
     start: tuple[int, ...] | None
 
 
-def _chain(given: _Given, number: int, watch: Watch | None = None, workers: Workers | None = None) -> Alternation:
+def _chain(
+    given: _Given, number: int, watch: Watch | None = None, workers: Workers | None = None
+) -> Alternation:
     parts, n, budget = given.parts, given.n, given.budget
-    dice = np.random.default_rng(np.random.SeedSequence(given.seed, spawn_key=(number,)) if number else given.seed)
+    dice = np.random.default_rng(
+        np.random.SeedSequence(given.seed, spawn_key=(number,)) if number else given.seed
+    )
     chosen = list(given.start) if given.start is not None else [0] * len(parts)
-    search = _Search(n, parts, given.lab, given.rules, dice, given.seed, given.patience, watch, workers)
+    search = _Search(
+        n, parts, given.lab, given.rules, dice, given.seed, given.patience, watch, workers
+    )
     best: tuple[float, list[int], Finding] | None = None
     history: list[Round] = []
     settled = False
@@ -198,7 +233,9 @@ def _chain(given: _Given, number: int, watch: Watch | None = None, workers: Work
         before = costs.seconds(chosen)
         if best is None or before < best[0]:
             best = (before, list(chosen), costs.finding)
-        after, found, on, tried, taken = search.strategy(costs, chosen, budget, len(history) + 1, best[0])
+        after, found, on, tried, taken = search.strategy(
+            costs, chosen, budget, len(history) + 1, best[0]
+        )
         history.append(Round(before, after, tried, taken))
         if after < best[0] * (1 - 1e-12):
             best = (after, list(found), on.finding)
@@ -207,7 +244,16 @@ def _chain(given: _Given, number: int, watch: Watch | None = None, workers: Work
     assert best is not None  # there was a first round
     seconds, chosen, finding = best
     names = tuple(part.options[index].name for part, index in zip(parts, chosen, strict=True))
-    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(history), settled, search.stopped, number)
+    return Alternation(
+        names,
+        together(n, parts, chosen),
+        finding,
+        seconds,
+        tuple(history),
+        settled,
+        search.stopped,
+        number,
+    )
 
 
 @dataclass(eq=False)
@@ -226,15 +272,23 @@ class _Costs:
         links = shape.adjacency[shape.adjacency > 0] * self.lab.port_bytes_per_s
         for part in self.parts:
             self.between.append([self._load(shape, option.mp) / links for option in part.options])
-            self.reduce.append([self._sums(shape, option.groups) / links for option in part.options])
+            self.reduce.append(
+                [self._sums(shape, option.groups) / links for option in part.options]
+            )
 
     def _load(self, shape: Shape, mp: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        loads = even_loads(shape, mp, workers=self.workers) if mp is not None and mp.any() else np.zeros((shape.n, shape.n))
+        loads = (
+            even_loads(shape, mp, workers=self.workers)
+            if mp is not None and mp.any()
+            else np.zeros((shape.n, shape.n))
+        )
         return loads[shape.adjacency > 0]
 
     @staticmethod
     def _sums(shape: Shape, groups: tuple[Group, ...]) -> NDArray[np.float64]:
-        return allreduce_loads(shape, [group for group in groups if len(group.members) > 1])[shape.adjacency > 0]
+        return allreduce_loads(shape, [group for group in groups if len(group.members) > 1])[
+            shape.adjacency > 0
+        ]
 
     def seconds(self, chosen: Sequence[int]) -> float:
         """Of an iteration."""
@@ -242,10 +296,17 @@ class _Costs:
         compute = 0.0
         for part, index in zip(self.parts, chosen, strict=True):
             compute += part.options[index].compute_s
-            steps = max(steps, *(2 * (len(group.members) - 1) for group in part.options[index].groups), 0)
+            steps = max(
+                steps, *(2 * (len(group.members) - 1) for group in part.options[index].groups), 0
+            )
         between = sum(loads[index] for loads, index in zip(self.between, chosen, strict=True))
         reduce = sum(loads[index] for loads, index in zip(self.reduce, chosen, strict=True))
-        return compute + float(np.max(between, initial=0.0)) + float(np.max(reduce, initial=0.0)) + steps * self.lab.alpha_s
+        return (
+            compute
+            + float(np.max(between, initial=0.0))
+            + float(np.max(reduce, initial=0.0))
+            + steps * self.lab.alpha_s
+        )
 
 
 @dataclass(eq=False)
@@ -266,7 +327,9 @@ class _Search:
         """The topology for a strategy and what every option costs on it."""
         key = tuple(chosen)
         if key not in self.known:
-            finding = find(together(self.n, self.parts, chosen), self.lab, rules=self.rules, seed=self.seed)
+            finding = find(
+                together(self.n, self.parts, chosen), self.lab, rules=self.rules, seed=self.seed
+            )
             if not finding.shape.connected:  # other strategies must be able to run on it
                 finding = find(self._joined(chosen), self.lab, rules=self.rules, seed=self.seed)
             if len(self.known) == KEPT:
@@ -284,7 +347,9 @@ class _Search:
     def strategy(
         self, costs: _Costs, chosen: Sequence[int], budget: int, step: int, known_s: float
     ) -> tuple[float, list[int], _Costs, int, int]:
-        """The best strategy the chain meets: time, options, its topology, tried, taken. known_s: the best of other turns."""
+        """The best strategy the chain meets: time, options, its topology, tried, taken. known_s:
+        the best of other turns.
+        """
         here, now = list(chosen), costs.seconds(chosen)
         best, least, on = list(here), now, costs
         open_ = [place for place, part in enumerate(self.parts) if len(part.options) > 1]

@@ -17,17 +17,27 @@ MIXING = 20
 
 
 def rings(lab: Lab, group: str = BASE) -> Shape:
-    """The same ring in rank order on all ports: parallel links, all that a back-end with one order can use."""
+    """The same ring in rank order on all ports: parallel links, all that a back-end with one order
+    can use.
+    """
     each = 2 if lab.duplex and lab.n > 2 else 1
     if lab.degree < each:
         raise Infeasible(
-            f"degree {lab.degree}: a duplex ring takes {each} ports", f"give hosts {each} ports, or take simplex links"
+            f"degree {lab.degree}: a duplex ring takes {each} ports",
+            f"give hosts {each} ports, or take simplex links",
         )
-    return Shape(lab.n, lab.degree, lab.duplex, tuple(Ring(group, tuple(range(lab.n)), 1) for _ in range(lab.degree // each)))
+    return Shape(
+        lab.n,
+        lab.degree,
+        lab.duplex,
+        tuple(Ring(group, tuple(range(lab.n)), 1) for _ in range(lab.degree // each)),
+    )
 
 
 def torus(lab: Lab) -> Shape:
-    """The torus of degree / 2 dimensions whose sides are nearest to equal. Raises: Infeasible - the ranks do not divide so."""
+    """The torus of degree / 2 dimensions whose sides are nearest to equal. Raises: Infeasible - the
+    ranks do not divide so.
+    """
     dimensions = lab.degree // 2
     sides = min(_sides(lab.n, dimensions, 3), key=lambda sides: sides[-1] / sides[0], default=None)
     if sides is None or not lab.duplex:
@@ -39,7 +49,8 @@ def torus(lab: Lab) -> Shape:
 
 
 def twisted_torus(lab: Lab) -> tuple[Shape, tuple[int, ...]]:
-    """The twisted torus of degree / 2 dimensions whose sides are nearest to equal without being so, and its sides.
+    """The twisted torus of degree / 2 dimensions whose sides are nearest to equal without being so,
+    and its sides.
 
     Raises: Infeasible - the ranks do not divide so.
     """
@@ -50,13 +61,17 @@ def twisted_torus(lab: Lab) -> tuple[Shape, tuple[int, ...]]:
         least = 2**dimensions * 2
         raise Infeasible(
             f"{lab.n} ranks of degree {lab.degree} make no duplex twisted torus of 2 sides or more, not all of them equal",
-            f"take {least} ranks (k x 2k for k = 2)" if dimensions > 1 else "degree 4, for two sides",
+            f"take {least} ranks (k x 2k for k = 2)"
+            if dimensions > 1
+            else "degree 4, for two sides",
         )
     return direct.twisted_torus(*sides), sides
 
 
 def torus_hops(sides: Sequence[int]) -> float:
-    """Hops of an average pair of the torus of these sides: along a ring of s ranks, floor(s * s / 4) / s from any to all."""
+    """Hops of an average pair of the torus of these sides: along a ring of s ranks, floor(s * s /
+    4) / s from any to all.
+    """
     n = prod(sides)
     return sum((side * side // 4) / side for side in sides) * n / (n - 1)
 
@@ -80,9 +95,14 @@ def random_regular(lab: Lab, *, seed: int = 0) -> Shape:
     """
     n, degree = lab.n, lab.degree
     if degree >= n:
-        raise Infeasible(f"degree {degree} among {n} ranks without parallel links", f"take degree {n - 1}")
+        raise Infeasible(
+            f"degree {degree} among {n} ranks without parallel links", f"take degree {n - 1}"
+        )
     if lab.duplex and n * degree % 2:
-        raise Infeasible(f"{n} ranks of degree {degree} have an odd number of ports", f"take degree {degree - 1} or {degree + 1}")
+        raise Infeasible(
+            f"{n} ranks of degree {degree} have an odd number of ports",
+            f"take degree {degree - 1} or {degree + 1}",
+        )
     if degree < 2:
         raise Infeasible(f"degree {degree} joins no more than pairs", "take degree 2 or more")
     half = (n // 2,) if lab.duplex and degree % 2 else ()
@@ -122,12 +142,21 @@ def _mixed(links: list[list[int]], duplex: bool, rng: np.random.Generator) -> li
 
 def expander(lab: Lab, *, seed: int = 0, tries: int = 16) -> Shape:
     """Of some random regular graphs the one with the widest spectral gap."""
-    return max((random_regular(lab, seed=seed * tries + number) for number in range(tries)), key=spectral_gap)
+    return max(
+        (random_regular(lab, seed=seed * tries + number) for number in range(tries)),
+        key=spectral_gap,
+    )
 
 
 def spectral_gap(shape: Shape) -> float:
-    """The degree less the largest other eigenvalue (modulus); Ramanujan graphs have at least degree - 2 sqrt(degree - 1)."""
+    """The degree less the largest other eigenvalue (modulus); Ramanujan graphs have at least degree
+    - 2 sqrt(degree - 1).
+    """
     adjacency = shape.adjacency.astype(float)
-    values = np.linalg.eigvalsh(adjacency) if shape.duplex else np.linalg.svd(adjacency, compute_uv=False)
+    values = (
+        np.linalg.eigvalsh(adjacency)
+        if shape.duplex
+        else np.linalg.svd(adjacency, compute_uv=False)
+    )
     sizes = np.sort(np.abs(values))[::-1]
     return float(sizes[0] - sizes[1])

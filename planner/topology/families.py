@@ -1,4 +1,6 @@
-"""Regular graphs of up to 16 ranks by their families: circulants, other Cayley graphs, known graphs; each with its mean hops."""
+"""Regular graphs of up to 16 ranks by their families: circulants, other Cayley graphs, known
+graphs; each with its mean hops.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from planner.topology.direct import pareto
 from planner.topology.hops import Judge, Links, neighbours
 
 
-def circulants(n: int, degree: int, duplex: bool, judge: Judge, alike: bool) -> Iterator[tuple[float, str, Links]]:
+def circulants(
+    n: int, degree: int, duplex: bool, judge: Judge, alike: bool
+) -> Iterator[tuple[float, str, Links]]:
     """Every set of steps; where ranks are alike, one of those that differ by a factor only."""
     seen: set[tuple[int, ...]] = set()
     units = [u for u in range(1, n) if gcd(u, n) == 1] if alike else [1]
@@ -26,17 +30,31 @@ def circulants(n: int, degree: int, duplex: bool, judge: Judge, alike: bool) -> 
         if gcd(n, *steps) != 1:
             continue
         rotated = ((u * s % n for s in steps) for u in units)
-        same = min(tuple(sorted(min(s, n - s) if duplex else s for s in other)) for other in rotated)
+        same = min(
+            tuple(sorted(min(s, n - s) if duplex else s for s in other)) for other in rotated
+        )
         if same in seen:
             continue
         seen.add(same)
-        links = tuple((i, (i + s) % n) for s in same for i in range(n // 2 if duplex and 2 * s == n else n))
-        yield judge.hops(neighbours(n, links, duplex)), f"circulant {n}{same}".replace(",)", ")"), links
+        links = tuple(
+            (i, (i + s) % n) for s in same for i in range(n // 2 if duplex and 2 * s == n else n)
+        )
+        yield (
+            judge.hops(neighbours(n, links, duplex)),
+            f"circulant {n}{same}".replace(",)", ")"),
+            links,
+        )
 
 
 def cayley(n: int, degree: int, duplex: bool, judge: Judge) -> Iterator[tuple[float, str, Links]]:
-    """Cayley graphs of products of two cyclic groups and of the dihedral group; at most a few thousand sets of generators."""
-    tables = [(f"Z{a} x Z{n // a}", _product_table(a, n // a)) for a in range(2, n) if n % a == 0 and a <= n // a]
+    """Cayley graphs of products of two cyclic groups and of the dihedral group; at most a few
+    thousand sets of generators.
+    """
+    tables = [
+        (f"Z{a} x Z{n // a}", _product_table(a, n // a))
+        for a in range(2, n)
+        if n % a == 0 and a <= n // a
+    ]
     if n % 2 == 0 and n > 4:
         tables.append((f"D{n // 2}", _dihedral_table(n // 2)))
     for name, table in tables:
@@ -71,7 +89,14 @@ def known(n: int, degree: int, duplex: bool, judge: Judge) -> Iterator[tuple[flo
     except Infeasible:
         return
     for entry in catalogue:
-        links = tuple(sorted({(min(pair), max(pair)) if duplex else (pair[0], pair[1]) for pair in entry.build().cables.tolist()}))
+        links = tuple(
+            sorted(
+                {
+                    (min(pair), max(pair)) if duplex else (pair[0], pair[1])
+                    for pair in entry.build().cables.tolist()
+                }
+            )
+        )
         regular = len(links) == n * degree // (2 if duplex else 1) and all(a != b for a, b in links)
         if regular and (hops := judge.hops(neighbours(n, links, duplex))) < float("inf"):
             yield hops, entry.name, links

@@ -1,4 +1,6 @@
-"""Rings that use every link of a topology once: a decomposition into Hamiltonian cycles, by exhaustive search for small ones."""
+"""Rings that use every link of a topology once: a decomposition into Hamiltonian cycles, by
+exhaustive search for small ones.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,18 @@ from collections.abc import Iterable, Iterator
 from planner.model.shape import Shape
 
 STEPS = 20_000
-"""Steps of the search before it gives up; for graphs of 16 ranks a few hundred are mostly enough."""
+"""Steps of the search before it gives up; for graphs of 16 ranks a few hundred are mostly
+enough.
+"""
 
 Order = tuple[int, ...]
 
 
-def decompose(shape: Shape, steps: int = STEPS) -> tuple[tuple[Order, ...], tuple[tuple[int, int], ...]] | None:
-    """Orders of rings and, for an odd duplex degree, the matching left over; None where the search finds none.
+def decompose(
+    shape: Shape, steps: int = STEPS
+) -> tuple[tuple[Order, ...], tuple[tuple[int, int], ...]] | None:
+    """Orders of rings and, for an odd duplex degree, the matching left over; None where the search
+    finds none.
 
     The links must be as many at every rank; parallel ones go to different rings.
     """
@@ -40,7 +47,9 @@ class _Search:
             self.out[here].add(existing)
 
     def rings(self, count: int) -> list[Order] | None:
-        """Take that many cycles out of what is left; None if there are not so many, and `out` is unchanged."""
+        """Take that many cycles out of what is left; None if there are not so many, and `out` is
+        unchanged.
+        """
         if count == 0:
             return []
         for cycle in self.cycles():
@@ -59,7 +68,10 @@ class _Search:
         inside = {0}
 
         def onward() -> list[int]:
-            return sorted((x for x in self.out[path[-1]] if x not in inside), key=lambda x: (-len(self.out[x] - inside), -x))
+            return sorted(
+                (x for x in self.out[path[-1]] if x not in inside),
+                key=lambda x: (-len(self.out[x] - inside), -x),
+            )
 
         todo = [onward()]
         while todo:

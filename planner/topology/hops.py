@@ -1,4 +1,5 @@
-"""Mean hops of graphs of up to 16 ranks, by sets of ranks as bits: how a search of many such graphs weighs them.
+"""Mean hops of graphs of up to 16 ranks, by sets of ranks as bits: how a search of many such graphs
+weighs them.
 
 Links are pairs of ranks; duplex ones go both ways.
 """
@@ -42,7 +43,9 @@ class Judge:
             reached = further
             if all(mine == self.all for mine in reached):
                 return total / self.total
-            waiting = sum(row[self.all ^ mine] for row, mine in zip(self.weight, reached, strict=True))
+            waiting = sum(
+                row[self.all ^ mine] for row, mine in zip(self.weight, reached, strict=True)
+            )
         return float("inf")
 
 

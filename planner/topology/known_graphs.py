@@ -1,4 +1,6 @@
-"""Stored graphs of `planner.topology.known`: ranks, degree, turns, fixed ranks; then the ways, on as many lines as they need."""
+"""Stored graphs of `planner.topology.known`: ranks, degree, turns, fixed ranks; then the ways, on
+as many lines as they need.
+"""
 
 SEARCHED = """\
 8 3 8 0: 0,0,5 0,0,4

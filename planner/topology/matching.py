@@ -1,10 +1,13 @@
-"""Links for traffic between pairs: maximum-weight matchings, one after the other, the matched demand weakened each time.
+"""Links for traffic between pairs: maximum-weight matchings, one after the other, the matched
+demand weakened each time.
 
-Up to `EXACT` ranks, and where few pairs have traffic, a matching is rustworkx's blossom algorithm's. Larger dense demands start
-from an assignment (each rank a partner, not always each other's; up to `ASSIGNED` ranks) or from the heaviest pairs, and exchange
-the partners of two pairs while that serves more. An upper bound on any matching is reported with the result.
+Up to `EXACT` ranks, and where few pairs have traffic, a matching is rustworkx's blossom
+algorithm's. Larger dense demands start from an assignment (each rank a partner, not always each
+other's; up to `ASSIGNED` ranks) or from the heaviest pairs, and exchange the partners of two pairs
+while that serves more. An upper bound on any matching is reported with the result.
 
-Ties fall to a seeded remainder far below one part in 2^30 of the largest weight, so that the answer is the same in every run.
+Ties fall to a seeded remainder far below one part in 2^30 of the largest weight, so that the answer
+is the same in every run.
 """
 
 from __future__ import annotations
@@ -33,14 +36,20 @@ SQUARE = 128
 """The same for numbers that are read by rows and by columns."""
 FINE = 2**40
 WORK = 2**26
-"""Pairs of pairs weighed for exchanges at most: all of them 16 times at 4096 ranks, a thousand times at 512."""
+"""Pairs of pairs weighed for exchanges at most: all of them 16 times at 4096 ranks, a thousand
+times at 512.
+"""
 ROOM = 2**54
-"""What a unit of weight is multiplied by in blossom's whole numbers: more than the remainders of 2^13 pairs together."""
+"""What a unit of weight is multiplied by in blossom's whole numbers: more than the remainders of
+2^13 pairs together.
+"""
 
 
 @dataclass(frozen=True)
 class Match:
-    """One round. `weight`: demand it serves, as weakened before, bytes; no matching could serve more than `bound`."""
+    """One round. `weight`: demand it serves, as weakened before, bytes; no matching could serve
+    more than `bound`.
+    """
 
     pairs: tuple[tuple[int, int], ...]
     weight: float
@@ -48,19 +57,25 @@ class Match:
 
 
 def matchings(
-    mp: NDArray[np.float64], free: NDArray[np.int64], *, rules: Rules = "paper", rounds: int | None = None, seed: int = 0
+    mp: NDArray[np.float64],
+    free: NDArray[np.int64],
+    *,
+    rules: Rules = "paper",
+    rounds: int | None = None,
+    seed: int = 0,
 ) -> tuple[Match, ...]:
     """Rounds of matching among ranks with free ports, until ports, demand or `rounds` are used up.
 
-    mp: bytes from row to column. free: ports of each rank that links may take. A pair that has got c links counts w / 2^c (paper)
-    or w / (c + 1) (artifact, where every rank must also be matched in every round).
-    Raises: Infeasible - `artifact` with an odd number of ranks.
+    mp: bytes from row to column. free: ports of each rank that links may take. A pair that has got
+    c links counts w / 2^c (paper) or w / (c + 1) (artifact, where every rank must also be matched
+    in every round). Raises: Infeasible - `artifact` with an odd number of ranks.
     """
     n = len(mp)
     every = rules == "artifact"
     if every and n % 2:
         raise Infeasible(
-            f"{n} ranks cannot all be paired, as the released rules want", f"take {n - 1} or {n + 1} ranks, or the rules `paper`"
+            f"{n} ranks cannot all be paired, as the released rules want",
+            f"take {n - 1} or {n + 1} ranks, or the rules `paper`",
         )
     rng = np.random.default_rng(seed)
     left = free.astype(np.int64).copy()
@@ -75,17 +90,28 @@ def matchings(
         pairs, bound = heaviest(among, rng, every=every)
         ends = np.sort(ranks[pairs], axis=1)
         ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
-        found.append(Match(tuple((int(a), int(b)) for a, b in ends), float(now[ends[:, 0], ends[:, 1]].sum()), bound))
+        found.append(
+            Match(
+                tuple((int(a), int(b)) for a, b in ends),
+                float(now[ends[:, 0], ends[:, 1]].sum()),
+                bound,
+            )
+        )
         left[ends.reshape(-1)] -= 1
         made.update(found[-1].pairs)
         for a, b in found[-1].pairs:
             links = made[a, b]
-            now[a, b] = now[b, a] = (mp[a, b] + mp[b, a]) / (2**links if rules == "paper" else links + 1)
+            now[a, b] = now[b, a] = (mp[a, b] + mp[b, a]) / (
+                2**links if rules == "paper" else links + 1
+            )
     return tuple(found)
 
 
-def heaviest(weight: NDArray[np.float64], rng: np.random.Generator, *, every: bool = False) -> tuple[NDArray[np.int64], float]:
-    """Pairs (rows of two) of a matching of much weight, and a bound on any; `every`: as many pairs as there can be.
+def heaviest(
+    weight: NDArray[np.float64], rng: np.random.Generator, *, every: bool = False
+) -> tuple[NDArray[np.int64], float]:
+    """Pairs (rows of two) of a matching of much weight, and a bound on any; `every`: as many pairs
+    as there can be.
 
     weight: symmetric, zero diagonal.
     """
@@ -93,13 +119,18 @@ def heaviest(weight: NDArray[np.float64], rng: np.random.Generator, *, every: bo
     if n <= EXACT or (np.count_nonzero(weight) <= 2 * FEW * n and not every):
         lower, upper = np.triu_indices(n, 1) if every else np.nonzero(np.triu(weight, 1))
         chosen = _blossom(n, lower, upper, weight[lower, upper], rng, every=every)
-        return np.column_stack([lower[chosen], upper[chosen]]), float(weight[lower[chosen], upper[chosen]].sum())
+        return np.column_stack([lower[chosen], upper[chosen]]), float(
+            weight[lower[chosen], upper[chosen]].sum()
+        )
     noise = rng.random(weight.shape)
     noise *= weight.max() / FINE
-    shaken = np.zeros((n + n % 2, n + n % 2))  # who is paired with the one beyond the last, of an odd number, stays alone
+    # who is paired with the one beyond the last, of an odd number, stays alone
+    shaken = np.zeros((n + n % 2, n + n % 2))
     for rows in _pieces(n, SQUARE):
         for columns in _pieces(n, SQUARE):
-            shaken[rows, columns] = weight[rows, columns] + noise[rows, columns] + noise[columns, rows].T
+            shaken[rows, columns] = (
+                weight[rows, columns] + noise[rows, columns] + noise[columns, rows].T
+            )
     del noise
     np.fill_diagonal(shaken, 0.0)
     if n <= ASSIGNED:
@@ -125,19 +156,25 @@ def _blossom(
 ) -> NDArray[np.int64]:
     """Places of the pairs of a maximum-weight matching; among those of most pairs if `every`."""
     top = float(weight.max(initial=0.0))
-    whole = np.rint(weight * (FINE / top)).astype(np.int64).tolist() if top > 0 else [0] * len(weight)
+    whole = (
+        np.rint(weight * (FINE / top)).astype(np.int64).tolist() if top > 0 else [0] * len(weight)
+    )
     dice = rng.integers(FINE, size=len(whole)).tolist()
     graph = rustworkx.PyGraph(multigraph=False)
     graph.add_nodes_from(range(n))
     ends = list(zip(lower.tolist(), upper.tolist(), strict=True))
-    graph.add_edges_from([(a, b, w * ROOM + d) for (a, b), w, d in zip(ends, whole, dice, strict=True)])
+    graph.add_edges_from(
+        [(a, b, w * ROOM + d) for (a, b), w, d in zip(ends, whole, dice, strict=True)]
+    )
     chosen = rustworkx.max_weight_matching(graph, max_cardinality=every, weight_fn=int)
     place = {pair: index for index, pair in enumerate(ends)}
     return np.array(sorted(place[(a, b) if a < b else (b, a)] for a, b in chosen), dtype=np.int64)
 
 
 def _assigned(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
-    """Every other step of the cycles of the best assignment; half its weight bounds any matching's."""
+    """Every other step of the cycles of the best assignment; half its weight bounds any
+    matching's.
+    """
     from scipy.optimize import linear_sum_assignment
 
     n = len(weight)
@@ -171,7 +208,9 @@ def _own(weight: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _greedy(weight: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Heaviest first among each rank's heaviest partners, after subtracting each rank's average weight."""
+    """Heaviest first among each rank's heaviest partners, after subtracting each rank's average
+    weight.
+    """
     n = len(weight)
     near, worth = np.empty((n, PARTNERS), dtype=np.int64), np.empty((n, PARTNERS))
     for rows in _pieces(n, ROWS):
@@ -190,14 +229,17 @@ def _greedy(weight: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np
 
 
 def _largest(rows: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places of the `PARTNERS` largest numbers of each row, as argpartition chooses them where numbers are equal."""
+    """Places of the `PARTNERS` largest numbers of each row, as argpartition chooses them where
+    numbers are equal.
+    """
     count, n = rows.shape
     groups = n // GROUP
     if groups <= PARTNERS:
         few: NDArray[np.int64] = np.argpartition(-rows, PARTNERS, axis=1)[:, :PARTNERS]
         return few
     most = rows[:, : groups * GROUP].reshape(count, GROUP, groups).max(axis=1)
-    enough = np.partition(most, groups - PARTNERS - 1, axis=1)[:, groups - PARTNERS - 1]  # PARTNERS + 1 are at least as large
+    # PARTNERS + 1 are at least as large
+    enough = np.partition(most, groups - PARTNERS - 1, axis=1)[:, groups - PARTNERS - 1]
     row, column = np.nonzero(rows >= enough[:, None])
     value = rows[row, column]
     order = np.lexsort((-value, row))
@@ -211,7 +253,9 @@ def _largest(rows: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _dual(weight: NDArray[np.float64], own: NDArray[np.float64], steps: int = 6) -> float:
-    """The sum of prices of ranks that no pair outweighs, which bounds every matching: additive fits, lowered by turns."""
+    """The sum of prices of ranks that no pair outweighs, which bounds every matching: additive
+    fits, lowered by turns.
+    """
     price = np.stack([own, weight.max(axis=1) / 2])
     price = np.maximum(price, _most_after(weight, price))
     for _ in range(steps):
@@ -220,7 +264,9 @@ def _dual(weight: NDArray[np.float64], own: NDArray[np.float64], steps: int = 6)
 
 
 def _most_after(weight: NDArray[np.float64], prices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each rank must at least be priced, the others' prices given, for each row of prices; never below nothing."""
+    """What each rank must at least be priced, the others' prices given, for each row of prices;
+    never below nothing.
+    """
     most = np.empty_like(prices)
     for rows in _pieces(len(weight), ROWS):
         for price, found in zip(prices, most, strict=True):
@@ -231,7 +277,9 @@ def _most_after(weight: NDArray[np.float64], prices: NDArray[np.float64]) -> NDA
 
 
 def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Exchange partners between two pairs while that gains, the largest gains of all pairs of pairs first."""
+    """Exchange partners between two pairs while that gains, the largest gains of all pairs of pairs
+    first.
+    """
     a, b = pairs[:, 0].copy(), pairs[:, 1].copy()
     worth = float(weight.max()) * 1e-9
     fresh = np.arange(len(a))
@@ -242,7 +290,10 @@ def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray
         gain = np.empty((len(fresh), len(a)))
         for part in _pieces(len(fresh), ROWS):
             of_a, of_b = weight[a[fresh[part]]], weight[b[fresh[part]]]
-            alike, crossed = of_a.take(a, axis=1) + of_b.take(b, axis=1), of_a.take(b, axis=1) + of_b.take(a, axis=1)
+            alike, crossed = (
+                of_a.take(a, axis=1) + of_b.take(b, axis=1),
+                of_a.take(b, axis=1) + of_b.take(a, axis=1),
+            )
             gain[part] = np.maximum(alike, crossed) - now[fresh[part]][:, None] - now[None, :]
         rows = np.arange(len(fresh))
         gain[rows, fresh] = 0.0
@@ -259,7 +310,8 @@ def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray
             if changed[i] or gain[row, j] <= worth:
                 continue
             changed[[i, j]] = True
-            if weight[a[i], b[j]] + weight[b[i], a[j]] > weight[a[i], a[j]] + weight[b[i], b[j]]:  # neither has changed
+            # neither has changed
+            if weight[a[i], b[j]] + weight[b[i], a[j]] > weight[a[i], a[j]] + weight[b[i], b[j]]:
                 b[i], b[j] = b[j], b[i]
             else:
                 b[i], a[j] = a[j], b[i]

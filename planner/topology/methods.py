@@ -1,4 +1,6 @@
-"""The planner's methods behind one interface: demand and lab in, candidate topologies with reasons out. Pure."""
+"""The planner's methods behind one interface: demand and lab in, candidate topologies with reasons
+out. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ TRIED = 4
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab that no other plan
-    has (`taken`: host to plan). domain: hosts of a rail-only domain. search: strategies of parallelism to try, 0 for the
-    workload's own alone. segments: names of packet switches, patterns too, for methods that use those. twisted: of a torus."""
+    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the
+    first of the lab that no other plan has (`taken`: host to plan). domain: hosts of a rail-only
+    domain. search: strategies of parallelism to try, 0 for the workload's own alone. segments:
+    names of packet switches, patterns too, for methods that use those. twisted: of a torus."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
@@ -48,14 +51,17 @@ class Wanted:
     chains: int = 1
     """Searches for parallelism with dice of their own; the best answer counts."""
     workers: Workers | None = field(default=None, compare=False, repr=False)
-    """Who carries out pieces of a search (None: this process). The answer does not depend on them."""
+    """Who carries out pieces of a search (None: this process). The answer does not depend on
+    them.
+    """
 
 
 @dataclass(frozen=True)
 class Found:
-    """One answer of a method: the topology, its name among the others, and why in words, a line each. segments: the packet switches
-    that are this topology, each with its hosts; none for light. order: which of the hosts each rank is on, by number; empty: the
-    first on the first, and so on. ports: at both ends of each of `shape.cables`, empty where any will do."""
+    """One answer of a method: the topology, its name among the others, and why in words, a line
+    each. segments: the packet switches that are this topology, each with its hosts; none for light.
+    order: which of the hosts each rank is on, by number; empty: the first on the first, and so on.
+    ports: at both ends of each of `shape.cables`, empty where any will do."""
 
     shape: Shape
     name: str
@@ -78,29 +84,47 @@ def topoopt(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     for group, choices in finding.choices:
         rings = [ring for ring in finding.shape.rings if ring.group == group]
         if choices and all(ring.stride is not None for ring in rings):
-            wished = ", ".join(f"{c.wanted:.2f}" + (f" ({c.tie} is as near)" if c.tie else "") for c in choices)
+            wished = ", ".join(
+                f"{c.wanted:.2f}" + (f" ({c.tie} is as near)" if c.tie else "") for c in choices
+            )
             how = "nearest to" if wanted.rules == "paper" else "first not below"
-            why.append(f"group {group}: strides {', '.join(str(ring.stride) for ring in rings)}, {how} the wished {wished}")
+            why.append(
+                f"group {group}: strides {', '.join(str(ring.stride) for ring in rings)}, {how} the wished {wished}"
+            )
         else:
             why.append(f"group {group}: {len(rings)} ring(s)")
-    why += [f"round {k} of matching joins {len(match.pairs)} pairs" for k, match in enumerate(finding.matches, 1)]
-    return _for_backend([Found(finding.shape, f"topoopt {wanted.rules}", (*why, *finding.notes))], wanted)
+    why += [
+        f"round {k} of matching joins {len(match.pairs)} pairs"
+        for k, match in enumerate(finding.matches, 1)
+    ]
+    return _for_backend(
+        [Found(finding.shape, f"topoopt {wanted.rules}", (*why, *finding.notes))], wanted
+    )
 
 
 def exact(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     """The Pareto list of the search of small clusters, the fastest first."""
     from planner.topology.exact import search
 
-    found = search(demand, lab, seed=wanted.seed, schedules=wanted.backend == "msccl", workers=wanted.workers)
-    counted = ", ".join(f"{count} {kind}s" if kind != "exchanged" else f"{count} by exchanges" for kind, count in found.counts)
+    found = search(
+        demand, lab, seed=wanted.seed, schedules=wanted.backend == "msccl", workers=wanted.workers
+    )
+    counted = ", ".join(
+        f"{count} {kind}s" if kind != "exchanged" else f"{count} by exchanges"
+        for kind, count in found.counts
+    )
     counted += "; another graph may still be better"
     least = f"no graph of this degree has a diameter below {found.moore[0]} or fewer mean hops than {found.moore[1]:.3f}"
     answers = []
     for one in found.best[:TRIED]:
-        figures = (
-            f"{one.name}: diameter {one.score.diameter}, {one.score.hops:.3f} hops a byte, survives {one.score.fails - 1} failures"
+        figures = f"{one.name}: diameter {one.score.diameter}, {one.score.hops:.3f} hops a byte, survives {one.score.fails - 1} failures"
+        answers.append(
+            Found(
+                _ringed(one.shape),
+                one.name,
+                (f"looked at {counted}", least, found.beaten(), figures),
+            )
         )
-        answers.append(Found(_ringed(one.shape), one.name, (f"looked at {counted}", least, found.beaten(), figures)))
     return _for_backend(answers, wanted)
 
 
@@ -125,7 +149,11 @@ def direct(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
             f"least load of any graph {(demand.n - 1) / demand.n:.4f} M/B",
             bound,
         ]
-        if best is not None and one.name == best.name and (source := LARGEST.get((demand.n, lab.degree))):
+        if (
+            best is not None
+            and one.name == best.name
+            and (source := LARGEST.get((demand.n, lab.degree)))
+        ):
             why.append(source)
         answers.append(Found(_ringed(shape), one.name, tuple(why)))
     return _for_backend(answers, wanted)
@@ -144,7 +172,11 @@ def torus(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     from planner.topology import baselines
 
     if not wanted.twisted:
-        found = Found(_ringed(baselines.torus(lab)), "torus", ("a ring along each side, sides as equal as the hosts divide",))
+        found = Found(
+            _ringed(baselines.torus(lab)),
+            "torus",
+            ("a ring along each side, sides as equal as the hosts divide",),
+        )
         return _for_backend([found], wanted)
     shape, sides = baselines.twisted_torus(lab)
     half = " and ".join(str(side // 2) for side in sorted(set(sides))[1:])
@@ -160,7 +192,9 @@ def random(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     from planner.topology.baselines import random_regular
 
     why = (f"drawn by seed {wanted.seed}, whatever the traffic",)
-    return _for_backend([Found(_ringed(random_regular(lab, seed=wanted.seed)), "random", why)], wanted)
+    return _for_backend(
+        [Found(_ringed(random_regular(lab, seed=wanted.seed)), "random", why)], wanted
+    )
 
 
 def expander(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
@@ -168,7 +202,9 @@ def expander(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     from planner.topology import baselines
 
     shape = baselines.expander(lab, seed=wanted.seed)
-    why = (f"spectral gap {baselines.spectral_gap(shape):.3f}, the largest of those drawn by seed {wanted.seed}",)
+    why = (
+        f"spectral gap {baselines.spectral_gap(shape):.3f}, the largest of those drawn by seed {wanted.seed}",
+    )
     return _for_backend([Found(_ringed(shape), "expander", why)], wanted)
 
 
@@ -182,7 +218,9 @@ def rail_only(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
         "links of domains are as fast as rails here: it shows traffic and its paths, not the ratio of rates",
     )
     found = [Found(shape, f"rail-only, domains of {wanted.domain}", why)]
-    through = _ringed(replace(shape, rings=(), matched=tuple((a, b) for a, b in shape.cables.tolist())))
+    through = _ringed(
+        replace(shape, rings=(), matched=tuple((a, b) for a, b in shape.cables.tolist()))
+    )
     if through.rings:  # the same links, for sums of all ranks
         whole = f"sums of all ranks go round {len(through.rings)} ring(s) through domains and rails"
         found.append(Found(through, f"{found[0].name}, rings through all", (*why, whole)))
@@ -190,7 +228,9 @@ def rail_only(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
 
 
 def _ringed(shape: Shape) -> Shape:
-    """The same links as rings through all ranks and what is left, where they can be taken apart so."""
+    """The same links as rings through all ranks and what is left, where they can be taken apart
+    so.
+    """
     if shape.rings:
         return shape
     from planner.topology.hamilton import decompose
@@ -207,7 +247,9 @@ def _for_backend(found: list[Found], wanted: Wanted) -> list[Found]:
         return found
     why = "single-order back-end: parallel links along one order, which is all that it can fill"
     alike = [
-        replace(one, shape=single_order(one.shape), name=f"{one.name}, parallel", why=(*one.why, why))
+        replace(
+            one, shape=single_order(one.shape), name=f"{one.name}, parallel", why=(*one.why, why)
+        )
         for one in found
         if one.shape.rings
     ]

@@ -1,8 +1,9 @@
-"""Rail-only fabrics (Wang and others, HOTI'24, arXiv 2307.12169): domains of high bandwidth, and a rail for each place in them.
+"""Rail-only fabrics (Wang and others, HOTI'24, arXiv 2307.12169): domains of high bandwidth, and a
+rail for each place in them.
 
-Hosts sit in domains of K that have much bandwidth among themselves. Hosts at the same place of all domains form a rail; nothing
-joins rails but the domains: from (a, i) to (b, j) traffic goes within a to j and then along rail j. Only the abstract was read; the
-equations below follow its structure.
+Hosts sit in domains of K that have much bandwidth among themselves. Hosts at the same place of all
+domains form a rail; nothing joins rails but the domains: from (a, i) to (b, j) traffic goes within
+a to j and then along rail j. Only the abstract was read; the equations below follow its structure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from planner.model.shape import Lab, Ring, Shape
 
 @dataclass(frozen=True)
 class Rails:
-    """n ranks in domains of `size`: rank r is at place r % size of domain r // size. Rates are per rank and direction."""
+    """n ranks in domains of `size`: rank r is at place r % size of domain r // size. Rates are per
+    rank and direction.
+    """
 
     n: int
     size: int
@@ -24,14 +27,21 @@ class Rails:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.n % self.size:
-            near = min((k for k in range(1, self.n + 1) if self.n % k == 0), key=lambda k: (abs(k - self.size), k))
-            raise Infeasible(f"domains of {self.size} do not divide {self.n} ranks", f"take domains of {near}")
+            near = min(
+                (k for k in range(1, self.n + 1) if self.n % k == 0),
+                key=lambda k: (abs(k - self.size), k),
+            )
+            raise Infeasible(
+                f"domains of {self.size} do not divide {self.n} ranks", f"take domains of {near}"
+            )
         if min(self.hb_gbps, self.rail_gbps) <= 0:
             raise Infeasible("a rate of 0 Gb/s carries nothing", "give rates above 0 Gb/s")
 
     @property
     def domains(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(range(first, first + self.size)) for first in range(0, self.n, self.size))
+        return tuple(
+            tuple(range(first, first + self.size)) for first in range(0, self.n, self.size)
+        )
 
     @property
     def rails(self) -> tuple[tuple[int, ...], ...]:
@@ -43,10 +53,12 @@ class Rails:
         return tuple(dict.fromkeys((src, step, dst)))
 
     def iteration_s(self, demand: Demand) -> float:
-        """Compute (the demand's, its pipeline's bubble included), then transfers (within domains, then along rails), then sums.
+        """Compute (the demand's, its pipeline's bubble included), then transfers (within domains,
+        then along rails), then sums.
 
-        A group within a domain sums there, one along a rail on the rail; others do both: reduce-scatter and all-gather in domains,
-        and each rail a part, the stages passing data on while it comes. All groups sum at once.
+        A group within a domain sums there, one along a rail on the rail; others do both:
+        reduce-scatter and all-gather in domains, and each rail a part, the stages passing data on
+        while it comes. All groups sum at once.
         """
         hb, rail = self.hb_gbps * 1e9 / 8, self.rail_gbps * 1e9 / 8
         inner, outer = [0.0] * self.n, [0.0] * self.n
@@ -71,10 +83,12 @@ class Rails:
 
 
 def template(lab: Lab, size: int) -> Shape:
-    """Domains and rails from a lab's optical links: half of the ports for each, rings, or parallel links between two.
+    """Domains and rails from a lab's optical links: half of the ports for each, rings, or parallel
+    links between two.
 
-    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and its paths, not the ratio of
-    rates. Raises: Infeasible - domains do not divide the hosts, or too few ports.
+    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and
+    its paths, not the ratio of rates. Raises: Infeasible - domains do not divide the hosts, or too
+    few ports.
     """
     rails = Rails(lab.n, size, 1.0, 1.0)
     rings: list[Ring] = []

@@ -1,7 +1,9 @@
-"""TopologyFinder: rings for all-reduce, matched pairs for the rest, by TopoOpt's published rules or by its released planner's.
+"""TopologyFinder: rings for all-reduce, matched pairs for the rest, by TopoOpt's published rules or
+by its released planner's.
 
-Steps (TopoOpt, NSDI'23, as far as its public descriptions go): the degree is divided by traffic; inside the all-reduce part groups
-get rings by traffic; strides are chosen so that few steps lead anywhere; ports that are left go to matchings of other traffic.
+Steps (TopoOpt, NSDI'23, as far as its public descriptions go): the degree is divided by traffic;
+inside the all-reduce part groups get rings by traffic; strides are chosen so that few steps lead
+anywhere; ports that are left go to matchings of other traffic.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ BASE = "all"
 
 @dataclass(frozen=True)
 class Split:
-    """How ports were divided. `allreduce_share`: of bytes on the wire, 0 to 1. `rings`: how many each group got."""
+    """How ports were divided. `allreduce_share`: of bytes on the wire, 0 to 1. `rings`: how many
+    each group got.
+    """
 
     allreduce_share: float
     degree_allreduce: int
@@ -36,9 +40,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A topology and its derivation: the split, the strides of each group, the rounds of matching, notes in words.
+    """A topology and its derivation: the split, the strides of each group, the rounds of matching,
+    notes in words.
 
-    planes: the switch of each of `shape.cables`. merged: groups of the same ranks, which share rings, under the first one's name.
+    planes: the switch of each of `shape.cables`. merged: groups of the same ranks, which share
+    rings, under the first one's name.
     """
 
     shape: Shape
@@ -51,10 +57,16 @@ class Finding:
     notes: tuple[str, ...] = ()
 
     def coins(self, group: str, seed: int | None = None) -> Coins:
-        """Paths along the strides of a group, by places in it; the rule set `artifact` breaks ties by `seed`."""
-        rings = [ring for ring in self.shape.rings if ring.group == group and ring.stride is not None]
+        """Paths along the strides of a group, by places in it; the rule set `artifact` breaks ties
+        by `seed`.
+        """
+        rings = [
+            ring for ring in self.shape.rings if ring.group == group and ring.stride is not None
+        ]
         if not rings:
-            raise Infeasible(f"group {group} has no ring of a stride", "route it along shortest paths")
+            raise Infeasible(
+                f"group {group} has no ring of a stride", "route it along shortest paths"
+            )
         chosen = sorted({ring.stride for ring in rings if ring.stride is not None})
         rng = None if seed is None else np.random.default_rng(seed)
         return coin_change(len(rings[0].order), chosen, duplex=self.shape.duplex, rng=rng)
@@ -79,7 +91,9 @@ class _Work:
         return 2 if self.duplex and size > 2 else 1
 
     def give(self, group: Group, count: int) -> int:
-        """Take ports for at most `count` rings from all members; return for how many there was room."""
+        """Take ports for at most `count` rings from all members; return for how many there was
+        room.
+        """
         members = list(group.members)
         count = max(0, min(count, int(self.left[members].min()) // self.ports(len(members))))
         self.left[members] -= count * self.ports(len(members))
@@ -91,11 +105,15 @@ class _Work:
 def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> Finding:
     """The topology for a demand.
 
-    Raises: Infeasible - more ranks than hosts, a degree too small for a ring, links that the lab's planes cannot carry; by the
-    rules `artifact` also an odd degree or a group whose size does not divide the number of ranks.
+    Raises: Infeasible - more ranks than hosts, a degree too small for a ring, links that the lab's
+    planes cannot carry; by the rules `artifact` also an odd degree or a group whose size does not
+    divide the number of ranks.
     """
     if demand.n > lab.n:
-        raise Infeasible(f"a job of {demand.n} ranks on {lab.n} hosts", f"give it at most {lab.n} ranks, or more hosts")
+        raise Infeasible(
+            f"a job of {demand.n} ranks on {lab.n} hosts",
+            f"give it at most {lab.n} ranks, or more hosts",
+        )
     if lab.duplex and lab.degree < 2 and demand.n > 2:
         raise Infeasible(
             f"degree 1: a ring of {demand.n} hosts takes two ports of each where links are duplex",
@@ -108,7 +126,9 @@ def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> 
         for_allreduce = _share(work) if rules == "paper" else lab.degree
         if with_base:
             work.give(base, 1)
-            work.notes.append("a ring through all ranks joins groups that have traffic between them or no links of their own")
+            work.notes.append(
+                "a ring through all ranks joins groups that have traffic between them or no links of their own"
+            )
         (_by_traffic if rules == "paper" else _inverted)(work, for_allreduce)
         if with_base or _joined(work):
             break
@@ -126,14 +146,26 @@ def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> 
     if not lab.duplex:
         pairs = [path for a, b in pairs for path in ((a, b), (b, a))]
     shape = Shape(demand.n, lab.degree, lab.duplex, tuple(found_rings), tuple(pairs))
-    idle = int((lab.degree - np.bincount(shape.cables.reshape(-1) if lab.duplex else shape.cables[:, 0], minlength=demand.n)).sum())
+    idle = int(
+        (
+            lab.degree
+            - np.bincount(
+                shape.cables.reshape(-1) if lab.duplex else shape.cables[:, 0], minlength=demand.n
+            )
+        ).sum()
+    )
     if idle:
         work.notes.append(f"{idle} port(s) stay free")
     wire = demand.allreduce_bytes + demand.mp_bytes
     split = Split(
-        demand.allreduce_bytes / wire if wire else 1.0, for_allreduce, lab.degree - for_allreduce, tuple(work.rings.items())
+        demand.allreduce_bytes / wire if wire else 1.0,
+        for_allreduce,
+        lab.degree - for_allreduce,
+        tuple(work.rings.items()),
     )
-    return Finding(shape, rules, split, tuple(choices), matches, check(shape, lab), merged, tuple(work.notes))
+    return Finding(
+        shape, rules, split, tuple(choices), matches, check(shape, lab), merged, tuple(work.notes)
+    )
 
 
 def connection(groups: Iterable[Group]) -> str:
@@ -144,14 +176,21 @@ def connection(groups: Iterable[Group]) -> str:
     return name
 
 
-def _merge(groups: tuple[Group, ...]) -> tuple[tuple[Group, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+def _merge(
+    groups: tuple[Group, ...],
+) -> tuple[tuple[Group, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Groups of the same ranks as one, under the first one's name, the most bytes first."""
     alike: dict[frozenset[int], list[Group]] = {}
     for group in groups:
         alike.setdefault(frozenset(group.members), []).append(group)
-    whole = [Group(same[0].id, same[0].members, sum(group.bytes for group in same)) for same in alike.values()]
+    whole = [
+        Group(same[0].id, same[0].members, sum(group.bytes for group in same))
+        for same in alike.values()
+    ]
     whole.sort(key=lambda group: -group.wire_bytes)
-    merged = tuple((same[0].id, tuple(group.id for group in same)) for same in alike.values() if len(same) > 1)
+    merged = tuple(
+        (same[0].id, tuple(group.id for group in same)) for same in alike.values() if len(same) > 1
+    )
     return tuple(whole), merged
 
 
@@ -163,15 +202,18 @@ def _share(work: _Work) -> int:
     each = work.ports(max((len(group.members) for group in work.groups), default=work.demand.n))
     whole = min(ceil(wanted / each), work.lab.degree // each) * each
     if whole != wanted:
-        work.notes.append(f"all-reduce gets {whole} ports instead of {wanted}: a ring takes {each} ports of each host")
+        work.notes.append(
+            f"all-reduce gets {whole} ports instead of {wanted}: a ring takes {each} ports of each host"
+        )
     return whole
 
 
 def _by_traffic(work: _Work, for_allreduce: int) -> None:
     """ceil(d_A * share) ports for each group, most traffic first.
 
-    The share is of the traffic of the busiest of its members, so that groups without a common host do not divide what they need
-    not share; where all groups are of all ranks this is the published share of the sum.
+    The share is of the traffic of the busiest of its members, so that groups without a common host
+    do not divide what they need not share; where all groups are of all ranks this is the published
+    share of the sum.
     """
     at_host = np.zeros(work.demand.n)
     for group in work.groups:
@@ -185,7 +227,9 @@ def _by_traffic(work: _Work, for_allreduce: int) -> None:
         each = work.ports(size)
         given = work.give(group, max(1, ceil(ceil(for_allreduce * share - 1e-9) / each)))
         if not given:
-            work.notes.append(f"group {group.id} gets no links of its own and goes over the others'")
+            work.notes.append(
+                f"group {group.id} gets no links of its own and goes over the others'"
+            )
     if not work.demand.mp_bytes:
         for group in work.groups:  # no other group needs what is left
             work.give(group, work.lab.degree)
@@ -193,7 +237,9 @@ def _by_traffic(work: _Work, for_allreduce: int) -> None:
 
 
 def _inverted(work: _Work, for_allreduce: int) -> None:
-    """The released code's division: total * degree / own traffic, (2k-1) bytes on the wire for each of the buffer."""
+    """The released code's division: total * degree / own traffic, (2k-1) bytes on the wire for each
+    of the buffer.
+    """
     n = work.demand.n
     if work.duplex and for_allreduce % 2:
         raise Infeasible(
@@ -217,7 +263,9 @@ def _inverted(work: _Work, for_allreduce: int) -> None:
 
 
 def _joined(work: _Work) -> bool:
-    """Rings join whatever has traffic between it, and the members of groups that have none of their own."""
+    """Rings join whatever has traffic between it, and the members of groups that have none of their
+    own.
+    """
     label = np.arange(work.demand.n)
     for group in work.groups:
         if group.id in work.rings:
@@ -231,15 +279,23 @@ def _joined(work: _Work) -> bool:
 
 
 def _orders(work: _Work, group: Group, count: int) -> tuple[list[Ring], tuple[Choice, ...]]:
-    """Rings of chosen strides; in groups with too few, Walecki's cycles, and these again where even they are too few."""
+    """Rings of chosen strides; in groups with too few, Walecki's cycles, and these again where even
+    they are too few.
+    """
     members = group.members
     enough = len(strides(len(members), duplex=work.duplex and work.rules == "paper"))
     if count <= enough:
         chosen = select(len(members), count, duplex=work.duplex, rules=work.rules)
-        return [Ring(group.id, ring(members, choice.stride), choice.stride) for choice in chosen], chosen
+        return [
+            Ring(group.id, ring(members, choice.stride), choice.stride) for choice in chosen
+        ], chosen
     cycles = walecki(len(members))[0] if len(members) > 4 else (tuple(range(len(members))),)
     if not work.duplex and len(members) > 2:
         cycles += tuple(tuple(reversed(order)) for order in cycles)
     more = "in parallel" if count > len(cycles) else "in orders of no stride (Walecki)"
-    work.notes.append(f"group {group.id}: {count} rings wanted, {len(members)} ranks have {enough} stride(s); rings {more}")
-    return [Ring(group.id, tuple(members[i] for i in order)) for order in islice(cycle(cycles), count)], ()
+    work.notes.append(
+        f"group {group.id}: {count} rings wanted, {len(members)} ranks have {enough} stride(s); rings {more}"
+    )
+    return [
+        Ring(group.id, tuple(members[i] for i in order)) for order in islice(cycle(cycles), count)
+    ], ()

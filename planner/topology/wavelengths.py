@@ -1,16 +1,20 @@
-"""Wavelengths on a ring of fibres: which links share one, which way round each goes, and which rank stands where. Pure.
+"""Wavelengths on a ring of fibres: which links share one, which way round each goes, and which rank
+stands where. Pure.
 
-Node k of n is joined to node k + 1 by stretch k, the last to the first: a pair of fibres, one for each direction. A link between
-two nodes runs over the stretches between them, one way round the ring or the other, on one wavelength; its two directions use the
-two fibres. Links may have the same wavelength if they share no stretch. So links are arcs of a circle, wavelengths their colours.
+Node k of n is joined to node k + 1 by stretch k, the last to the first: a pair of fibres, one for
+each direction. A link between two nodes runs over the stretches between them, one way round the
+ring or the other, on one wavelength; its two directions use the two fibres. Links may have the same
+wavelength if they share no stretch. So links are arcs of a circle, wavelengths their colours.
 
-- At least as many colours are needed as there are arcs over the fullest stretch, the largest cut. Where some stretch is empty the
-  arcs are intervals, and exactly that many suffice: taken from left to right, each has a colour left.
-- On a closed ring more may be needed: three arcs over two thirds of a circle each have a cut of 2 and need 3 colours. The largest
-  cut plus the smallest always suffices: arcs over the emptiest stretch get colours of their own, the others are intervals. (Tucker,
-  "Coloring a family of circular arcs", SIAM J. Appl. Math. 29, 1975, has 2 x cut - 1; from memory, not looked up.)
-- The least number is hard to find in general (Garey, Johnson, Miller, Papadimitriou 1980, from memory); the search here is bounded
-  and says whether it ended.
+- At least as many colours are needed as there are arcs over the fullest stretch, the largest cut.
+  Where some stretch is empty the arcs are intervals, and exactly that many suffice: taken from left
+  to right, each has a colour left.
+- On a closed ring more may be needed: three arcs over two thirds of a circle each have a cut of 2
+  and need 3 colours. The largest cut plus the smallest always suffices: arcs over the emptiest
+  stretch get colours of their own, the others are intervals. (Tucker, "Coloring a family of
+  circular arcs", SIAM J. Appl. Math. 29, 1975, has 2 x cut - 1; from memory, not looked up.)
+- The least number is hard to find in general (Garey, Johnson, Miller, Papadimitriou 1980, from
+  memory); the search here is bounded and says whether it ended.
 """
 
 from __future__ import annotations
@@ -26,8 +30,9 @@ from numpy.typing import NDArray
 from planner.model.demand import Demand
 
 STEPS = 20_000
-"""Colours tried in one search for so many wavelengths; beyond it the search gives up. Of 3000 random sets of up to 19 spans on 12
-nodes, 11 were not solved from left to right; the search ended in all of them."""
+"""Colours tried in one search for so many wavelengths; beyond it the search gives up. Of 3000
+random sets of up to 19 spans on 12 nodes, 11 were not solved from left to right; the search ended
+in all of them."""
 EXHAUSTIVE = 7
 """Ranks whose every order on the ring is tried (5040); more are placed by exchanges."""
 RESTARTS = 8
@@ -49,8 +54,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Colouring:
-    """A wavelength, counted from 0, for each span. least: no smaller number of wavelengths would do. cut: the largest, which is a
-    lower bound; most: the largest plus the smallest, which always suffices."""
+    """A wavelength, counted from 0, for each span. least: no smaller number of wavelengths would
+    do. cut: the largest, which is a lower bound; most: the largest plus the smallest, which always
+    suffices."""
 
     colours: tuple[int, ...]
     cut: int
@@ -73,9 +79,11 @@ def cuts(spans: Iterable[Span], n: int) -> tuple[int, ...]:
 
 
 def routed(pairs: Sequence[Pair], n: int, taken: Sequence[int] = ()) -> tuple[Span, ...]:
-    """The way round for each pair: the shorter one, then changed as long as the fullest stretches get emptier.
+    """The way round for each pair: the shorter one, then changed as long as the fullest stretches
+    get emptier.
 
-    taken: stretches already in use, as bits for each wavelength. A local optimum: the least largest cut may be smaller.
+    taken: stretches already in use, as bits for each wavelength. A local optimum: the least largest
+    cut may be smaller.
     """
     paths = [(Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs]
     load = np.array([sum(mask >> k & 1 for mask in taken) for k in range(n)], dtype=np.int64)
@@ -92,13 +100,19 @@ def routed(pairs: Sequence[Pair], n: int, taken: Sequence[int] = ()) -> tuple[Sp
         better = False
         for index, arc in enumerate(arcs):
             now = load - arc[chosen[index]] + arc[1 - chosen[index]]
-            if (now.max(initial=0), int((now**2).sum())) < (load.max(initial=0), int((load**2).sum())):
+            if (now.max(initial=0), int((now**2).sum())) < (
+                load.max(initial=0),
+                int((load**2).sum()),
+            ):
                 load, chosen[index], better = now, 1 - chosen[index], True
     return tuple(both[path] for both, path in zip(paths, chosen, strict=True))
 
 
-def fit(spans: Sequence[Span], n: int, taken: Sequence[int], steps: int = STEPS) -> tuple[tuple[int, ...] | None, bool]:
-    """Colours for spans on wavelengths whose stretches in use are `taken` (bits); and whether the answer is certain.
+def fit(
+    spans: Sequence[Span], n: int, taken: Sequence[int], steps: int = STEPS
+) -> tuple[tuple[int, ...] | None, bool]:
+    """Colours for spans on wavelengths whose stretches in use are `taken` (bits); and whether the
+    answer is certain.
 
     (None, True): there are none. (None, False): none were found in so many steps.
     """
@@ -114,7 +128,9 @@ def fit(spans: Sequence[Span], n: int, taken: Sequence[int], steps: int = STEPS)
 
 
 def coloured(spans: Sequence[Span], n: int, steps: int = STEPS) -> Colouring:
-    """Colours for all spans, as few as the search finds in so many steps for each number of wavelengths."""
+    """Colours for all spans, as few as the search finds in so many steps for each number of
+    wavelengths.
+    """
     load = cuts(spans, n)
     cut, most = max(load), max(load) + min(load)
     certain = True
@@ -127,9 +143,12 @@ def coloured(spans: Sequence[Span], n: int, steps: int = STEPS) -> Colouring:
 
 
 def first_fit(pairs: Sequence[Pair], n: int) -> Colouring:
-    """What one gets without planning: each pair in its turn the shorter way round (clockwise if both are as long), on the first
-    wavelength that is free there."""
-    spans = [min(Span(a, (b - a) % n), Span(b, (a - b) % n), key=lambda span: span.length) for a, b in pairs]
+    """What one gets without planning: each pair in its turn the shorter way round (clockwise if
+    both are as long), on the first wavelength that is free there."""
+    spans = [
+        min(Span(a, (b - a) % n), Span(b, (a - b) % n), key=lambda span: span.length)
+        for a, b in pairs
+    ]
     used: list[int] = []
     colours = []
     for mask in (span.mask(n) for span in spans):
@@ -146,10 +165,14 @@ def _order(spans: Sequence[Span], masks: Sequence[int], n: int, stretch: int) ->
     crossing = [index for index, mask in enumerate(masks) if mask >> stretch & 1]
     rest = [index for index, mask in enumerate(masks) if not mask >> stretch & 1]
     crossing.sort(key=lambda index: -spans[index].length)
-    return crossing + sorted(rest, key=lambda index: ((spans[index].start - stretch - 1) % n, -spans[index].length))
+    return crossing + sorted(
+        rest, key=lambda index: ((spans[index].start - stretch - 1) % n, -spans[index].length)
+    )
 
 
-def _greedy(spans: Sequence[Span], masks: Sequence[int], n: int, taken: Sequence[int], stretch: int) -> tuple[int, ...] | None:
+def _greedy(
+    spans: Sequence[Span], masks: Sequence[int], n: int, taken: Sequence[int], stretch: int
+) -> tuple[int, ...] | None:
     used, colours = list(taken), [0] * len(spans)
     for index in _order(spans, masks, n, stretch):
         colour = next((c for c, existing in enumerate(used) if not existing & masks[index]), None)
@@ -160,8 +183,12 @@ def _greedy(spans: Sequence[Span], masks: Sequence[int], n: int, taken: Sequence
     return tuple(colours)
 
 
-def _searched(masks: Sequence[int], order: Sequence[int], used: list[int], steps: int) -> tuple[tuple[int, ...] | None, bool]:
-    """Try all colours in this order. Wavelengths in use at the same stretches are alike: one of them is tried."""
+def _searched(
+    masks: Sequence[int], order: Sequence[int], used: list[int], steps: int
+) -> tuple[tuple[int, ...] | None, bool]:
+    """Try all colours in this order. Wavelengths in use at the same stretches are alike: one of
+    them is tried.
+    """
     colours, left = [0] * len(masks), steps
 
     def place(at: int) -> bool:
@@ -189,40 +216,60 @@ def _searched(masks: Sequence[int], order: Sequence[int], used: list[int], steps
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes of an iteration between members that are linked to a ring of their own, or between two: `bytes` over each link."""
+    """Bytes of an iteration between members that are linked to a ring of their own, or between two:
+    `bytes` over each link.
+    """
 
     members: tuple[int, ...]
     bytes: float
 
 
 def flows(demand: Demand) -> tuple[Flow, ...]:
-    """What moves over the links of a demand if each group has a ring and each pair a link: in each direction, the larger one."""
-    rings = [Flow(group.members, 2 * (len(group.members) - 1) / len(group.members) * group.bytes) for group in demand.groups]
+    """What moves over the links of a demand if each group has a ring and each pair a link: in each
+    direction, the larger one.
+    """
+    rings = [
+        Flow(group.members, 2 * (len(group.members) - 1) / len(group.members) * group.bytes)
+        for group in demand.groups
+    ]
     both = np.triu(np.maximum(demand.mp, demand.mp.T))
-    return tuple(rings) + tuple(Flow((int(a), int(b)), float(both[a, b])) for a, b in np.argwhere(both > 0))
+    return tuple(rings) + tuple(
+        Flow((int(a), int(b)), float(both[a, b])) for a, b in np.argwhere(both > 0)
+    )
 
 
 def ring_order(members: Iterable[int], at: Sequence[int]) -> tuple[int, ...]:
-    """Ranks in the order of their nodes: the ring among them that is shortest along the fibres. at: node of each rank."""
+    """Ranks in the order of their nodes: the ring among them that is shortest along the fibres. at:
+    node of each rank.
+    """
     return tuple(sorted(members, key=lambda rank: at[rank]))
 
 
 def steps_of(order: Sequence[int]) -> list[Pair]:
     """The links of a duplex ring in this order: one between two members."""
-    return [(order[0], order[1])] if len(order) == 2 else list(zip(order, [*order[1:], order[0]], strict=True))
+    return (
+        [(order[0], order[1])]
+        if len(order) == 2
+        else list(zip(order, [*order[1:], order[0]], strict=True))
+    )
 
 
 def placed(demand: Demand, nodes: Sequence[int], n: int, seed: int = 1) -> tuple[int, ...]:
-    """A node for each rank, of these, so that few bytes run over the fullest stretch, then few in all.
+    """A node for each rank, of these, so that few bytes run over the fullest stretch, then few in
+    all.
 
-    Every order is tried up to `EXHAUSTIVE` ranks; beyond that exchanges of two, from the order given and from random ones.
+    Every order is tried up to `EXHAUSTIVE` ranks; beyond that exchanges of two, from the order
+    given and from random ones.
     """
     wanted = flows(demand)
     best = tuple(nodes)
     if demand.n <= EXHAUSTIVE:
         whole = len(nodes) == n  # then every rotation is alike
         orders = permutations(nodes[1:]) if whole else permutations(nodes)
-        return min(((nodes[0], *one) if whole else one for one in orders), key=lambda at: _weight(wanted, at, n))
+        return min(
+            ((nodes[0], *one) if whole else one for one in orders),
+            key=lambda at: _weight(wanted, at, n),
+        )
     rng = np.random.default_rng(seed)
     least = _weight(wanted, best, n)
     for step in range(RESTARTS):
@@ -248,7 +295,9 @@ def _weight(wanted: Sequence[Flow], at: Sequence[int], n: int) -> tuple[float, f
     load = [0.0] * n
     for flow in wanted:
         for a, b in steps_of(ring_order(flow.members, at)):
-            start, length = min((at[a], (at[b] - at[a]) % n), (at[b], (at[a] - at[b]) % n), key=lambda path: path[1])
+            start, length = min(
+                (at[a], (at[b] - at[a]) % n), (at[b], (at[a] - at[b]) % n), key=lambda path: path[1]
+            )
             for stretch in range(start, start + length):
                 load[stretch % n] += flow.bytes
     return round(max(load), 3), round(sum(load), 3)
@@ -256,8 +305,9 @@ def _weight(wanted: Sequence[Flow], at: Sequence[int], n: int) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Linked:
-    """Links for a demand on so many wavelengths. rings: orders of ranks, with the group of each; matched: pairs of ranks.
-    spans, colours: of all links, those of `matched` first, then ring by ring (`steps_of`)."""
+    """Links for a demand on so many wavelengths. rings: orders of ranks, with the group of each;
+    matched: pairs of ranks. spans, colours: of all links, those of `matched` first, then ring by
+    ring (`steps_of`)."""
 
     rings: tuple[tuple[str, tuple[int, ...]], ...]
     matched: tuple[Pair, ...]
@@ -267,18 +317,29 @@ class Linked:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is added at once: a ring of a group, or (group empty) a link of two ranks. bytes: over each of its links."""
+    """What is added at once: a ring of a group, or (group empty) a link of two ranks. bytes: over
+    each of its links.
+    """
 
     group: str
     order: tuple[int, ...]
     bytes: float
 
 
-def linked(demand: Demand, at: Sequence[int], n: int, taken: Sequence[int], base: str, transfers: float = 1.0) -> list[Linked]:
-    """Links that join all ranks, from each of `_starts` that fits, and then what has most bytes a link, while anything fits.
+def linked(
+    demand: Demand,
+    at: Sequence[int],
+    n: int,
+    taken: Sequence[int],
+    base: str,
+    transfers: float = 1.0,
+) -> list[Linked]:
+    """Links that join all ranks, from each of `_starts` that fits, and then what has most bytes a
+    link, while anything fits.
 
-    at: node of each rank. taken: stretches in use, as bits for each wavelength. base: name of the ring of all ranks. transfers: how
-    much a byte between two ranks counts. Empty: not even a ring through all ranks fits.
+    at: node of each rank. taken: stretches in use, as bits for each wavelength. base: name of the
+    ring of all ranks. transfers: how much a byte between two ranks counts. Empty: not even a ring
+    through all ranks fits.
     """
     units = _units(demand, at, transfers)
     answers = []
@@ -289,8 +350,12 @@ def linked(demand: Demand, at: Sequence[int], n: int, taken: Sequence[int], base
     return list(dict.fromkeys(answers))
 
 
-def _starts(demand: Demand, at: Sequence[int], units: Sequence[_Unit], base: str) -> list[list[_Unit]]:
-    """A ring for each group, joined by the heaviest pairs or by a ring through all ranks; and that ring alone."""
+def _starts(
+    demand: Demand, at: Sequence[int], units: Sequence[_Unit], base: str
+) -> list[list[_Unit]]:
+    """A ring for each group, joined by the heaviest pairs or by a ring through all ranks; and that
+    ring alone.
+    """
     rings = [unit for unit in units if unit.group]
     whole = _Unit(base, ring_order(range(demand.n), at), 0.0)
     whole = next((unit for unit in rings if unit.order == whole.order), whole)
@@ -304,12 +369,22 @@ def _starts(demand: Demand, at: Sequence[int], units: Sequence[_Unit], base: str
 
 
 def _filled(
-    best: Linked, chosen: Sequence[_Unit], units: Sequence[_Unit], at: Sequence[int], n: int, taken: Sequence[int]
+    best: Linked,
+    chosen: Sequence[_Unit],
+    units: Sequence[_Unit],
+    at: Sequence[int],
+    n: int,
+    taken: Sequence[int],
 ) -> Linked:
     open_ = list(units)
     while open_:
         existing = [frozenset(pair) for unit in chosen for pair in steps_of(unit.order)]
-        counts = [sum(one.order == u.order for one in chosen) if u.group else existing.count(frozenset(u.order)) for u in open_]
+        counts = [
+            sum(one.order == u.order for one in chosen)
+            if u.group
+            else existing.count(frozenset(u.order))
+            for u in open_
+        ]
         shares = [u.bytes / (count or 0.5) for u, count in zip(open_, counts, strict=True)]
         unit = open_[shares.index(max(shares))]
         found = _fitted([*chosen, unit], at, n, taken)
@@ -327,11 +402,16 @@ def _units(demand: Demand, at: Sequence[int], transfers: float) -> list[_Unit]:
         order = ring_order(group.members, at)
         known = rings.get(order, _Unit(group.id, order, 0.0))
         rings[order] = _Unit(known.group, order, known.bytes + flow.bytes)
-    pairs = [_Unit("", flow.members, flow.bytes * transfers) for flow in flows(demand)[len(demand.groups) :]]
+    pairs = [
+        _Unit("", flow.members, flow.bytes * transfers)
+        for flow in flows(demand)[len(demand.groups) :]
+    ]
     return [*rings.values(), *(pair for pair in pairs if pair.bytes)]
 
 
-def _fitted(units: Sequence[_Unit], at: Sequence[int], n: int, taken: Sequence[int]) -> Linked | None:
+def _fitted(
+    units: Sequence[_Unit], at: Sequence[int], n: int, taken: Sequence[int]
+) -> Linked | None:
     rings = tuple((unit.group, unit.order) for unit in units if unit.group)
     matched = tuple((unit.order[0], unit.order[1]) for unit in units if not unit.group)
     pairs = [*matched, *(pair for _, order in rings for pair in steps_of(order))]

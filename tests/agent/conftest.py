@@ -29,7 +29,9 @@ def spaces() -> Iterator[Callable[[str], Space]]:
 
 @pytest.fixture(scope="module")
 def shared_host(spaces: Callable[[str], Space]) -> Space:
-    """A provisioned host with two ports, joined to a far end that is nobody's committer, its own committer running."""
+    """A provisioned host with two ports, joined to a far end that is nobody's committer, its own
+    committer running.
+    """
     here, other = spaces("gpu01"), spaces("far")
     for port in (1, 2):
         here.fibre(port, other, port)
@@ -42,7 +44,9 @@ def shared_host(spaces: Callable[[str], Space]) -> Space:
 
 @pytest.fixture
 def host(shared_host: Space) -> Space:
-    """The same host as every test of the file finds it: committer running, both ports lit, no generation."""
+    """The same host as every test of the file finds it: committer running, both ports lit, no
+    generation.
+    """
     for port in ("opt1", "opt2"):
         shared_host.far.ip("link", "set", port, "up")  # type: ignore[attr-defined]
     shared_host.agent("start")

@@ -1,6 +1,8 @@
-"""Ranks for tests of the hand-off socket: clients of a real job that write down all that they receive.
+"""Ranks for tests of the hand-off socket: clients of a real job that write down all that they
+receive.
 
-Environment: RANKS, how many; MODE: `prompt`, `cannot` (all but rank 0) or `mute`; EXTRA: code that the job runs as well.
+Environment: RANKS, how many; MODE: `prompt`, `cannot` (all but rank 0) or `mute`; EXTRA: code that
+the job runs as well.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ PROGRAM = ["/usr/bin/env", "python3", "-S", "-E", "-c", RANK]
 class Job:
     """A job whose ranks are tests' own."""
 
-    def __init__(self, host: Space, peer: Peer, name: str, argv: list[str] = PROGRAM, **env: str) -> None:
+    def __init__(
+        self, host: Space, peer: Peer, name: str, argv: list[str] = PROGRAM, **env: str
+    ) -> None:
         self.host, self.peer, self.name = host, peer, name
         started = peer.ask("job.start", name=name, argv=argv, env=env)
         assert started["ok"], started
@@ -98,7 +102,9 @@ class Job:
     def gets(self, do: str, move: int, rank: int = 0) -> dict[str, Any]:
         """The request that a rank receives now, or has received."""
         until(lambda: (do, move) in self.asked(rank))
-        return next(line for line in self.received(rank) if (line["do"], line.get("move")) == (do, move))
+        return next(
+            line for line in self.received(rank) if (line["do"], line.get("move")) == (do, move)
+        )
 
     def end(self) -> None:
         self.peer.ask("job.stop", name=self.name, grace_s=0)

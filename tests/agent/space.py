@@ -1,4 +1,6 @@
-"""A private host for one committer: net, mount and pid namespaces of its own, and a peer that talks to it as the operator does."""
+"""A private host for one committer: net, mount and pid namespaces of its own, and a peer that talks
+to it as the operator does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from typing import Any
 
 AGENT = Path(__file__).parents[2] / "agent" / "__main__.py"
 SETUP = "mount -t tmpfs run /run && mount -t sysfs sys /sys && ip link set lo up && echo ready && exec sleep infinity"
-ENV = {**os.environ, "TESTBED_VAR": "/run/var", "TESTBED_RUN": "/run/testbed", "PYTHONDONTWRITEBYTECODE": "1"}
+ENV = {
+    **os.environ,
+    "TESTBED_VAR": "/run/var",
+    "TESTBED_RUN": "/run/testbed",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 class Space:
@@ -23,18 +30,33 @@ class Space:
     def __init__(self, name: str) -> None:
         self.name = name
         self._peers: list[Peer] = []
-        command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", SETUP]
+        command = [
+            "unshare",
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            SETUP,
+        ]
         self._outer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None
         assert self._outer.stdout.readline() == "ready\n"
-        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
+        )
         self.pid = int(children[0])
 
     def argv(self, *command: str) -> list[str]:
         return ["nsenter", "-t", str(self.pid), "-n", "-m", "-p", *command]
 
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.argv(*command), input=stdin, capture_output=True, text=True, env=ENV, timeout=20)
+        return subprocess.run(
+            self.argv(*command), input=stdin, capture_output=True, text=True, env=ENV, timeout=20
+        )
 
     def ip(self, *argv: str) -> str:
         done = self.run("ip", *argv)
@@ -43,15 +65,36 @@ class Space:
 
     def agent(self, command: str, given: Any = None) -> list[dict[str, Any]]:
         """Run one subcommand; return the JSON lines it printed."""
-        done = self.run(sys.executable, "-S", "-E", str(AGENT), command, stdin="" if given is None else json.dumps(given))
+        done = self.run(
+            sys.executable,
+            "-S",
+            "-E",
+            str(AGENT),
+            command,
+            stdin="" if given is None else json.dumps(given),
+        )
         assert not done.stderr, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def fibre(self, port: int, other: Space, other_port: int) -> None:
-        """Join opt{port} here and opt{other_port} there; the ends have different indexes, else carrier would be seen late."""
+        """Join opt{port} here and opt{other_port} there; the ends have different indexes, else
+        carrier would be seen late.
+        """
         near, far = f"x{port}a{self.pid % 9999}", f"x{other_port}b{other.pid % 9999}"
         subprocess.run(
-            ["ip", "link", "add", near, "index", str(20000 + self.pid % 9999 + 10 * port), "type", "veth", "peer", "name", far],
+            [
+                "ip",
+                "link",
+                "add",
+                near,
+                "index",
+                str(20000 + self.pid % 9999 + 10 * port),
+                "type",
+                "veth",
+                "peer",
+                "name",
+                far,
+            ],
             check=True,
         )
         for link, space, name in ((near, self, f"opt{port}"), (far, other, f"opt{other_port}")):
@@ -67,7 +110,9 @@ class Space:
         return self._peers[-1]
 
     def daemon_pids(self) -> list[int]:
-        """The machine's pids of the committer's processes in this space: the watchdog, then its child."""
+        """The machine's pids of the committer's processes in this space: the watchdog, then its
+        child.
+        """
         done = self.run("pgrep", "-f", "agent/__main__.py (start|install)")
         return [int(pid) for pid in done.stdout.split()]
 
@@ -84,7 +129,9 @@ class Peer:
     """The operator's end of a channel, over pipes instead of SSH."""
 
     def __init__(self, argv: list[str]) -> None:
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV)
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV
+        )
         self._rest = b""
         self.events: list[dict[str, Any]] = []
         self._last = 0
@@ -99,7 +146,9 @@ class Peer:
         assert self._process.stdout is not None
         end = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
-            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[
+                0
+            ]:
                 return None
             data = os.read(self._process.stdout.fileno(), 1 << 20)
             if not data:
@@ -153,6 +202,9 @@ def facts(name: str, host: int, ports: int) -> dict[str, Any]:
         "node_prefix": "10.255.0.0/16",
         "lanes": [f"10.255.{lane}.{host}" for lane in (0, 1)],
         "echo": [f"10.255.{lane}.{host}" for lane in (0, 1)],
-        "ports": [{"number": p, "interface": f"opt{p}", "eth": None, "address": f"10.{p}.0.{host}"} for p in range(1, ports + 1)],
+        "ports": [
+            {"number": p, "interface": f"opt{p}", "eth": None, "address": f"10.{p}.0.{host}"}
+            for p in range(1, ports + 1)
+        ],
         "sysctls": [["net.ipv4.ip_forward", "1", True], ["net.ipv4.conf.all.rp_filter", "0", True]],
     }

@@ -1,4 +1,6 @@
-"""Of two runs only the newer may change a host, also after its committer or the whole host was restarted."""
+"""Of two runs only the newer may change a host, also after its committer or the whole host was
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from agent import daemon, fence
 from agent.basics import Failure
 from tests.agent.space import Peer, Space
 
-STAGE = {"generation": 1, "routes": [["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]], "neighbours": []}
+STAGE = {
+    "generation": 1,
+    "routes": [["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]],
+    "neighbours": [],
+}
 FENCED = [
     ("fence", {}),
     ("stage", STAGE),
@@ -53,12 +59,17 @@ def token(peer: Peer) -> int:
 
 
 @pytest.mark.parametrize(("op", "fields"), FENCED, ids=[op for op, _ in FENCED])
-def test_a_run_that_was_overtaken_changes_nothing(peer: Peer, token: int, op: str, fields: dict[str, object]) -> None:
+def test_a_run_that_was_overtaken_changes_nothing(
+    peer: Peer, token: int, op: str, fields: dict[str, object]
+) -> None:
     assert peer.ask("fence", token=token)["token"] == token
     before = peer.ask("hello")
     answer = peer.ask(op, **fields, token=token - 1)
     assert (answer["ok"], answer["code"]) == (False, "overtaken")
-    assert answer["error"] == f"{op} of a run with token {token - 1}: a newer run, with token {token}, holds this host"
+    assert (
+        answer["error"]
+        == f"{op} of a run with token {token - 1}: a newer run, with token {token}, holds this host"
+    )
     after = peer.ask("hello")
     assert {k: after[k] for k in ("active", "staged", "armed", "token")} == {
         k: before[k] for k in ("active", "staged", "armed", "token")
@@ -72,7 +83,9 @@ def test_the_newest_run_works_and_everybody_may_look(peer: Peer, token: int) -> 
     assert peer.ask("counters", token=1)["ok"]
 
 
-def test_a_hand_at_the_host_has_no_token_and_is_not_refused(host: Space, peer: Peer, token: int) -> None:
+def test_a_hand_at_the_host_has_no_token_and_is_not_refused(
+    host: Space, peer: Peer, token: int
+) -> None:
     peer.ask("fence", token=token)
     assert host.agent("call", {"op": "clear"})[0]["ok"]
 
@@ -101,14 +114,23 @@ def test_what_an_overtaken_run_armed_does_not_happen(host: Space, peer: Peer, to
 @pytest.mark.parametrize("wrong", [0, -1, "7", 1.5, True, [1]])
 def test_a_token_is_a_whole_number(peer: Peer, wrong: object) -> None:
     answer = peer.ask("clear", token=wrong)
-    assert answer["code"] == "bad-request" and "token: a whole number >= 1 is needed" in answer["error"]
+    assert (
+        answer["code"] == "bad-request"
+        and "token: a whole number >= 1 is needed" in answer["error"]
+    )
 
 
-def test_the_disk_has_a_new_token_before_its_run_does_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_has_a_new_token_before_its_run_does_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fence, "FILE", str(tmp_path / "fence.json"))
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
-    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"), fsync(fd)))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: (done.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"), fsync(fd)),
+    )
     monkeypatch.setattr(os, "rename", lambda old, new: (done.append("rename"), rename(old, new)))
     fence.Fence(lambda: done.append("overtaken")).check("fence", {"token": 7})
     assert done == ["fsync fence.json.new", "rename", f"fsync {tmp_path.name}", "overtaken"]

@@ -35,29 +35,79 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
         (b"[1]", "bad-request", "a request is a JSON object"),
         (b'{"id":1,"op":"fly"}', "unknown-op", "unknown op 'fly'; this agent knows adopt, arm"),
         (b'{"id":1,"op":["hello"]}', "unknown-op", "unknown op ['hello']"),
-        (b'{"id":1,"op":"commit"}', "bad-request", "generation: a whole number >= 1 is needed, got None"),
+        (
+            b'{"id":1,"op":"commit"}',
+            "bad-request",
+            "generation: a whole number >= 1 is needed, got None",
+        ),
         (b'{"id":1,"op":"commit","generation":true}', "bad-request", "got True"),
-        (b'{"id":1,"op":"commit","generation":4}', "refused", "generation 4 is not staged here (staged: none)"),
-        (b'{"id":1,"op":"commit","generation":1,"revert_after_s":-1}', "bad-request", "revert_after_s: seconds from 0 to 86400"),
-        (b'{"id":1,"op":"stage","generation":1,"routes":[["10.255.0.2"]]}', "bad-request", "routes[0]"),
+        (
+            b'{"id":1,"op":"commit","generation":4}',
+            "refused",
+            "generation 4 is not staged here (staged: none)",
+        ),
+        (
+            b'{"id":1,"op":"commit","generation":1,"revert_after_s":-1}',
+            "bad-request",
+            "revert_after_s: seconds from 0 to 86400",
+        ),
+        (
+            b'{"id":1,"op":"stage","generation":1,"routes":[["10.255.0.2"]]}',
+            "bad-request",
+            "routes[0]",
+        ),
         (
             b'{"id":1,"op":"stage","generation":1,"routes":[["x/32","10.1.0.2","opt1","10.255.0.1"]]}',
             "bad-request",
             "rules of generation 1",
         ),
-        (b'{"id":1,"op":"stage","generation":1,"neighbours":[["10.1.0.2","zz","opt1"]]}', "bad-request", "rules of generation 1"),
-        (b'{"id":1,"op":"stage","packed":"what?"}', "bad-request", "packed: not JSON, gzipped, in base64"),
-        (b'{"id":1,"op":"stage","packed":7}', "bad-request", "packed: not JSON, gzipped, in base64"),
-        (b'{"id":1,"op":"arm","generation":1,"when_up":[]}', "bad-request", "with nothing to wait for use commit"),
+        (
+            b'{"id":1,"op":"stage","generation":1,"neighbours":[["10.1.0.2","zz","opt1"]]}',
+            "bad-request",
+            "rules of generation 1",
+        ),
+        (
+            b'{"id":1,"op":"stage","packed":"what?"}',
+            "bad-request",
+            "packed: not JSON, gzipped, in base64",
+        ),
+        (
+            b'{"id":1,"op":"stage","packed":7}',
+            "bad-request",
+            "packed: not JSON, gzipped, in base64",
+        ),
+        (
+            b'{"id":1,"op":"arm","generation":1,"when_up":[]}',
+            "bad-request",
+            "with nothing to wait for use commit",
+        ),
         (b'{"id":1,"op":"arm","generation":1,"when_up":["opt9"]}', "refused", "no interface opt9"),
-        (b'{"id":1,"op":"probe","targets":["10.255.0.2"]}', "bad-request", "a list of {address, hops} is needed"),
-        (b'{"id":1,"op":"neighbours","ports":[9]}', "bad-request", "[9] are not ports of this host"),
-        (b'{"id":1,"op":"job.start","name":"../x","argv":["true"]}', "bad-request", "name: letters, digits"),
-        (b'{"id":1,"op":"job.start","name":"x","argv":"true"}', "bad-request", "argv: a list of words is needed"),
+        (
+            b'{"id":1,"op":"probe","targets":["10.255.0.2"]}',
+            "bad-request",
+            "a list of {address, hops} is needed",
+        ),
+        (
+            b'{"id":1,"op":"neighbours","ports":[9]}',
+            "bad-request",
+            "[9] are not ports of this host",
+        ),
+        (
+            b'{"id":1,"op":"job.start","name":"../x","argv":["true"]}',
+            "bad-request",
+            "name: letters, digits",
+        ),
+        (
+            b'{"id":1,"op":"job.start","name":"x","argv":"true"}',
+            "bad-request",
+            "argv: a list of words is needed",
+        ),
         (b'{"id":1,"op":"adopt"}', "bad-request", "two descriptors are needed"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_the_channel_stays(peer: Peer, line: bytes, code: str, text: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused_and_the_channel_stays(
+    peer: Peer, line: bytes, code: str, text: str
+) -> None:
     peer.write(line + b"\n")
     answer = peer.line()
     assert answer is not None
@@ -95,9 +145,19 @@ def test_an_attach_that_is_killed_leaves_the_committer_well(host: Space) -> None
 
 
 def test_a_job_runs_in_its_directory_and_its_end_is_told(peer: Peer) -> None:
-    started = peer.ask("job.start", name="j", argv=["sh", "-c", 'echo "$RANK in $TESTBED_JOB_DIR"; exit 3'], env={"RANK": "4"})
+    started = peer.ask(
+        "job.start",
+        name="j",
+        argv=["sh", "-c", 'echo "$RANK in $TESTBED_JOB_DIR"; exit 3'],
+        env={"RANK": "4"},
+    )
     event = peer.event("job")
-    assert (event["name"], event["state"], event["code"], event["pid"]) == ("j", "exited", 3, started["pid"])
+    assert (event["name"], event["state"], event["code"], event["pid"]) == (
+        "j",
+        "exited",
+        3,
+        started["pid"],
+    )
     assert peer.ask("job.tail", name="j")["data"] == f"4 in {started['directory']}\n"
 
 
@@ -114,10 +174,15 @@ def test_ports_are_sampled_while_a_job_runs_and_no_longer(host: Space, peer: Pee
     rows = [
         row
         for batch in found
-        for row in counter_samples(HostEvent("gpu01", "counters", batch["t_ns"], batch))[HostPort("gpu01", 1)]
+        for row in counter_samples(HostEvent("gpu01", "counters", batch["t_ns"], batch))[
+            HostPort("gpu01", 1)
+        ]
     ]
     assert len(rows) >= 15 and all(row[6] == 1 for row in rows), "with carrier"
-    walls = [batch["wall_ns"] - batch["t_ns"] + row[-1] for batch, row in zip(found, rows[4::5], strict=False)]
+    walls = [
+        batch["wall_ns"] - batch["t_ns"] + row[-1]
+        for batch, row in zip(found, rows[4::5], strict=False)
+    ]
     assert walls == sorted(walls)
     assert keepers(host) == 1
     peer.ask("job.stop", name="long")
@@ -157,7 +222,11 @@ def test_a_file_of_a_job_is_read_piece_by_piece_in_whole_lines(peer: Peer) -> No
 
 
 def test_a_job_that_ignores_being_asked_is_killed(peer: Peer) -> None:
-    peer.ask("job.start", name="deaf", argv=["sh", "-c", 'trap "" TERM; echo deaf; while :; do sleep 0.05; done'])
+    peer.ask(
+        "job.start",
+        name="deaf",
+        argv=["sh", "-c", 'trap "" TERM; echo deaf; while :; do sleep 0.05; done'],
+    )
     while not peer.ask("job.tail", name="deaf")["data"]:
         time.sleep(0.01)
     stopped = peer.ask("job.stop", name="deaf", grace_s=0.1)
@@ -165,7 +234,11 @@ def test_a_job_that_ignores_being_asked_is_killed(peer: Peer) -> None:
 
 
 def test_a_job_that_is_asked_to_stop_may_clean_up(peer: Peer) -> None:
-    peer.ask("job.start", name="polite", argv=["sh", "-c", "trap 'echo bye; exit 7' TERM; echo here; while :; do sleep 0.02; done"])
+    peer.ask(
+        "job.start",
+        name="polite",
+        argv=["sh", "-c", "trap 'echo bye; exit 7' TERM; echo here; while :; do sleep 0.02; done"],
+    )
     while not peer.ask("job.tail", name="polite")["data"]:
         time.sleep(0.01)
     stopped = peer.ask("job.stop", name="polite", grace_s=3)
@@ -174,9 +247,14 @@ def test_a_job_that_is_asked_to_stop_may_clean_up(peer: Peer) -> None:
 
 
 def test_a_job_outlives_the_committer_and_is_found_again(host: Space, peer: Peer) -> None:
-    started = peer.ask("job.start", name="long", argv=["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 5"])
+    started = peer.ask(
+        "job.start", name="long", argv=["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 5"]
+    )
     pid = started["pid"]
-    assert peer.ask("job.start", name="long", argv=["true"])["error"] == f"job long is already running (pid {pid})"
+    assert (
+        peer.ask("job.start", name="long", argv=["true"])["error"]
+        == f"job long is already running (pid {pid})"
+    )
     host.agent("stop")
     host.agent("start")
     again = host.attach()
@@ -235,7 +313,9 @@ def test_a_job_runs_as_the_user_that_provisioning_names(as_nobody: Peer) -> None
     assert as_nobody.ask("job.tail", name="j", file="file")["data"] == "here\n"
 
 
-def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(host: Space, as_nobody: Peer) -> None:
+def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(
+    host: Space, as_nobody: Peer
+) -> None:
     other = as_nobody.ask("job.start", name="other", argv=["true"])["directory"]
     text = (
         f"cd {other}/..; ls . ../checkpoints; cat ../provision.json ../started/j.json; touch x ../x;"
@@ -246,7 +326,9 @@ def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(host: Space, as_n
     as_nobody.ask("job.start", name="j", argv=["sh", "-c", text])
     assert ended(as_nobody, "j")["code"] == 9
     output = as_nobody.ask("job.tail", name="j")["data"]
-    assert len(output.splitlines()) == 13 and all("denied" in line for line in output.splitlines()), output
+    assert len(output.splitlines()) == 13 and all(
+        "denied" in line for line in output.splitlines()
+    ), output
 
 
 def test_a_users_job_stops_like_any_other_one_and_leaves_nobody_behind(as_nobody: Peer) -> None:
@@ -256,23 +338,38 @@ def test_a_users_job_stops_like_any_other_one_and_leaves_nobody_behind(as_nobody
         time.sleep(0.01)
     stopped = as_nobody.ask("job.stop", name="polite", grace_s=3)
     assert (stopped["state"], stopped["code"], stopped["killed"]) == ("exited", 7, False)
-    as_nobody.ask("job.start", name="deaf", argv=["sh", "-c", 'trap "" TERM; echo deaf; while :; do sleep 0.05; done'])
+    as_nobody.ask(
+        "job.start",
+        name="deaf",
+        argv=["sh", "-c", 'trap "" TERM; echo deaf; while :; do sleep 0.05; done'],
+    )
     while not as_nobody.ask("job.tail", name="deaf")["data"]:
         time.sleep(0.01)
     stopped = as_nobody.ask("job.stop", name="deaf", grace_s=0.1)
     assert (stopped["state"], stopped["killed"]) == ("killed", True)
 
 
-def test_checkpoints_outlive_the_job_and_change_hands_with_the_user(host: Space, as_nobody: Peer) -> None:
-    save = ["sh", "-c", "echo $RANK >>$TESTBED_CHECKPOINT_DIR/kept && cat $TESTBED_CHECKPOINT_DIR/kept"]
+def test_checkpoints_outlive_the_job_and_change_hands_with_the_user(
+    host: Space, as_nobody: Peer
+) -> None:
+    save = [
+        "sh",
+        "-c",
+        "echo $RANK >>$TESTBED_CHECKPOINT_DIR/kept && cat $TESTBED_CHECKPOINT_DIR/kept",
+    ]
     for rank in ("1", "2"):
-        as_nobody.ask("job.start", name=f"j{rank}", argv=save, env={"RANK": rank}, checkpoints="ours")
+        as_nobody.ask(
+            "job.start", name=f"j{rank}", argv=save, env={"RANK": rank}, checkpoints="ours"
+        )
         assert ended(as_nobody, f"j{rank}")["code"] == 0
     assert as_nobody.ask("job.tail", name="j2")["data"] == "1\n2\n"
     host.agent("provision", facts("gpu01", 1, 2) | {"job_user": "daemon"})
     as_nobody.ask("reload")
     as_nobody.ask("job.start", name="j3", argv=save, env={"RANK": "3"}, checkpoints="ours")
-    assert ended(as_nobody, "j3")["code"] == 0 and as_nobody.ask("job.tail", name="j3")["data"] == "1\n2\n3\n"
+    assert (
+        ended(as_nobody, "j3")["code"] == 0
+        and as_nobody.ask("job.tail", name="j3")["data"] == "1\n2\n3\n"
+    )
     for number in range(12):
         as_nobody.ask("job.start", name=f"n{number}", argv=["true"], checkpoints=f"n{number}")
     assert len(host.run("ls", "/run/var/checkpoints").stdout.split()) == 8
@@ -282,14 +379,21 @@ def test_what_a_job_puts_in_the_place_of_its_files_holds_nobody_up(as_nobody: Pe
     as_nobody.ask(
         "job.start",
         name="j",
-        argv=["sh", "-c", "mkfifo pipe; ln -s /etc/shadow link; ln -s /dev/zero log2; mkdir dir; ln -s loop loop"],
+        argv=[
+            "sh",
+            "-c",
+            "mkfifo pipe; ln -s /etc/shadow link; ln -s /dev/zero log2; mkdir dir; ln -s loop loop",
+        ],
     )
     assert ended(as_nobody, "j")["code"] == 0
     assert as_nobody.ask("job.tail", name="j", file="pipe")["error"] == "file pipe is no plain file"
     assert as_nobody.ask("job.tail", name="j", file="dir")["error"] == "file dir is no plain file"
     assert as_nobody.ask("job.tail", name="j", file="loop")["code"] == "refused"
     for name in ("link", "log2"):
-        assert as_nobody.ask("job.tail", name="j", file=name)["error"] == f"file {name} is not in the job's directory"
+        assert (
+            as_nobody.ask("job.tail", name="j", file=name)["error"]
+            == f"file {name} is not in the job's directory"
+        )
 
 
 def test_a_plans_word_for_the_jobs_directory_does_not_count(peer: Peer) -> None:
@@ -302,19 +406,29 @@ def test_a_plans_word_for_the_jobs_directory_does_not_count(peer: Peer) -> None:
 def test_attaching_imports_only_what_is_built_into_the_interpreter(tmp_path: Path) -> None:
     def imported(*arguments: str) -> set[str]:
         argv = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]
-        done = subprocess.run(argv, env={"TESTBED_RUN": str(tmp_path)}, capture_output=True, text=True, timeout=20)
-        return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+        done = subprocess.run(
+            argv, env={"TESTBED_RUN": str(tmp_path)}, capture_output=True, text=True, timeout=20
+        )
+        return {
+            line.rpartition("|")[2].strip()
+            for line in done.stderr.splitlines()
+            if line.startswith("import time:")
+        }
 
     assert imported(str(AGENT), "attach") - imported("-c", "pass") == {"_socket"}
 
 
-def test_a_daemon_that_ends_whenever_it_starts_is_waited_for_no_longer_and_its_last_words_are_told(host: Space) -> None:
+def test_a_daemon_that_ends_whenever_it_starts_is_waited_for_no_longer_and_its_last_words_are_told(
+    host: Space,
+) -> None:
     host.agent("stop")
     host.run("mkdir", "-p", "/run/testbed-broken/committer.sock/full")
     broken = ["env", "TESTBED_RUN=/run/testbed-broken", sys.executable, "-S", "-E", str(AGENT)]
     try:
         done = host.run(*broken, "start")
-        assert "the daemon ended as it started" in done.stdout and "committer.sock" in done.stdout, done
+        assert (
+            "the daemon ended as it started" in done.stdout and "committer.sock" in done.stdout
+        ), done
         assert not host.daemon_pids()
     finally:
         host.run(*broken, "stop")

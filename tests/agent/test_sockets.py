@@ -20,12 +20,35 @@ for path in sys.argv[1:]:
 """
 
 
-def test_another_user_of_a_host_neither_speaks_to_the_agent_nor_reads_its_state(host: Space) -> None:
+def test_another_user_of_a_host_neither_speaks_to_the_agent_nor_reads_its_state(
+    host: Space,
+) -> None:
     run = ENV["TESTBED_RUN"]
-    listeners = [f"{run}/committer.sock", run, f"{run}/generations", f"{run}/committer.lock", f"{run}/start.lock"]
+    listeners = [
+        f"{run}/committer.sock",
+        run,
+        f"{run}/generations",
+        f"{run}/committer.lock",
+        f"{run}/start.lock",
+    ]
     python = [sys.executable, "-S", "-E", "-c", KNOCK]
-    assert host.run(*python, *listeners).stdout.splitlines() == [f"open {listener}" for listener in listeners]
-    stranger = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/env", "python3", "-S", "-E"]
-    assert host.run(*stranger, "-c", KNOCK, *listeners).stdout.splitlines() == [f"closed {listener}" for listener in listeners]
+    assert host.run(*python, *listeners).stdout.splitlines() == [
+        f"open {listener}" for listener in listeners
+    ]
+    stranger = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "/usr/bin/env",
+        "python3",
+        "-S",
+        "-E",
+    ]
+    assert host.run(*stranger, "-c", KNOCK, *listeners).stdout.splitlines() == [
+        f"closed {listener}" for listener in listeners
+    ]
     result = host.run(*stranger, str(AGENT), "call", stdin='{"op": "clear"}')
     assert result.returncode != 0 and '"cleared": true' not in result.stdout

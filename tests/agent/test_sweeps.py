@@ -1,4 +1,6 @@
-"""What jobs left behind is looked for a little at a time: the daemon has one thread, and slots turn meanwhile."""
+"""What jobs left behind is looked for a little at a time: the daemon has one thread, and slots turn
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,12 @@ def test_a_long_search_gives_way_and_the_next_begins_after_it(daemon: Daemon) ->
     assert order == ["first"] * 31 + ["first done", "second", "second done"]
 
 
-@pytest.mark.parametrize("error", [OSError("no descriptor is left"), AttributeError("this Python has no pidfd_open")])
-def test_a_search_that_fails_ends_and_what_waits_for_it_goes_on(daemon: Daemon, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("no descriptor is left"), AttributeError("this Python has no pidfd_open")]
+)
+def test_a_search_that_fails_ends_and_what_waits_for_it_goes_on(
+    daemon: Daemon, error: Exception
+) -> None:
     here, done = Jobs(daemon), list[str]()  # type: ignore[arg-type]
 
     def failing() -> Iterator[None]:
@@ -101,7 +107,9 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
 ) -> None:
     where = tmp_path / "jobs" / "mine"
     where.mkdir()
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)})
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)}
+    )
     here = Jobs(daemon)  # type: ignore[arg-type]
     started: list[int | None] = []
     monkeypatch.setattr(Jobs, "launch", lambda *_: started.append(left.wait(10)))
@@ -120,10 +128,14 @@ def test_what_a_job_left_is_killed_before_the_next_of_its_name_starts_and_that_o
         left.wait()
 
 
-def test_a_job_that_started_as_the_daemon_died_is_ended_by_the_next_daemon(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_job_that_started_as_the_daemon_died_is_ended_by_the_next_daemon(
+    daemon: Daemon, tmp_path: Path
+) -> None:
     where = tmp_path / "jobs" / "mine"
     where.mkdir()
-    unseen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)})
+    unseen = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: str(where)}
+    )
     try:
         Jobs(daemon)  # type: ignore[arg-type]
         daemon.go_on()
@@ -133,10 +145,14 @@ def test_a_job_that_started_as_the_daemon_died_is_ended_by_the_next_daemon(daemo
         unseen.wait()
 
 
-def test_a_job_that_waited_for_a_search_is_not_started_once_a_newer_run_has_the_host(daemon: Daemon) -> None:
+def test_a_job_that_waited_for_a_search_is_not_started_once_a_newer_run_has_the_host(
+    daemon: Daemon,
+) -> None:
     here = Jobs(daemon)  # type: ignore[arg-type]
     daemon.fence.check("fence", {"token": 4})
     here.start({"name": "mine", "argv": ["true"], "token": 4}, daemon.attempt)
     daemon.fence.check("fence", {"token": 5})
     daemon.go_on()
-    assert daemon.reported == ["job.start of a run with token 4: a newer run, with token 5, holds this host"]
+    assert daemon.reported == [
+        "job.start of a run with token 4: a newer run, with token 5, holds this host"
+    ]

@@ -1,4 +1,6 @@
-"""One call of the engine: from a script, in a running event loop, from threads; interrupted, cancelled, watched, failing."""
+"""One call of the engine: from a script, in a running event loop, from threads; interrupted,
+cancelled, watched, failing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TEXTS = "interrupted; rolled back, everything is as before"
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Directories of the test's own, and an engine in `orchestrator.verbs.change` that the test replaces."""
+    """Directories of the test's own, and an engine in `orchestrator.verbs.change` that the test
+    replaces.
+    """
     monkeypatch.chdir(ROOT)
     yield {f"{name}_dir": str(tmp_path / name) for name in ("data", "state", "lock")}
 
@@ -60,12 +64,20 @@ class Waiting:
             raise Interrupted(TEXTS) from None
 
 
-def test_a_call_gets_the_settings_and_a_store_of_the_opened_lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "status", status(lambda command: (command.inventory, command.timeout_s, command.store.history())))
+def test_a_call_gets_the_settings_and_a_store_of_the_opened_lab(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        engine,
+        "status",
+        status(lambda command: (command.inventory, command.timeout_s, command.store.history())),
+    )
     assert lab.status() == (ROOT / "inventory" / "emulated", 300.0, [])  # type: ignore[comparison-overlap]
 
 
-async def test_a_call_works_where_an_event_loop_runs_already(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_works_where_an_event_loop_runs_already(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "status", status(lambda command: asyncio.get_running_loop()))
     assert lab.status() is not asyncio.get_running_loop()  # type: ignore[comparison-overlap]
 
@@ -87,7 +99,9 @@ def test_several_threads_may_call_at_once(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert len(set(found)) == 2
 
 
-def test_an_error_of_the_engine_is_raised_with_its_hint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_engine_is_raised_with_its_hint(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(command: Command) -> None:
         raise Missing("no plan is up", hint="testbed up")
 
@@ -97,7 +111,9 @@ def test_an_error_of_the_engine_is_raised_with_its_hint(lab: Lab, monkeypatch: p
     assert caught.value.hint == "testbed up" and caught.value.code == "E-MISSING"
 
 
-def test_a_stopped_emulated_lab_is_named_instead_of_what_it_causes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_emulated_lab_is_named_instead_of_what_it_causes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(command: Command) -> None:
         raise Unreachable("ocs1: connection refused")
 
@@ -107,7 +123,9 @@ def test_a_stopped_emulated_lab_is_named_instead_of_what_it_causes(lab: Lab, mon
         lab.status()
 
 
-def test_an_interrupt_waits_until_the_engine_has_reverted_its_step(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits_until_the_engine_has_reverted_its_step(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verb = Waiting()
     monkeypatch.setattr(engine, "status", verb)
 
@@ -163,7 +181,9 @@ async def test_a_cancelled_call_ends_when_the_engine_has_reverted_its_step(
     assert verb.reverted.is_set()
 
 
-async def test_awaited_calls_run_at_once_and_leave_the_loop_free(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_awaited_calls_run_at_once_and_leave_the_loop_free(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = threading.Barrier(2)
 
     async def verb(command: Command) -> int:
@@ -191,16 +211,29 @@ EVENTS = [
 ]
 
 
-def test_progress_is_shown_in_the_thread_of_the_call(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_in_the_thread_of_the_call(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "status", status(_working))
     seen: list[tuple[Event, int]] = []
-    with Lab.open("inventory/emulated", settings=places, progress=lambda e: seen.append((e, threading.get_ident()))) as lab:
+    with Lab.open(
+        "inventory/emulated",
+        settings=places,
+        progress=lambda e: seen.append((e, threading.get_ident())),
+    ) as lab:
         lab.status()
     assert seen == [(event, threading.get_ident()) for event in EVENTS]
-    assert [str(event) for event in EVENTS] == ["stage routes", "stage 1/2 gpu01", "stage 132 routes (1.50 s)", "a note"]
+    assert [str(event) for event in EVENTS] == [
+        "stage routes",
+        "stage 1/2 gpu01",
+        "stage 132 routes (1.50 s)",
+        "a note",
+    ]
 
 
-async def test_progress_is_shown_in_the_loop_of_the_call(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_is_shown_in_the_loop_of_the_call(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "status", status(_working))
     seen: list[Event] = []
 
@@ -213,7 +246,9 @@ async def test_progress_is_shown_in_the_loop_of_the_call(places: dict[str, str],
     assert seen == EVENTS
 
 
-def test_a_progress_function_that_fails_does_not_stop_the_call(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_function_that_fails_does_not_stop_the_call(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "status", status(_working))
     seen: list[Event] = []
 
@@ -221,25 +256,39 @@ def test_a_progress_function_that_fails_does_not_stop_the_call(places: dict[str,
         seen.append(event)
         raise ValueError("no such axis")
 
-    with Lab.open("inventory/emulated", settings=places, progress=show) as lab, warnings.catch_warnings(record=True) as caught:
+    with (
+        Lab.open("inventory/emulated", settings=places, progress=show) as lab,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         assert lab.status() == 1  # type: ignore[comparison-overlap]
     assert len(seen) == len(caught) == 1 and "no such axis" in str(caught[0].message)
 
 
-def test_what_down_leaves_to_be_repaired_is_an_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_down_leaves_to_be_repaired_is_an_error(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from optical_testbed import HandsNeeded
 
-    monkeypatch.setattr(engine, "down", status(lambda command: DownReport("2026-11-21-0008", "emulated", left=("gpu03: routes",))))
+    monkeypatch.setattr(
+        engine,
+        "down",
+        status(lambda command: DownReport("2026-11-21-0008", "emulated", left=("gpu03: routes",))),
+    )
     with pytest.raises(HandsNeeded, match=r"1\. gpu03: routes") as caught:
         lab.down()
     assert caught.value.left == ("gpu03: routes",) and "resume 2026-11-21-0008" in caught.value.hint
 
 
-def test_a_plan_is_read_before_the_emulated_lab_is_started(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_read_before_the_emulated_lab_is_started(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[Path] = []
     monkeypatch.setattr("orchestrator.emulated.is_running", lambda inventory: False)
-    monkeypatch.setattr("orchestrator.emulated.start_emulated_lab", lambda inventory, timeout_s: started.append(inventory))
+    monkeypatch.setattr(
+        "orchestrator.emulated.start_emulated_lab",
+        lambda inventory, timeout_s: started.append(inventory),
+    )
     with pytest.raises(BadFile, match=r"links\[0\].b: host gpu99"):
         lab.up({"schema": "testbed.plan/1", "name": "x", "links": [{"a": "gpu01", "b": "gpu99"}]})
     assert not started
@@ -254,8 +303,18 @@ def test_the_options_of_up_reach_the_engine(lab: Lab, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(engine, "up", verb)
     monkeypatch.setattr("orchestrator.emulated.is_running", lambda inventory: True)
-    lab.up("examples/ring-12.json", job="live", avoid=["gpu01:p1"], confirm_within_s=60.0, rollback=False)
-    assert given == {"examples/ring-12.json": UpOptions(job="live", avoid=("gpu01:p1",), confirm_s=60.0, rollback=False)}
+    lab.up(
+        "examples/ring-12.json",
+        job="live",
+        avoid=["gpu01:p1"],
+        confirm_within_s=60.0,
+        rollback=False,
+    )
+    assert given == {
+        "examples/ring-12.json": UpOptions(
+            job="live", avoid=("gpu01:p1",), confirm_s=60.0, rollback=False
+        )
+    }
     with pytest.raises(BadFile, match="confirm_within_s"):
         lab.up("examples/ring-12.json", confirm_within_s=0.1)
 

@@ -20,11 +20,22 @@ def test_a_campaign_has_its_trials_and_the_results_that_there_are(tmp_path: Path
     campaign = Campaign(EXAMPLE, settings={"state_dir": tmp_path})
     assert (campaign.name, len(campaign), campaign.results()) == ("methods", 72, ())
     trial = campaign._campaign.trials[1]
-    kept = record.begin_campaign(load({"state_dir": str(tmp_path)}), campaign._campaign, of_program(), resume=False)
-    kept.keep(trial, [Outcome(values={"iteration_ms": 5.0}, error="", seconds=0.1, worker="vm", began=0.0)])
+    kept = record.begin_campaign(
+        load({"state_dir": str(tmp_path)}), campaign._campaign, of_program(), resume=False
+    )
+    kept.keep(
+        trial,
+        [Outcome(values={"iteration_ms": 5.0}, error="", seconds=0.1, worker="vm", began=0.0)],
+    )
     (found,) = campaign.results()
-    assert found["labels"] == trial.labels and found["values"] == {"iteration_ms": 5.0} and campaign.folder == kept.folder
-    assert campaign.frame().to_dict("records") == [{**trial.labels, "state": "done", "iteration_ms": 5.0}]
+    assert (
+        found["labels"] == trial.labels
+        and found["values"] == {"iteration_ms": 5.0}
+        and campaign.folder == kept.folder
+    )
+    assert campaign.frame().to_dict("records") == [
+        {**trial.labels, "state": "done", "iteration_ms": 5.0}
+    ]
 
 
 def test_what_is_wrong_is_raised_as_everywhere_and_progress_is_of_one_run(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""What the API takes and gives: plans of every kind, designs, telemetry as rows and as a DataFrame."""
+"""What the API takes and gives: plans of every kind, designs, telemetry as rows and as a
+DataFrame.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,18 @@ RUN = "2026-11-21-0001"
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.chdir(ROOT)
-    return Lab.open("inventory/emulated", settings={f"{name}_dir": str(tmp_path / name) for name in ("data", "state", "lock")})
+    return Lab.open(
+        "inventory/emulated",
+        settings={f"{name}_dir": str(tmp_path / name) for name in ("data", "state", "lock")},
+    )
 
 
 # plans
 
 
-@pytest.mark.parametrize("path", [path for path in PLANS if path.stem != "schedule"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in PLANS if path.stem != "schedule"], ids=lambda path: path.stem
+)
 def test_a_plan_is_written_as_it_was_read(path: Path, tmp_path: Path) -> None:
     own = load_lab(ROOT / "inventory" / plan_inventory(path.name))
     plan, _ = load_plan(path, own)
@@ -53,10 +60,21 @@ def test_a_plan_is_written_as_it_was_read(path: Path, tmp_path: Path) -> None:
 
 
 def test_values_of_a_plan_that_differ_from_the_usual_are_written() -> None:
-    links = (WantedLink("gpu01", "gpu02", LinkKind.SIMPLEX), WantedLink("gpu02", "gpu01", LinkKind.SIMPLEX))
-    plan = Plan("pair", links, acceptance=Acceptance(max_loss_db=7.5), transition=TransitionPolicy(live="never"), description="two")
+    links = (
+        WantedLink("gpu01", "gpu02", LinkKind.SIMPLEX),
+        WantedLink("gpu02", "gpu01", LinkKind.SIMPLEX),
+    )
+    plan = Plan(
+        "pair",
+        links,
+        acceptance=Acceptance(max_loss_db=7.5),
+        transition=TransitionPolicy(live="never"),
+        description="two",
+    )
     written = document_of(plan)
-    assert written["acceptance"] == {"max_loss_db": 7.5} and written["transition"] == {"live": "never"}
+    assert written["acceptance"] == {"max_loss_db": 7.5} and written["transition"] == {
+        "live": "never"
+    }
     again = read_plan(json.dumps(written), "again", lab_of("emulated"))
     assert dataclasses.replace(again, sha256="") == plan
     with pytest.raises(ValueError, match="avoids gpu01:p1"):
@@ -69,12 +87,21 @@ def test_a_plan_may_be_a_file_a_dict_values_or_a_design() -> None:
     plan = Plan("pair", (WantedLink("gpu01", "gpu02"),))
     for given in (content, plan, Designed(content, {})):
         found = source(given)
-        assert isinstance(found, PlanText) and found.name == "pair" and json.loads(found.text) == content
+        assert (
+            isinstance(found, PlanText)
+            and found.name == "pair"
+            and json.loads(found.text) == content
+        )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(7, "got int"), ([1], "got list"), ({"name": {1, 2}}, "cannot be written as JSON"), ({"x": float("nan")}, "as JSON")],
+    [
+        (7, "got int"),
+        ([1], "got list"),
+        ({"name": {1, 2}}, "cannot be written as JSON"),
+        ({"x": float("nan")}, "as JSON"),
+    ],
 )
 def test_what_is_no_plan_is_refused(given: object, message: str) -> None:
     with pytest.raises(BadFile, match=message):
@@ -93,7 +120,11 @@ def test_a_design_is_saved_and_is_what_the_command_line_writes(lab: Lab, tmp_pat
     assert design.name == "mine" and design.why == ("1 parallel ring(s) in rank order",)
     path = design.save(tmp_path / "plan.json")
     plan = read_plan(path.read_text(), "plan.json", lab_of("emulated"))
-    assert plan.job is not None and plan.job.args == {"iterations": 7} and plan.job.predicted == design.predicted
+    assert (
+        plan.job is not None
+        and plan.job.args == {"iterations": 7}
+        and plan.job.predicted == design.predicted
+    )
 
 
 def test_mistakes_in_a_design_are_named(lab: Lab) -> None:
@@ -120,11 +151,18 @@ def test_mistakes_in_a_design_are_named(lab: Lab) -> None:
 @pytest.fixture
 def recorded(lab: Lab) -> Lab:
     """A lab with one run of two phases and three iterations, the journal's last line torn."""
-    with Store(lab.settings.store_path) as store, store.new_run("up", "emulated-1", plan_name="ring", user="ann") as run:
+    with (
+        Store(lab.settings.store_path) as store,
+        store.new_run("up", "emulated-1", plan_name="ring", user="ann") as run,
+    ):
         run.finish("ok")
     with Journal(lab.settings.run_dir(run.id), run.id, "emulated") as journal:
         for n in range(3):
-            fields: dict[str, int | float | str] = {"iter": n, "iter_ms": 40.0 + n, "loss": 1.0 / (n + 1)}
+            fields: dict[str, int | float | str] = {
+                "iter": n,
+                "iter_ms": 40.0 + n,
+                "loss": 1.0 / (n + 1),
+            }
             journal.point("iteration", {"job": "mlp", "workload": "train"}, fields)
         journal.point("verify", {"level": "map"}, {"ok": 1, "duration_ms": 2.0})
     (part,) = (lab.settings.run_dir(run.id) / "telemetry").glob("*.lp")
@@ -135,8 +173,12 @@ def recorded(lab: Lab) -> Lab:
 
 def test_rows_are_typed_and_say_what_could_not_be_read(recorded: Lab) -> None:
     rows = recorded.telemetry()
-    assert rows.measurements == ("iteration", "verify") and rows.trouble == ("000.lp:5: torn last line",)
-    assert [row.fields["iter_ms"] for row in rows[:3]] == [40.0, 41.0, 42.0] and isinstance(rows[:3], Rows)
+    assert rows.measurements == ("iteration", "verify") and rows.trouble == (
+        "000.lp:5: torn last line",
+    )
+    assert [row.fields["iter_ms"] for row in rows[:3]] == [40.0, 41.0, 42.0] and isinstance(
+        rows[:3], Rows
+    )
     assert rows[0].tags["job"] == "mlp" and rows[0].time_ns > 0
     assert len(recorded.telemetry(measurement="verify")) == 1
     assert len(recorded.telemetry("0001", ["iteration"])) == 3
@@ -155,14 +197,20 @@ def test_runs_are_found_by_their_tag(recorded: Lab) -> None:
 def test_a_frame_has_a_column_per_tag_and_field_a_time_and_the_units(recorded: Lab) -> None:
     frame = recorded.telemetry(measurement="iteration").frame()
     assert list(frame["iter_ms"]) == [40.0, 41.0, 42.0] and frame["iter"].dtype == "int64"
-    assert isinstance(frame.index, pandas.DatetimeIndex) and str(frame.index.tz) == "UTC" and frame.index.name == "time"
+    assert (
+        isinstance(frame.index, pandas.DatetimeIndex)
+        and str(frame.index.tz) == "UTC"
+        and frame.index.name == "time"
+    )
     assert frame.attrs["units"]["iter_ms"] == "ms" and "measurement" not in frame
     both = recorded.telemetry().frame()
     assert list(both["measurement"]) == ["iteration"] * 3 + ["verify"]
     assert Rows("x", ()).frame().empty
 
 
-def test_without_pandas_there_are_rows_and_the_error_says_how_to_get_it(recorded: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_there_are_rows_and_the_error_says_how_to_get_it(
+    recorded: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     rows = recorded.telemetry()
     with pytest.raises(ImportError, match=r"pip install 'optical-testbed\[analysis\]'"):
@@ -180,22 +228,32 @@ def test_unknown_runs_and_measurements_are_named(recorded: Lab) -> None:
 
 
 @pytest.mark.parametrize("page", ["how-to/python-api.md", "reference/python-api.md"])
-def test_the_examples_of_a_page_are_true(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_are_true(
+    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(ROOT)
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name))
-    found = doctest.testfile(str(ROOT / "docs" / page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    found = doctest.testfile(
+        str(ROOT / "docs" / page), module_relative=False, optionflags=doctest.ELLIPSIS
+    )
     assert not found.failed and (found.attempted or page.startswith("reference"))
 
 
-@pytest.mark.parametrize("module", [optical_testbed, optical_testbed.lab], ids=lambda module: str(module.__name__))
-def test_the_examples_of_docstrings_are_true(module: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "module", [optical_testbed, optical_testbed.lab], ids=lambda module: str(module.__name__)
+)
+def test_the_examples_of_docstrings_are_true(
+    module: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     found = doctest.testmod(module)  # type: ignore[arg-type]
     assert not found.failed and found.attempted
 
 
-def test_a_lab_and_a_run_print_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_and_a_run_print_as_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name))
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
@@ -209,5 +267,7 @@ def test_a_lab_and_a_run_print_as_what_they_are(tmp_path: Path, monkeypatch: pyt
 
 def test_a_plan_that_is_not_there_is_answered_with_the_one_that_is_meant(tmp_path: Path) -> None:
     (tmp_path / "ring-12.json").write_text("{}")
-    with pytest.raises(BadFile, match=r"rign-12\.json: no such file; did you mean .*ring-12\.json\?"):
+    with pytest.raises(
+        BadFile, match=r"rign-12\.json: no such file; did you mean .*ring-12\.json\?"
+    ):
         load_plan(tmp_path / "rign-12.json", load_lab(ROOT / "inventory" / "emulated"))

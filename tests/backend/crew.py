@@ -1,7 +1,8 @@
-"""Four ranks that are started once and carry out one case after another: functions of `tests.backend.cases`, asked for by name.
+"""Four ranks that are started once and carry out one case after another: functions of
+`tests.backend.cases`, asked for by name.
 
-A rank answers with what its case returns. A case that hangs or breaks leaves the ranks in the midst of something: the crew is then
-killed, and the next case starts another.
+A rank answers with what its case returns. A case that hangs or breaks leaves the ranks in the midst
+of something: the crew is then killed, and the next case starts another.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from tests.workloads.ranks import LANES, free_port
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = 4
 START_S, CASE_S = 200.0, 90.0
-"""How long starting the ranks, and a case, may take before it counts as hanging; importing torch four times takes a busy machine
-a minute and more."""
+"""How long starting the ranks, and a case, may take before it counts as hanging; importing torch
+four times takes a busy machine a minute and more."""
 
 
 @functools.cache
 def installed() -> Path:
-    """What hosts have in their PYTHONPATH: the workloads, and what makes `import torch` register the back-end."""
+    """What hosts have in their PYTHONPATH: the workloads, and what makes `import torch` register
+    the back-end.
+    """
     folder = Path(tempfile.mkdtemp(prefix="testbed-backend-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, content in workload_files():
@@ -72,7 +75,12 @@ class Broken(AssertionError):
 class Crew:
     """The ranks, started with the first case."""
 
-    def __init__(self, directory: Path, backend: str = "testbed", env: Callable[[int], Mapping[str, str]] = lambda _: {}) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        backend: str = "testbed",
+        env: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> None:
         """env: further environment of a rank."""
         self._directory, self._backend, self._env = directory, backend, env
         self._links: list[socket.socket] = []
@@ -86,7 +94,9 @@ class Crew:
             env = environment(rank, WORLD, port, self._directory) | self._env(rank)
             argv = [sys.executable, "-m", "tests.backend.rank", str(its.fileno()), self._backend]
             with (self._directory / f"rank{rank}.log").open("ab") as log:
-                process = subprocess.Popen(argv, env=env, cwd=ROOT, stdout=log, stderr=log, pass_fds=[its.fileno()])
+                process = subprocess.Popen(
+                    argv, env=env, cwd=ROOT, stdout=log, stderr=log, pass_fds=[its.fileno()]
+                )
             its.close()
             self._links.append(mine)
             self.processes.append(process)
@@ -95,10 +105,16 @@ class Crew:
             raise Broken("\n".join(bad))
 
     def __call__(self, case: str, within_s: float = CASE_S, **arguments: object) -> list[Any]:
-        """What each rank's case returned. Raises: Broken - a rank failed, ended, or did not answer in time."""
+        """What each rank's case returned. Raises: Broken - a rank failed, ended, or did not answer
+        in time.
+        """
         self.ask(case, **arguments)
         answers = self.answers(within_s)
-        if bad := [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]:
+        if bad := [
+            f"rank {rank}: {answer['error']}"
+            for rank, answer in enumerate(answers)
+            if "error" in answer
+        ]:
             self.stop()
             raise Broken("\n".join([case, *bad]))
         return [answer["value"] for answer in answers]
@@ -113,7 +129,9 @@ class Crew:
                 link.sendall(line)
 
     def answers(self, within_s: float = CASE_S) -> list[dict[str, Any]]:
-        """What each rank says to the case that was asked for: {"value": ...} or {"error": words}."""
+        """What each rank says to the case that was asked for: {"value": ...} or {"error":
+        words}.
+        """
         deadline_s = time.monotonic() + within_s
         return [self._answer(rank, deadline_s) for rank in range(WORLD)]
 

@@ -1,6 +1,8 @@
-"""What cases are judged by: values that every rank can compute for all ranks, so that a result needs no second back-end.
+"""What cases are judged by: values that every rank can compute for all ranks, so that a result
+needs no second back-end.
 
-Values are small whole numbers: any order of summation then gives the same bits in every type, and a wrong element shows.
+Values are small whole numbers: any order of summation then gives the same bits in every type, and a
+wrong element shows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def _group(name: str) -> Any:
 
 
 def group(name: str) -> Any:
-    """A group of MEMBERS; all ranks must ask for one at the same point. None: this rank is no member."""
+    """A group of MEMBERS; all ranks must ask for one at the same point. None: this rank is no
+    member.
+    """
     found = _group(name)
     return found if dist.get_rank() in MEMBERS[name] else None
 
@@ -49,7 +53,9 @@ def reference() -> Any:
 
 
 def values(rank: int, size: int, dtype: torch.dtype, salt: int = 0) -> Tensor:
-    """What this rank brings: whole numbers from 1 to 3, so that the product of four still fits an int8 and a bfloat16."""
+    """What this rank brings: whole numbers from 1 to 3, so that the product of four still fits an
+    int8 and a bfloat16.
+    """
     numbers = (torch.arange(size) * (rank + 2) + rank * 7 + salt) % 3 + 1
     return (numbers % 2 == 0) if dtype == torch.bool else numbers.to(dtype)
 
@@ -62,7 +68,9 @@ def reduced(op: str, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def shaped(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The same elements in memory laid out in different ways; each result has a buffer of its own."""
+    """The same elements in memory laid out in different ways; each result has a buffer of its
+    own.
+    """
     size = tensor.numel()
     yield "contiguous", tensor.clone()
     wide = torch.zeros(2 * size, dtype=tensor.dtype)
@@ -86,9 +94,13 @@ class Findings:
     def same(self, got: Tensor, wanted: Tensor, *what: object) -> None:
         """Note a difference in shape, type or any bit."""
         if got.dtype != wanted.dtype or got.shape != wanted.shape:
-            self.wrong.append(f"{what}: {got.dtype} {tuple(got.shape)}, wanted {wanted.dtype} {tuple(wanted.shape)}")
+            self.wrong.append(
+                f"{what}: {got.dtype} {tuple(got.shape)}, wanted {wanted.dtype} {tuple(wanted.shape)}"
+            )
         elif not torch.equal(got, wanted):
-            self.wrong.append(f"{what}: {got.flatten()[:9].tolist()}..., wanted {wanted.flatten()[:9].tolist()}...")
+            self.wrong.append(
+                f"{what}: {got.flatten()[:9].tolist()}..., wanted {wanted.flatten()[:9].tolist()}..."
+            )
 
     def true(self, holds: object, *what: object) -> None:
         if not holds:
@@ -104,7 +116,9 @@ class Findings:
 
 
 def carry_out(style: str, collective: Callable[..., Any], *arguments: Any, **more: Any) -> None:
-    """Call a collective in this style and wait for it. Raises: AssertionError - it returned what it should not."""
+    """Call a collective in this style and wait for it. Raises: AssertionError - it returned what it
+    should not.
+    """
     if style == "sync":
         returned = collective(*arguments, **more)
         assert returned is None, f"returned {returned!r} though not asynchronous"

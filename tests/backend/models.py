@@ -1,4 +1,6 @@
-"""Cases: what trains models over the group. Each is done once over the back-end and once over gloo, in the same processes."""
+"""Cases: what trains models over the group. Each is done once over the back-end and once over gloo,
+in the same processes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MOST = 60_000
 
 
 class Model(nn.Module):
-    """Layers whose sizes no number of ranks divides; `used` says whether the side branch takes part."""
+    """Layers whose sizes no number of ranks divides; `used` says whether the side branch takes
+    part.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,14 +51,20 @@ def _batch(step: int) -> tuple[Tensor, Tensor]:
     return torch.randn(4, 13, generator=dice), torch.randint(3, (4,), generator=dice)
 
 
-def _train(model: nn.Module, *, accumulate: int = 1, alternate: bool = False, steps: int = STEPS) -> list[float]:
+def _train(
+    model: nn.Module, *, accumulate: int = 1, alternate: bool = False, steps: int = STEPS
+) -> list[float]:
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
     for step in range(steps):
         optimizer.zero_grad()
         for part in range(accumulate):
             inputs, targets = _batch(step * accumulate + part)
             last = part == accumulate - 1
-            quiet = model.no_sync() if not last and isinstance(model, DistributedDataParallel) else nullcontext()
+            quiet = (
+                model.no_sync()
+                if not last and isinstance(model, DistributedDataParallel)
+                else nullcontext()
+            )
             with quiet:
                 used = not alternate or (step + dist.get_rank()) % 2 == 0
                 loss = nn.functional.cross_entropy(model(inputs, used), targets)
@@ -73,7 +83,9 @@ def digest(model: nn.Module) -> str:
     return held.hexdigest()
 
 
-def ddp(accumulate: int = 1, alternate: bool = False, compiled: str = "", hook: str = "", **options: Any) -> tuple[str, float]:
+def ddp(
+    accumulate: int = 1, alternate: bool = False, compiled: str = "", hook: str = "", **options: Any
+) -> tuple[str, float]:
     """The digest of the weights, and how far the losses are from those over gloo."""
     losses, model = [], None
     for own in (reference(), None):
@@ -119,8 +131,12 @@ def zero() -> tuple[str, float]:
     return digest(model), abs(loss.item() - _train(alone)[-1])
 
 
-def fsdp(compiled: str = "", mixed: bool = False, two_dimensions: bool = False) -> tuple[str, float]:
-    """FSDP2 over the default group's mesh; two dimensions: shards in pairs, which hold copies of each other (HSDP)."""
+def fsdp(
+    compiled: str = "", mixed: bool = False, two_dimensions: bool = False
+) -> tuple[str, float]:
+    """FSDP2 over the default group's mesh; two dimensions: shards in pairs, which hold copies of
+    each other (HSDP).
+    """
     losses, model = [], None
     for backend in ("gloo", ""):
         model = _model()
@@ -129,11 +145,19 @@ def fsdp(compiled: str = "", mixed: bool = False, two_dimensions: bool = False) 
         elif two_dimensions:
             mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
         else:
-            mesh = DeviceMesh.from_group(reference(), "cpu") if backend else init_device_mesh("cpu", (dist.get_world_size(),))
+            mesh = (
+                DeviceMesh.from_group(reference(), "cpu")
+                if backend
+                else init_device_mesh("cpu", (dist.get_world_size(),))
+            )
         if mesh is None:
             losses.append(_train(DistributedDataParallel(model, process_group=reference())))
             continue
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
+        policy = (
+            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            if mixed
+            else MixedPrecisionPolicy()
+        )
         for layer in (model.first, model.side):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -158,8 +182,16 @@ def tensors_of_meshes() -> list[str]:
         ("columns", columns.full_tensor(), whole),
         ("copied", rows.redistribute(mesh, [Replicate()]).to_local(), whole),
         ("partial", partial.full_tensor(), torch.full((7, 5), 4.0)),
-        ("scattered", partial.redistribute(mesh, [Shard(0)]).full_tensor(), torch.full((7, 5), 4.0)),
-        ("product", (columns @ distribute_tensor(whole.t(), mesh, [Shard(0)])).full_tensor(), whole @ whole.t()),
+        (
+            "scattered",
+            partial.redistribute(mesh, [Shard(0)]).full_tensor(),
+            torch.full((7, 5), 4.0),
+        ),
+        (
+            "product",
+            (columns @ distribute_tensor(whole.t(), mesh, [Shard(0)])).full_tensor(),
+            whole @ whole.t(),
+        ),
     ):
         if not torch.equal(got, wanted):
             wrong.append(f"{name}: {got}")
@@ -182,7 +214,9 @@ def compiled_collectives() -> list[str]:
 
 
 def changing(kind: str, until: str) -> dict[str, Any]:
-    """Training while rings change, until rank 0 finds this file; the digest of the weights and the losses."""
+    """Training while rings change, until rank 0 finds this file; the digest of the weights and the
+    losses.
+    """
     model: nn.Module = _model()
     if kind == "fsdp":
         fully_shard(model)
@@ -199,14 +233,19 @@ def changing(kind: str, until: str) -> dict[str, Any]:
 
 
 def _others(step: int) -> None:
-    """What belongs to no model: objects, pairs of ranks, groups, a rank that sends while others do not."""
+    """What belongs to no model: objects, pairs of ranks, groups, a rank that sends while others do
+    not.
+    """
     me, count = dist.get_rank(), dist.get_world_size()
     gathered: list[Any] = [None] * count
     dist.all_gather_object(gathered, (me, step))
     assert gathered == [(rank, step) for rank in range(count)], gathered
     if me < 2:
         came = torch.zeros(3)
-        pair = [dist.P2POp(dist.isend, torch.full((3,), float(me)), 1 - me), dist.P2POp(dist.irecv, came, 1 - me)]
+        pair = [
+            dist.P2POp(dist.isend, torch.full((3,), float(me)), 1 - me),
+            dist.P2POp(dist.irecv, came, 1 - me),
+        ]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
         assert came[0] == 1 - me, came

@@ -1,4 +1,6 @@
-"""One rank of a crew (crew.py): joins, says so, and carries out cases that it reads from a socket, in lines of JSON."""
+"""One rank of a crew (crew.py): joins, says so, and carries out cases that it reads from a socket,
+in lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def main() -> None:
         asked = json.loads(line)
         try:
             module, _, name = asked["case"].partition(".")
-            answer = {"value": getattr(import_module(f"tests.backend.{module}"), name)(**asked["arguments"])}
+            answer = {
+                "value": getattr(import_module(f"tests.backend.{module}"), name)(
+                    **asked["arguments"]
+                )
+            }
         except Exception:
             answer = {"error": traceback.format_exc(limit=-6)}
         link.sendall(json.dumps(answer).encode() + b"\n")

@@ -1,4 +1,6 @@
-"""The example GPT, unmodified, as torchrun would start it: over gloo, and over the back-end `testbed`."""
+"""The example GPT, unmodified, as torchrun would start it: over gloo, and over the back-end
+`testbed`.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,40 @@ Found = tuple[dict[int, float], set[str]]
 
 @contextmanager
 def started(
-    directory: Path, *argv: str, world: int = WORLD, env: Callable[[int], Mapping[str, str]] = lambda _: {}
+    directory: Path,
+    *argv: str,
+    world: int = WORLD,
+    env: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Callable[[], Found]]:
-    """The ranks of a training; called, they are waited for: the losses by iteration, and the digests of their weights."""
+    """The ranks of a training; called, they are waited for: the losses by iteration, and the
+    digests of their weights.
+    """
     port, running = free_port(), []
     directory.mkdir(exist_ok=True)
     for rank in range(world):
-        command, own = [sys.executable, TRAIN, "--preset", "tiny", *argv], environment(rank, world, port, directory) | env(rank)
-        running.append(subprocess.Popen(command, env=own, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        command, own = (
+            [sys.executable, TRAIN, "--preset", "tiny", *argv],
+            environment(rank, world, port, directory) | env(rank),
+        )
+        running.append(
+            subprocess.Popen(
+                command,
+                env=own,
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
 
     def finish() -> Found:
         ended = [(process.communicate(timeout=END_S), process.returncode) for process in running]
         assert all(code == 0 for _, code in ended), ended
         printed = "".join(out for (out, _), _ in ended)
-        losses = {int(at): float(loss) for at, loss in re.findall(r"^iter (\d+) loss ([\d.]+)$", printed, re.MULTILINE)}
+        losses = {
+            int(at): float(loss)
+            for at, loss in re.findall(r"^iter (\d+) loss ([\d.]+)$", printed, re.MULTILINE)
+        }
         return losses, set(re.findall(r"^rank \d+ weights (\w+)$", printed, re.MULTILINE))
 
     try:
@@ -64,7 +86,9 @@ def apart(one: dict[int, float], other: dict[int, float]) -> float:
 @LONG
 @pytest.mark.timeout(700)
 def test_gpt_loses_the_same_over_the_back_end_as_over_gloo_to_six_decimals(tmp_path: Path) -> None:
-    (gloo, _), (own, digests) = (train(tmp_path, name, "--iterations", "20") for name in ("gloo", "testbed"))
+    (gloo, _), (own, digests) = (
+        train(tmp_path, name, "--iterations", "20") for name in ("gloo", "testbed")
+    )
     assert len(own) == 20 and own[20] < own[1] - 0.2
     assert len(digests) == 1
     assert apart(gloo, own) < 1.5e-6  # printed with six decimals
@@ -103,10 +127,14 @@ def test_gpt_with_fsdp_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 @LONG
 @pytest.mark.timeout(900)
-def test_gpt_that_asks_for_nothing_gets_the_back_end_and_lives_through_new_rings(tmp_path: Path) -> None:
+def test_gpt_that_asks_for_nothing_gets_the_back_end_and_lives_through_new_rings(
+    tmp_path: Path,
+) -> None:
     with agents(WORLD, tmp_path) as (asked, found):
         env = {"TESTBED_REPLACES": "gloo"}
-        with started(tmp_path / "job", "--iterations", "400", env=lambda rank: env | found(rank)) as finish:
+        with started(
+            tmp_path / "job", "--iterations", "400", env=lambda rank: env | found(rank)
+        ) as finish:
             asked.connect()
             step(asked, 1, NEW)
             losses, digests = finish()

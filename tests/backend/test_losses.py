@@ -1,4 +1,6 @@
-"""A rank that dies: the others end in an error that names it, within the time the job waits for a peer."""
+"""A rank that dies: the others end in an error that names it, within the time the job waits for a
+peer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 
 from tests.backend.crew import WORLD, Crew
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.long]  # tests/workloads/test_backend.py has a short one
+# tests/workloads/test_backend.py has a short one
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 LOST = 2
 

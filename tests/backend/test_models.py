@@ -33,7 +33,9 @@ def check(answers: list[Any], close: float = CLOSE) -> None:
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
-def test_ddp_trains_as_over_gloo_with_the_same_weights_on_all_ranks(crew: Crew, options: dict[str, Any]) -> None:
+def test_ddp_trains_as_over_gloo_with_the_same_weights_on_all_ranks(
+    crew: Crew, options: dict[str, Any]
+) -> None:
     check(crew("models.ddp", **options))
 
 
@@ -41,12 +43,18 @@ def test_ddp_compresses_gradients_by_torchs_own_hooks(crew: Crew) -> None:
     check(crew("models.ddp", hook="fp16_compress_hook"), 1e-2)
 
 
-@pytest.mark.parametrize("options", [{}, {"mixed": True}, {"two_dimensions": True}], ids=lambda o: " ".join(o) or "plain")
-def test_fsdp_trains_as_over_gloo_with_the_same_weights_on_all_ranks(crew: Crew, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"mixed": True}, {"two_dimensions": True}], ids=lambda o: " ".join(o) or "plain"
+)
+def test_fsdp_trains_as_over_gloo_with_the_same_weights_on_all_ranks(
+    crew: Crew, options: dict[str, Any]
+) -> None:
     check(crew("models.fsdp", **options), 1e-2 if "mixed" in options else CLOSE)
 
 
-@pytest.mark.parametrize("options", [pytest.param({"compiled": "aot_eager"}, marks=LONG)], ids=lambda o: " ".join(o))
+@pytest.mark.parametrize(
+    "options", [pytest.param({"compiled": "aot_eager"}, marks=LONG)], ids=lambda o: " ".join(o)
+)
 def test_compiled_fsdp_trains_as_over_gloo(crew: Crew, options: dict[str, Any]) -> None:
     check(crew("models.fsdp", **options))
 

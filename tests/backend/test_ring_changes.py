@@ -1,4 +1,6 @@
-"""Rings that change under a running script: the test is the agent of every rank (see workloads/host/handoff.py)."""
+"""Rings that change under a running script: the test is the agent of every rank (see
+workloads/host/handoff.py).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ import pytest
 from tests.backend.crew import WORLD, Crew
 from tests.workloads.agents import Agents, agents
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.long]  # tests/workloads/test_backend.py has a short one
+# tests/workloads/test_backend.py has a short one
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 OLD, NEW = [[0, 1, 2, 3]], [[0, 2, 1, 3], [3, 1, 2, 0], [0, 1, 2, 3]]
 STOP = "stop"
-"""The file that ends the training: so it lasts as long as a test needs, however busy the machine is."""
+"""The file that ends the training: so it lasts as long as a test needs, however busy the machine
+is.
+"""
 LEASE_S = 60
 
 
@@ -28,13 +33,17 @@ def training(directory: Path, kind: str) -> Iterator[tuple[Crew, Agents]]:
         try:
             crew.ask("models.turning", kind=kind, until=str(directory / STOP))
             greetings = asked.connect()
-            assert [(each["rank"], each["world"], each["move"]) for each in greetings] == [(r, WORLD, 0) for r in range(WORLD)]
+            assert [(each["rank"], each["world"], each["move"]) for each in greetings] == [
+                (r, WORLD, 0) for r in range(WORLD)
+            ]
             yield crew, asked
         finally:
             crew.stop()
 
 
-def step(asked: Agents, move: int, rings: list[list[int]], hold: bool = False) -> list[dict[str, Any]]:
+def step(
+    asked: Agents, move: int, rings: list[list[int]], hold: bool = False
+) -> list[dict[str, Any]]:
     """Have all ranks use other rings; what each says once it does."""
     asked.ask("prepare", move, lease_s=LEASE_S, rings=rings)
     ready = asked.until("prepared", "cannot", "void", move=move)
@@ -61,7 +70,9 @@ def check(crew: Crew, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "mixed"])
-def test_rings_change_under_training_and_all_ranks_keep_the_same_weights(kind: str, tmp_path: Path) -> None:
+def test_rings_change_under_training_and_all_ranks_keep_the_same_weights(
+    kind: str, tmp_path: Path
+) -> None:
     with training(tmp_path, kind) as (crew, asked):
         first = step(asked, 1, NEW)
         second = step(asked, 2, OLD)

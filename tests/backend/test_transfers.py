@@ -1,4 +1,6 @@
-"""Pairs of ranks, barriers, objects, groups and many collectives at once, over the back-end `testbed`."""
+"""Pairs of ranks, barriers, objects, groups and many collectives at once, over the back-end
+`testbed`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Cases: send and recv, barriers, objects, groups, coalesced and functional collectives, and many of them at once."""
+"""Cases: send and recv, barriers, objects, groups, coalesced and functional collectives, and many
+of them at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.backend.judging import MEMBERS, Findings, group, reduced, values
 
 
 def send_and_recv(dtype: str) -> list[str]:
-    """Pairs in both directions, with tags, out of order, with nothing in them, and from whoever sends."""
+    """Pairs in both directions, with tags, out of order, with nothing in them, and from whoever
+    sends.
+    """
     found, me, count = Findings(), dist.get_rank(), dist.get_world_size()
     typed: torch.dtype = getattr(torch, dtype)
     for size in (0, 1, 7, 1001):
@@ -24,7 +28,9 @@ def send_and_recv(dtype: str) -> list[str]:
                 works = [dist.isend(values(me, size, typed, step), to), dist.irecv(came, of)]
                 for work in works:
                     work.wait()
-                found.same(came, values(of, size, typed, step), "isend and irecv", dtype, size, step)
+                found.same(
+                    came, values(of, size, typed, step), "isend and irecv", dtype, size, step
+                )
         with found.trying("send and recv", dtype, size):
             other, came = me ^ 1, torch.zeros(size, 2, dtype=typed)[:, 0]
             if me < other:
@@ -38,10 +44,16 @@ def send_and_recv(dtype: str) -> list[str]:
 
 
 def tags() -> list[str]:
-    """What is received goes by its tag, whatever came first; of one tag in the order it was sent."""
+    """What is received goes by its tag, whatever came first; of one tag in the order it was
+    sent.
+    """
     found, me = Findings(), dist.get_rank()
     if me == 0:
-        works = [dist.isend(torch.tensor([float(tag), float(n)]), 1, tag=tag) for n in range(2) for tag in (7, 3)]
+        works = [
+            dist.isend(torch.tensor([float(tag), float(n)]), 1, tag=tag)
+            for n in range(2)
+            for tag in (7, 3)
+        ]
         for work in works:
             work.wait()
     elif me == 1:
@@ -54,7 +66,9 @@ def tags() -> list[str]:
 
 
 def recv_from_any() -> str:
-    """What is said of receiving from whoever sends, which this back-end does not do (nor does NCCL)."""
+    """What is said of receiving from whoever sends, which this back-end does not do (nor does
+    NCCL).
+    """
     try:
         dist.recv(torch.zeros(1))
     except (RuntimeError, ValueError) as error:
@@ -77,7 +91,13 @@ def batches() -> list[str]:
         for work in dist.batch_isend_irecv(receives + sends if receive_first else sends + receives):
             work.wait()
         for of in others:
-            found.same(came[of][0], torch.full((5 + of,), float(10 * of + me)), "first from", of, receive_first)
+            found.same(
+                came[of][0],
+                torch.full((5 + of,), float(10 * of + me)),
+                "first from",
+                of,
+                receive_first,
+            )
             found.same(came[of][1], torch.full((3,), float(of)), "second from", of, receive_first)
     return found.wrong
 
@@ -87,7 +107,9 @@ def within_a_group() -> list[str]:
     found, me, own = Findings(), dist.get_rank(), group("three")
     if own is None:
         return []
-    found.true(dist.get_rank(own) == me - 1 and dist.get_world_size(own) == 3, "rank and size in the group")
+    found.true(
+        dist.get_rank(own) == me - 1 and dist.get_world_size(own) == 3, "rank and size in the group"
+    )
     came = torch.zeros(2)
     if me == 1:
         dist.send(torch.tensor([4.0, 5.0]), 3, group=own)
@@ -105,7 +127,9 @@ def within_a_group() -> list[str]:
 
 
 def barriers(among: str = "world") -> list[str]:
-    """Nobody leaves a barrier before everybody has come: each rank writes down that it comes, and finds the others' notes."""
+    """Nobody leaves a barrier before everybody has come: each rank writes down that it comes, and
+    finds the others' notes.
+    """
     found, members, own = Findings(), MEMBERS[among], group(among)
     if own is None:
         return []
@@ -119,7 +143,13 @@ def barriers(among: str = "world") -> list[str]:
         else:
             dist.barrier(group=own)
         for rank in members:
-            found.true(store.check([f"barrier {among} {step} {rank}"]), "rank", rank, "had not come to", step)
+            found.true(
+                store.check([f"barrier {among} {step} {rank}"]),
+                "rank",
+                rank,
+                "had not come to",
+                step,
+            )
     return found.wrong
 
 
@@ -137,7 +167,9 @@ def objects(among: str = "world") -> list[str]:
     if own is None:
         return []
     me, at = dist.get_rank(), members.index(dist.get_rank())
-    things: list[Any] = [{"rank": rank, "name": "x" * 1000 * rank, "t": torch.ones(rank)} for rank in members]
+    things: list[Any] = [
+        {"rank": rank, "name": "x" * 1000 * rank, "t": torch.ones(rank)} for rank in members
+    ]
     names = [len(thing["name"]) for thing in things]
     gathered: list[Any] = [None] * len(members)
     dist.all_gather_object(gathered, things[at], group=own)
@@ -145,7 +177,9 @@ def objects(among: str = "world") -> list[str]:
     for root in members:
         kept: list[Any] | None = [None] * len(members) if me == root else None
         dist.gather_object(things[at], kept, dst=root, group=own)
-        found.true(kept is None or [each["rank"] for each in kept] == members, "gather_object", root)
+        found.true(
+            kept is None or [each["rank"] for each in kept] == members, "gather_object", root
+        )
         shown = [things[members.index(root)], root] if me == root else [None, None]
         dist.broadcast_object_list(shown, src=root, group=own)
         found.true(shown[1] == root and shown[0]["rank"] == root, "broadcast_object_list", root)
@@ -167,7 +201,9 @@ def objects_between_two() -> list[str]:
 
 
 def new_groups() -> list[str]:
-    """Groups made in one order on all ranks, overlapping, from unsorted ranks, of some ranks only, and used in any order."""
+    """Groups made in one order on all ranks, overlapping, from unsorted ranks, of some ranks only,
+    and used in any order.
+    """
     found, me = Findings(), dist.get_rank()
     names = [[0, 1], [2, 3], [1, 2], [0, 1, 2], [3, 1, 0], [0, 2], [0, 1]]
     made = [dist.new_group(ranks) for ranks in names]
@@ -175,7 +211,12 @@ def new_groups() -> list[str]:
         if me not in ranks:
             found.true(own == dist.GroupMember.NON_GROUP_MEMBER, "no member of", ranks)
             continue
-        found.true(dist.get_process_group_ranks(own) == sorted(ranks), "ranks", ranks, dist.get_process_group_ranks(own))
+        found.true(
+            dist.get_process_group_ranks(own) == sorted(ranks),
+            "ranks",
+            ranks,
+            dist.get_process_group_ranks(own),
+        )
         total, gathered = torch.tensor([me + 1]), [torch.zeros(1, dtype=torch.int64) for _ in ranks]
         dist.all_reduce(total, group=own)
         found.same(total, torch.tensor([sum(ranks) + len(ranks)]), "all_reduce in", ranks)
@@ -202,32 +243,52 @@ def functional_collectives() -> list[str]:
         total = functional.all_reduce(everyone[me], "sum", world)
         found.same(total + 0, reduced("SUM", everyone), "all_reduce")
         found.same(everyone[me], kept, "all_reduce: the input")
-        found.same(functional.all_gather_tensor(everyone[me], 0, world) + 0, torch.cat(everyone), "all_gather_tensor")
+        found.same(
+            functional.all_gather_tensor(everyone[me], 0, world) + 0,
+            torch.cat(everyone),
+            "all_gather_tensor",
+        )
         part = functional.reduce_scatter_tensor(everyone[me], "sum", 0, world) + 0
         found.same(part, reduced("SUM", everyone).chunk(count)[me], "reduce_scatter_tensor")
         found.same(functional.broadcast(everyone[me], 2, world) + 0, everyone[2], "broadcast")
         exchanged = functional.all_to_all_single(everyone[me], None, None, world) + 0
-        found.same(exchanged, torch.cat([each.chunk(count)[me] for each in everyone]), "all_to_all_single")
+        found.same(
+            exchanged, torch.cat([each.chunk(count)[me] for each in everyone]), "all_to_all_single"
+        )
         totals = functional.all_reduce_coalesced([everyone[me], everyone[me] * 2], "sum", world)
         found.same(totals[1] + 0, reduced("SUM", everyone) * 2, "all_reduce_coalesced")
-        wholes = functional.all_gather_into_tensor_coalesced([everyone[me], everyone[me][:3]], world)
-        found.same(wholes[1] + 0, torch.cat([each[:3] for each in everyone]), "all_gather_into_tensor_coalesced")
-        parts = functional.reduce_scatter_tensor_coalesced([everyone[me], everyone[me][:4]], "sum", [0, 0], world)
-        found.same(parts[1] + 0, reduced("SUM", everyone)[me : me + 1], "reduce_scatter_tensor_coalesced")
+        wholes = functional.all_gather_into_tensor_coalesced(
+            [everyone[me], everyone[me][:3]], world
+        )
+        found.same(
+            wholes[1] + 0,
+            torch.cat([each[:3] for each in everyone]),
+            "all_gather_into_tensor_coalesced",
+        )
+        parts = functional.reduce_scatter_tensor_coalesced(
+            [everyone[me], everyone[me][:4]], "sum", [0, 0], world
+        )
+        found.same(
+            parts[1] + 0, reduced("SUM", everyone)[me : me + 1], "reduce_scatter_tensor_coalesced"
+        )
     return found.wrong
 
 
 def coalesced() -> list[str]:
     """Several collectives handed over as one."""
     found, me, count = Findings(), dist.get_rank(), dist.get_world_size()
-    everyone = [[values(rank, size, torch.float32) for size in (5, 1, 1001)] for rank in range(count)]
+    everyone = [
+        [values(rank, size, torch.float32) for size in (5, 1, 1001)] for rank in range(count)
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with found.trying("all_reduce_coalesced"):
             sums = [each.clone() for each in everyone[me]]
             dist.all_reduce_coalesced(sums)
             for at, got in enumerate(sums):
-                found.same(got, reduced("SUM", [each[at] for each in everyone]), "all_reduce_coalesced", at)
+                found.same(
+                    got, reduced("SUM", [each[at] for each in everyone]), "all_reduce_coalesced", at
+                )
         with found.trying("all_gather_coalesced"):
             lists = [[torch.zeros_like(each) for each in everyone[me]] for _ in range(count)]
             dist.all_gather_coalesced(lists, everyone[me])
@@ -237,21 +298,41 @@ def coalesced() -> list[str]:
 
 
 def many_at_once(rounds: int) -> list[str]:
-    """Small collectives of all kinds and groups under way together, waited for in another order than they were begun."""
+    """Small collectives of all kinds and groups under way together, waited for in another order
+    than they were begun.
+    """
     found, me, count = Findings(), dist.get_rank(), dist.get_world_size()
     pair, three = group("pair"), group("three")
     for step in range(rounds):
         waiting: list[tuple[str, Any, Any, torch.Tensor]] = []
 
-        def begin(name: str, got: torch.Tensor, wanted: torch.Tensor, work: Any, to: Any = waiting) -> None:
+        def begin(
+            name: str, got: torch.Tensor, wanted: torch.Tensor, work: Any, to: Any = waiting
+        ) -> None:
             to.append((name, work, got, wanted))
 
         for salt, size in enumerate((step % 5, 3, 129)):
             everyone = [values(rank, size, torch.float32, salt + step) for rank in range(count)]
-            total, whole, root = everyone[me].clone(), torch.zeros(count * size), everyone[me].clone()
-            begin("all_reduce", total, reduced("SUM", everyone), dist.all_reduce(total, async_op=True))
-            begin("all_gather", whole, torch.cat(everyone), dist.all_gather_into_tensor(whole, everyone[me], async_op=True))
-            begin("broadcast", root, everyone[step % count], dist.broadcast(root, step % count, async_op=True))
+            total, whole, root = (
+                everyone[me].clone(),
+                torch.zeros(count * size),
+                everyone[me].clone(),
+            )
+            begin(
+                "all_reduce", total, reduced("SUM", everyone), dist.all_reduce(total, async_op=True)
+            )
+            begin(
+                "all_gather",
+                whole,
+                torch.cat(everyone),
+                dist.all_gather_into_tensor(whole, everyone[me], async_op=True),
+            )
+            begin(
+                "broadcast",
+                root,
+                everyone[step % count],
+                dist.broadcast(root, step % count, async_op=True),
+            )
             for name, own in (("pair", pair), ("three", three)):
                 if own is not None:
                     some = everyone[me].clone()
@@ -281,4 +362,9 @@ def futures() -> list[str]:
 
 def names() -> list[object]:
     """What torch says of the group."""
-    return [dist.get_backend(), dist.is_backend_available(dist.get_backend()), dist.get_rank(), dist.get_world_size()]
+    return [
+        dist.get_backend(),
+        dist.is_backend_available(dist.get_backend()),
+        dist.get_rank(),
+        dist.get_world_size(),
+    ]

@@ -1,4 +1,6 @@
-"""A service from its start to its end, killed, refused, restarted; and files that others wrote in place of its own."""
+"""A service from its start to its end, killed, refused, restarted; and files that others wrote in
+place of its own.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,17 @@ NOBODY = 65534
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """Toys start as services do, but by a command that there is."""
 
-    def spawn(_: Settings, argv: Sequence[str], message: Path, *, lowly: bool) -> subprocess.Popen[bytes]:
+    def spawn(
+        _: Settings, argv: Sequence[str], message: Path, *, lowly: bool
+    ) -> subprocess.Popen[bytes]:
         message.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "tests.background.toy", str(tmp_path), argv[argv.index("--log") + 1]]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.background.toy",
+            str(tmp_path),
+            argv[argv.index("--log") + 1],
+        ]
         with message.open("ab") as errors:
             return subprocess.Popen(command, cwd=ROOT, stderr=errors, start_new_session=True)
 
@@ -68,11 +78,16 @@ def test_a_service_is_started_once_survives_a_kill_and_is_stopped(here: Settings
     assert TOY.start(here, KEY).pid == first.pid, "one that runs is found"
     for _ in range(2):
         with (
-            pytest.raises(Locked, match=f"another toy service runs for this plan .playing, pid {first.pid} of ") as refused,
+            pytest.raises(
+                Locked,
+                match=f"another toy service runs for this plan .playing, pid {first.pid} of ",
+            ) as refused,
             TOY.file(here, KEY, TOY.own(here)),
         ):
             pass
-        assert refused.value.hint == "testbed service stop toy" and now(here).pid == first.pid, "who is refused writes nothing"
+        assert refused.value.hint == "testbed service stop toy" and now(here).pid == first.pid, (
+            "who is refused writes nothing"
+        )
     os.kill(first.pid, signal.SIGKILL)
     until(lambda: now(here).pid != first.pid and now(here).state == "playing")
     again = now(here)
@@ -80,7 +95,12 @@ def test_a_service_is_started_once_survives_a_kill_and_is_stopped(here: Settings
     stopped = TOY.stop(here, KEY)
     assert stopped is not None and stopped.pid == again.pid
     left = now(here)
-    assert (left.alive, left.state, left.error, left.halted) == (False, "ended", "", False) and process_mark(again.pid) == ""
+    assert (left.alive, left.state, left.error, left.halted) == (
+        False,
+        "ended",
+        "",
+        False,
+    ) and process_mark(again.pid) == ""
     assert TOY.stop(here, KEY) is None
 
 
@@ -93,7 +113,9 @@ async def test_one_whose_keeper_is_killed_too_is_not_taken_for_running(here: Set
     assert (await TOY.started(here, KEY)).pid != other.pid
 
 
-def test_one_that_gives_up_leaves_why_and_the_next_start_says_so(here: Settings, tmp_path: Path) -> None:
+def test_one_that_gives_up_leaves_why_and_the_next_start_says_so(
+    here: Settings, tmp_path: Path
+) -> None:
     TOY.start(here, KEY)
     (tmp_path / "broken").touch()
     until(lambda: not now(here).alive)
@@ -102,7 +124,9 @@ def test_one_that_gives_up_leaves_why_and_the_next_start_says_so(here: Settings,
         TOY.start(here, KEY)
 
 
-def test_one_that_leaves_is_waited_for_and_not_taken_for_one_that_works(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_leaves_is_waited_for_and_not_taken_for_one_that_works(
+    here: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     naps: list[float] = []
     with TOY.file(here, KEY, replace(TOY.own(here), state="ended")) as file:
 
@@ -115,19 +139,37 @@ def test_one_that_leaves_is_waited_for_and_not_taken_for_one_that_works(here: Se
         assert TOY.start(here, KEY).pid != os.getpid() and len(naps) > 3
 
 
-@pytest.mark.parametrize("text", [b"\x00\xff", b"[" * 60000, b'{"beats": true}\n', b'{"beats": "7"}\n', b'{"pid": 1e300}\n', b"{}"])
-def test_garbage_in_the_file_hides_no_service_and_is_mended_by_what_it_says_next(here: Settings, text: bytes) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x00\xff",
+        b"[" * 60000,
+        b'{"beats": true}\n',
+        b'{"beats": "7"}\n',
+        b'{"pid": 1e300}\n',
+        b"{}",
+    ],
+)
+def test_garbage_in_the_file_hides_no_service_and_is_mended_by_what_it_says_next(
+    here: Settings, text: bytes
+) -> None:
     other = TOY.start(here, KEY)
     os.kill(other.pid, signal.SIGSTOP)
     TOY.path(here, KEY).write_bytes(text)
     seen = TOY.running(here, KEY)
-    assert seen is not None and seen.alive and seen.pid in (0 if text == b"{}" else other.pid, other.pid)
+    assert (
+        seen is not None
+        and seen.alive
+        and seen.pid in (0 if text == b"{}" else other.pid, other.pid)
+    )
     os.kill(other.pid, signal.SIGCONT)
     until(lambda: now(here).pid == other.pid and now(here).state == "playing")
 
 
 @pytest.mark.parametrize("keeper", [2**31, 2**70, -1, 0])
-def test_a_keeper_that_is_no_process_is_none_and_no_child_of_the_reader_is_collected(here: Settings, keeper: int) -> None:
+def test_a_keeper_that_is_no_process_is_none_and_no_child_of_the_reader_is_collected(
+    here: Settings, keeper: int
+) -> None:
     path = TOY.path(here, KEY)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"pid": 7, "state": "playing", "keeper": keeper, "mark": "x"}))
@@ -137,7 +179,9 @@ def test_a_keeper_that_is_no_process_is_none_and_no_child_of_the_reader_is_colle
         assert child.wait() == 1
 
 
-def test_one_that_is_starting_is_waited_for(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_starting_is_waited_for(
+    here: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     naps: list[float] = []
     with TOY.file(here, KEY, TOY.own(here)) as file:
 
@@ -158,7 +202,9 @@ def test_what_the_one_before_left_in_the_file_is_not_taken_for_the_new_one(here:
         assert TOY._working(file.path, before) is not None
 
 
-def test_where_the_disk_is_full_what_was_said_before_stays(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_disk_is_full_what_was_said_before_stays(
+    here: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with TOY.file(here, KEY, TOY.own(here)) as file:
         file.now(state="playing")
         with monkeypatch.context() as full:
@@ -176,11 +222,23 @@ def test_one_that_a_keeper_starts_again_is_ended_by_its_keeper(here: Settings) -
 
 
 def test_who_moves_light_is_said_alike_by_kinds_and_verbs() -> None:
-    assert {each.name for each in registry.kinds() if each.moves_light} == MOVERS == {"schedule", "adapt"}
+    assert (
+        {each.name for each in registry.kinds() if each.moves_light}
+        == MOVERS
+        == {"schedule", "adapt"}
+    )
 
 
-def test_whoever_the_file_names_only_who_holds_it_is_ended(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
-    other = replace(TOY.own(here), pid=bystander.pid, keeper=bystander.pid, mark=process_mark(bystander.pid), state="playing")
+def test_whoever_the_file_names_only_who_holds_it_is_ended(
+    here: Settings, bystander: subprocess.Popen[bytes]
+) -> None:
+    other = replace(
+        TOY.own(here),
+        pid=bystander.pid,
+        keeper=bystander.pid,
+        mark=process_mark(bystander.pid),
+        state="playing",
+    )
     program = f"""
 import signal
 from pathlib import Path
@@ -195,17 +253,23 @@ with StateFile(TOY, Path({str(TOY.path(here, KEY))!r}), {other!r}):
         assert process_mark(holder.pid) == "" and bystander.poll() is None
 
 
-def test_a_number_that_is_somebody_elses_by_now_is_not_ended(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
+def test_a_number_that_is_somebody_elses_by_now_is_not_ended(
+    here: Settings, bystander: subprocess.Popen[bytes]
+) -> None:
     path, host = TOY.path(here, KEY), socket.gethostname()
     path.parent.mkdir(parents=True)
     for more in ({}, {"keeper": bystander.pid, "mark": "another boot/1"}):
-        path.write_text(json.dumps({"pid": bystander.pid, "host": host, "state": "playing", **more}))
+        path.write_text(
+            json.dumps({"pid": bystander.pid, "host": host, "state": "playing", **more})
+        )
         assert TOY.stop(here, KEY) is None and TOY.read(path).halted  # type: ignore[union-attr]
     assert TOY.start(here, KEY).alive and bystander.poll() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which root alone can")
-def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(here: Settings, bystander: subprocess.Popen[bytes]) -> None:
+def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(
+    here: Settings, bystander: subprocess.Popen[bytes]
+) -> None:
     path = TOY.path(here, KEY)
     path.parent.mkdir(parents=True)
     texts = {"pid": 1, "host": socket.gethostname(), "user": "\x1b[2J", "state": "playing"}
@@ -217,7 +281,10 @@ def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(here: Set
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait()
-    with pytest.raises(TestbedError, match="is no file, or of nobody"), TOY.file(here, KEY, TOY.own(here)):
+    with (
+        pytest.raises(TestbedError, match="is no file, or of nobody"),
+        TOY.file(here, KEY, TOY.own(here)),
+    ):
         pass
     with pytest.raises(TestbedError, match=r"ended at once: .*is no file, or of nobody"):
         TOY.start(here, KEY)
@@ -225,10 +292,16 @@ def test_a_file_that_another_user_wrote_ends_nobody_and_is_not_written(here: Set
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "link"])
-def test_what_is_no_file_is_refused_and_not_waited_for(here: Settings, tmp_path: Path, what: str) -> None:
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    here: Settings, tmp_path: Path, what: str
+) -> None:
     path = TOY.path(here, KEY)
     path.parent.mkdir(parents=True)
-    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda at: at.symlink_to(tmp_path / "treasure")}[what](path)
+    {
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+        "link": lambda at: at.symlink_to(tmp_path / "treasure"),
+    }[what](path)
     assert TOY.read(path) is None and TOY.stop(here, KEY) is None
     with pytest.raises(TestbedError), TOY.file(here, KEY, TOY.own(here)):
         pass
@@ -249,7 +322,12 @@ def test_who_lets_go_of_the_file_writes_nothing_until_it_has_it_again(here: Sett
 
 
 def test_how_a_service_ended_is_in_its_file_unless_it_was_asked_to(here: Settings) -> None:
-    for error, why in ((Missing("no plan"), "no plan"), (asyncio.CancelledError(), ""), (MemoryError(), "MemoryError"), (None, "")):
+    for error, why in (
+        (Missing("no plan"), "no plan"),
+        (asyncio.CancelledError(), ""),
+        (MemoryError(), "MemoryError"),
+        (None, ""),
+    ):
         try:
             with serving(TOY.file(here, KEY, TOY.own(here))):
                 if error is not None:
@@ -259,7 +337,9 @@ def test_how_a_service_ended_is_in_its_file_unless_it_was_asked_to(here: Setting
         assert (now(here).state, now(here).error) == ("ended", why)
 
 
-def test_pauses_double_up_to_a_limit_however_often_it_fails_and_begin_again_after_a_success() -> None:
+def test_pauses_double_up_to_a_limit_however_often_it_fails_and_begin_again_after_a_success() -> (
+    None
+):
     retries = Retries(0.5, 3.0)
     assert [retries.failed() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert {retries.failed() for _ in range(5000)} == {3.0}
@@ -274,7 +354,9 @@ def test_one_failure_too_many_in_a_row_ends_a_service_and_says_which_was_the_las
     retries.worked()
     for _ in range(2):
         retries.failed("look", last)
-    with pytest.raises(NotVerified, match="3 looks in a row failed, the last one: no light") as ended:
+    with pytest.raises(
+        NotVerified, match="3 looks in a row failed, the last one: no light"
+    ) as ended:
         retries.failed("look", last, "testbed doctor")
     assert ended.value.hint == "testbed doctor"
 
@@ -286,17 +368,24 @@ def test_the_registry_has_every_kind_under_its_own_name(name: str) -> None:
 
 
 def test_options_are_typed_as_they_were_declared_and_defaults_are_left_out() -> None:
-    assert GuardOptions().text() == [] and ScheduleOptions(stop=True).text() == [], "what is not declared is not typed"
+    assert GuardOptions().text() == [] and ScheduleOptions(stop=True).text() == [], (
+        "what is not declared is not typed"
+    )
     given = GuardOptions(look_s=0.5, stay=True, jobs=True, restarts="10/d", log="x", kept=True)
     assert given.text() == ["--look", "0.5s", "--stay", "--jobs", "--restarts", "10/d"]
 
 
 def test_one_of_each_state_is_shown_as_it_is(here: Settings) -> None:
     def shown() -> list[str]:
-        return [f"{one.service} {one.state}; {one.trouble}" for one in registry.statuses(here, KEY, "lab")]
+        return [
+            f"{one.service} {one.state}; {one.trouble}"
+            for one in registry.statuses(here, KEY, "lab")
+        ]
 
     kind, path = registry.kind("guard"), registry.kind("guard").path(here, KEY)
-    assert "guard not started; " in shown() and "sink not started; " in shown(), "no server is configured"
+    assert "guard not started; " in shown() and "sink not started; " in shown(), (
+        "no server is configured"
+    )
     with kind.file(here, KEY, kind.own(here)) as file:
         file.now(state="watching", trouble="ocs1 does not answer")
         assert "guard watching; ocs1 does not answer" in shown()

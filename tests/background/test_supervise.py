@@ -1,4 +1,6 @@
-"""The parent that starts the turner again: whatever signal kills the worker, but not one that ends by itself or was asked to."""
+"""The parent that starts the turner again: whatever signal kills the worker, but not one that ends
+by itself or was asked to.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ LIFE = "open('lives', 'a').write('x')\nlives = os.path.getsize('lives')\n"
 
 
 def run(folder: Path, body: str) -> int:
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body,
+    ]
     return subprocess.run(command, cwd=folder, timeout=60).returncode
 
 
@@ -32,8 +38,14 @@ def test_one_that_is_killed_again_and_again_is_given_up(tmp_path: Path) -> None:
 
 
 def test_sigterm_is_passed_on_and_nothing_is_started_after_it(tmp_path: Path) -> None:
-    body = "signal.signal(signal.SIGTERM, lambda *_: os._exit(5))\nopen('ready', 'w')\ntime.sleep(60)"
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body]
+    body = (
+        "signal.signal(signal.SIGTERM, lambda *_: os._exit(5))\nopen('ready', 'w')\ntime.sleep(60)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body,
+    ]
     process = subprocess.Popen(command, cwd=tmp_path)
     while not (tmp_path / "ready").exists():
         time.sleep(0.01)
@@ -42,7 +54,9 @@ def test_sigterm_is_passed_on_and_nothing_is_started_after_it(tmp_path: Path) ->
 
 
 def test_one_that_is_about_to_be_started_again_is_known_and_stopped(tmp_path: Path) -> None:
-    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+    settings = load(
+        env={f"TESTBED_{n}_DIR": str(tmp_path / n) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path
+    )
     body = f"""
 from pathlib import Path
 from orchestrator.background.kind import StateFile
@@ -56,13 +70,20 @@ state = ScheduleState(os.getpid(), host=socket.gethostname(), state='turning', k
 with StateFile(TURNER, Path({str(SCHEDULER.path(settings, "lab@ann"))!r}), state):
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body]
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + HEAD + LIFE + body,
+    ]
     process = subprocess.Popen(command, cwd=tmp_path)
     try:
         while not (tmp_path / "again").exists():
             time.sleep(0.01)
         assert SCHEDULER.stop(settings, "lab@ann") is not None
         process.wait(30)
-        assert SCHEDULER.running(settings, "lab@ann") is None and (tmp_path / "lives").read_text() == "xx"
+        assert (
+            SCHEDULER.running(settings, "lab@ann") is None
+            and (tmp_path / "lives").read_text() == "xx"
+        )
     finally:
         process.kill()

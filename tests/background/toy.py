@@ -1,4 +1,6 @@
-"""A service: all that one costs. `python -m tests.background.toy FOLDER LOG` does its work, as its verb would."""
+"""A service: all that one costs. `python -m tests.background.toy FOLDER LOG` does its work, as its
+verb would.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ TOY = Kind("toy", ToyState, kept=True)
 
 
 def settings(folder: Path) -> Settings:
-    return load(env={f"TESTBED_{name}_DIR": str(folder / name) for name in ("DATA", "STATE", "LOCK")}, cwd=folder)
+    return load(
+        env={f"TESTBED_{name}_DIR": str(folder / name) for name in ("DATA", "STATE", "LOCK")},
+        cwd=folder,
+    )
 
 
 async def play(folder: Path, log: str) -> None:

@@ -1,4 +1,6 @@
-"""Inference begun by counts: its integers against an oracle, its cycles against the latency model."""
+"""Inference begun by counts: its integers against an oracle, its cycles against the latency
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ from tests.oracles.photonic import inference
 SHAPE = (100, 24, 10)
 
 
-def network(seed: int, shape: tuple[int, ...], shift: int) -> tuple[list[np.ndarray], list[Layer], list[int]]:
+def network(
+    seed: int, shape: tuple[int, ...], shift: int
+) -> tuple[list[np.ndarray], list[Layer], list[int]]:
     chance = np.random.default_rng(seed)
     matrices = [chance.integers(-255, 256, (rows, width)) for width, rows in pairwise(shape)]
-    layers = [Layer([[int(weight) for weight in row] for row in matrix], shift) for matrix in matrices]
+    layers = [
+        Layer([[int(weight) for weight in row] for row in matrix], shift) for matrix in matrices
+    ]
     return matrices, layers, [int(value) for value in chance.integers(0, 256, shape[0])]
 
 
@@ -50,7 +56,9 @@ def test_cycles_of_both_ways_are_those_of_the_model(control: int, gap: int) -> N
     _, layers, query = network(1, SHAPE, 4)
     for stop_and_go in (False, True):
         found = infer(core, layers, query, arrivals(core, SHAPE[0], gap), stop_and_go=stop_and_go)
-        assert found.cycles == pytest.approx(expected_cycles(core, SHAPE, gap, stop_and_go=stop_and_go), rel=0.03)
+        assert found.cycles == pytest.approx(
+            expected_cycles(core, SHAPE, gap, stop_and_go=stop_and_go), rel=0.03
+        )
 
 
 def test_every_count_fires_once_for_what_it_counts() -> None:
@@ -80,6 +88,8 @@ def test_a_product_is_the_upper_byte_and_keeps_its_sign() -> None:
         ([], [1], [0], "needs layers"),
     ],
 )
-def test_what_does_not_fit_is_refused(layers: list[Layer], query: list[int], when: list[int], message: str) -> None:
+def test_what_does_not_fit_is_refused(
+    layers: list[Layer], query: list[int], when: list[int], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         infer(Core(), layers, query, when)

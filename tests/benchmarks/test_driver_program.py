@@ -29,7 +29,9 @@ print("a thread" if Path(f"/proc/{threaded(name)}/comm").read_text().startswith(
 def test_a_program_ends_at_its_time_or_after_so_many_rounds_and_drops() -> None:
     steps = instructions(20_000)
     assert steps[:1] == b"\x85" and steps[-16:] == instructions(0)
-    assert (20_000).to_bytes(4, sys.byteorder) in steps and MOST_ROUNDS.to_bytes(4, sys.byteorder) in steps
+    assert (20_000).to_bytes(4, sys.byteorder) in steps and MOST_ROUNDS.to_bytes(
+        4, sys.byteorder
+    ) in steps
 
 
 @pytest.mark.parametrize("cost_ns", [-1, MOST_NS + 1])
@@ -47,5 +49,12 @@ def kernel_threads_are_seen() -> bool:
 @pytest.mark.lab
 @pytest.mark.skipif(not kernel_threads_are_seen(), reason="kernel threads are not in this /proc")
 def test_the_driver_takes_it_and_a_thread_runs_it() -> None:
-    done = subprocess.run([sys.executable, "-c", IN_A_THREAD], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_THREAD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "a thread"), done.stderr

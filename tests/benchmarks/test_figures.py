@@ -31,24 +31,46 @@ def test_a_figure_is_met_if_its_value_or_else_both_ends_of_its_range_keep_the_li
 
 
 def test_a_row_has_the_value_with_its_interval_and_n_and_the_limit_with_its_verdict() -> None:
-    figure = Figure(what="up | down", unit="ms", value=1625, low=41, high=102, spread="95 %", n=10, most=415)
-    assert figure.row() == "| up / down | 1,625 ms (41 to 102, 95 %; n 10) | at most 415: **missed** |"
+    figure = Figure(
+        what="up | down", unit="ms", value=1625, low=41, high=102, spread="95 %", n=10, most=415
+    )
+    assert (
+        figure.row() == "| up / down | 1,625 ms (41 to 102, 95 %; n 10) | at most 415: **missed** |"
+    )
     figure = Figure(what="it", unit="s", low=5, high=8, spread="range")
     assert figure.row("a") == "| it | 5 to 8 s (range) | - | a |"
 
 
-def test_how_figures_were_measured_is_below_their_table_once_for_all_of_the_same_measurement() -> None:
-    now, before = ({"machine": "here", "date": date, "commit": "1234abcd"} for date in ("2026-11-28", "2026-11-21"))
-    usual = [Figure(what=what, unit="s", value=1, command="make bench NAME=lab_boot", **now) for what in ("one", "two")]
-    assert table(Record("lab_boot", usual)).endswith("| two | 1 s | - |\n\nhere; 2026-11-28; 1234abcd.\n")
+def test_how_figures_were_measured_is_below_their_table_once_for_all_of_the_same_measurement() -> (
+    None
+):
+    now, before = (
+        {"machine": "here", "date": date, "commit": "1234abcd"}
+        for date in ("2026-11-28", "2026-11-21")
+    )
+    usual = [
+        Figure(what=what, unit="s", value=1, command="make bench NAME=lab_boot", **now)
+        for what in ("one", "two")
+    ]
+    assert table(Record("lab_boot", usual)).endswith(
+        "| two | 1 s | - |\n\nhere; 2026-11-28; 1234abcd.\n"
+    )
     older = Figure(what="three", unit="s", value=1, command="make bench NAME=x", **before)
     several = table(Record("lab_boot", [*usual, older]))
     assert "| two | 1 s | - | a |\n| three | 1 s | - | b |" in several
-    assert several.endswith("a: here; 2026-11-28; 1234abcd.\n\nb: here; 2026-11-21; 1234abcd; `make bench NAME=x`.\n")
+    assert several.endswith(
+        "a: here; 2026-11-28; 1234abcd.\n\nb: here; 2026-11-21; 1234abcd; `make bench NAME=x`.\n"
+    )
 
 
 def test_numbers_are_found_by_keys_and_indices_and_change_their_unit() -> None:
-    line = {"value": 0.018, "interval": [0.41, 0.5], "arms": {"25 ms": {"lost": 67.0}}, "equal": "18 of 20", "ratio": float("nan")}
+    line = {
+        "value": 0.018,
+        "interval": [0.41, 0.5],
+        "arms": {"25 ms": {"lost": 67.0}},
+        "equal": "18 of 20",
+        "ratio": float("nan"),
+    }
     assert number(line, "value*100") == 1.8
     assert number(line, "interval.-1") == 0.5
     assert number(line, "arms.25 ms.lost") == 67
@@ -61,14 +83,25 @@ def test_numbers_are_found_by_keys_and_indices_and_change_their_unit() -> None:
 
 def test_a_figure_measured_again_keeps_nothing_of_the_measurement_before_but_its_limits() -> None:
     old = Figure(
-        what="it", unit="s", value=2.0, low=1.0, high=3.0, spread="95 %", n=10, most=5.0, date="2026-11-21", read={"value": "value"}
+        what="it",
+        unit="s",
+        value=2.0,
+        low=1.0,
+        high=3.0,
+        spread="95 %",
+        n=10,
+        most=5.0,
+        date="2026-11-21",
+        read={"value": "value"},
     )
     new = measured(old, {"value": 4}, ABOUT)
     assert (new.value, new.low, new.high, new.n, new.most) == (4, None, None, None, 5.0)
     assert (new.machine, new.date, new.commit) == ("here", "2026-11-28", "1234abcd")
 
 
-def test_a_benchmark_writes_its_record_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_benchmark_writes_its_record_and_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, to = tmp_path / "records", tmp_path / "page.md"
     line = {"name": "lab_boot", "value": 0.3, "unit": "s", "limit": 4.0, "kind": "at most"}
     record("lab_boot", line, ABOUT, folder, to)
@@ -80,4 +113,7 @@ def test_a_benchmark_writes_its_record_and_the_page(tmp_path: Path, capsys: pyte
     again, unmeasured = records(folder)["lab_boot"].figures
     assert (again.value, again.met) == (5, False) and unmeasured == kept
     assert "'value_64': of a larger lab" in capsys.readouterr().err
-    assert to.read_text() == page(records(folder)) and "2 figures, 1 with a limit, of which 1 are missed." in to.read_text()
+    assert (
+        to.read_text() == page(records(folder))
+        and "2 figures, 1 with a limit, of which 1 are missed." in to.read_text()
+    )

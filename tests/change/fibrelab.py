@@ -1,4 +1,6 @@
-"""Labs of wavelength-selective and of joined devices for the tests, and devices that hold what they are told and know its light."""
+"""Labs of wavelength-selective and of joined devices for the tests, and devices that hold what they
+are told and know its light.
+"""
 
 from __future__ import annotations
 
@@ -44,23 +46,34 @@ def hosts_yml(count: int, ports: int = 1) -> str:
     lines = ["all:", "  hosts:"]
     for number in range(1, count + 1):
         named = ", ".join(f"{p}: {{interface: opt{p}}}" for p in range(1, ports + 1))
-        lines.append(f"    gpu{number:02d}: {{testbed_host_id: {number}, testbed_ports: {{{named}}}}}")
+        lines.append(
+            f"    gpu{number:02d}: {{testbed_host_id: {number}, testbed_ports: {{{named}}}}}"
+        )
     return "\n".join(lines) + "\n"
 
 
-def read(hosts: str, devices: Mapping[str, Traits], fibres: Iterable[str], trunks: Iterable[str] = ()) -> Lab:
-    entries = [f'  {name}: {{driver: polatis-scpi, address: "tcp://127.0.0.1:{5000 + i}"}}' for i, name in enumerate(devices)]
+def read(
+    hosts: str, devices: Mapping[str, Traits], fibres: Iterable[str], trunks: Iterable[str] = ()
+) -> Lab:
+    entries = [
+        f'  {name}: {{driver: polatis-scpi, address: "tcp://127.0.0.1:{5000 + i}"}}'
+        for i, name in enumerate(devices)
+    ]
     listed = {"fibres": list(fibres), "trunks": list(trunks)}
     lines = [
         line
         for key, texts in listed.items()
         for line in (f"{key}:", *(f"  - {{{t}}}" for t in texts), *([] if texts else ["  []"]))
     ]
-    return read_lab(hosts, "\n".join(["lab: made", "devices:", *entries]) + "\n", "\n".join(lines) + "\n").with_traits(devices)
+    return read_lab(
+        hosts, "\n".join(["lab: made", "devices:", *entries]) + "\n", "\n".join(lines) + "\n"
+    ).with_traits(devices)
 
 
 def roadm(hosts: int = 4, *, slots: Mapping[int, str] | None = None) -> Lab:
-    """A ROADM-20: host k sends slot k into 41kk and hears 52kk; a trunk joins the multiplexer to the demultiplexer."""
+    """A ROADM-20: host k sends slot k into 41kk and hears 52kk; a trunk joins the multiplexer to
+    the demultiplexer.
+    """
     given = slots or {k: f", slot: {{n: {-280 + WIDE * k}, m: 4}}" for k in range(1, hosts + 1)}
     fibres = [
         f'name: f{k}, host: gpu{k:02d}, port: 1, device: wss1, enters: "41{k:02d}", leaves: "52{k:02d}"{given[k]}'
@@ -80,7 +93,9 @@ def select(hosts: int = 4) -> Lab:
 
 
 def joined(hosts: int = 4, trunks: int = 2, ports: int = 1) -> Lab:
-    """Two switches with trunks both ways: odd hosts at west, even ones at east. Hosts enter at 1.. and leave at 101.."""
+    """Two switches with trunks both ways: odd hosts at west, even ones at east. Hosts enter at 1..
+    and leave at 101..
+    """
     fibres = [
         f'name: f{k}, host: gpu{k:02d}, port: 1, device: {"west" if k % 2 else "east"}, enters: "{k}", leaves: "{100 + k}"'
         for k in range(1, hosts + 1)
@@ -88,13 +103,18 @@ def joined(hosts: int = 4, trunks: int = 2, ports: int = 1) -> Lab:
     between = []
     for t in range(1, trunks + 1):
         for name, a, b in (("we", "west", "east"), ("ew", "east", "west")):
-            start, end = f'{{device: {a}, port: "{900 + t}"}}', f'{{device: {b}, port: "{800 + t}"}}'
+            start, end = (
+                f'{{device: {a}, port: "{900 + t}"}}',
+                f'{{device: {b}, port: "{800 + t}"}}',
+            )
             between.append(f"name: {name}{t}, from: {start}, to: {end}, loss_db: {0.5 + t / 10}")
     return read(hosts_yml(hosts, ports), {"west": SWITCH, "east": SWITCH}, fibres, between)
 
 
 class FibrePlant:
-    """What joins the fake devices of a lab: light from every transmitter, followed through what they hold."""
+    """What joins the fake devices of a lab: light from every transmitter, followed through what
+    they hold.
+    """
 
     def __init__(self, lab: Lab, launched_dbm: float = 0.0) -> None:
         self.lab, self.launched_dbm = lab, launched_dbm
@@ -115,7 +135,9 @@ class FibrePlant:
                 dbm -= self.extra_db.get(at, 0.0)
                 add("in", at, dbm)
                 held = self.devices[at.device].held
-                setting = next((s for s in held if s.ingress == at and _through(s, fibre.slot)), None)
+                setting = next(
+                    (s for s in held if s.ingress == at and _through(s, fibre.slot)), None
+                )
                 if setting is None:
                     break
                 dbm -= self.lab.insertion_loss_db(at.device)
@@ -156,12 +178,17 @@ class Device:
         for setting in change.add:
             if other := next((s for s in after if clash(s, setting)), None):
                 failed[setting] = f"excluded by {other}"
-            elif isinstance(setting, SpectralRoute) and setting.attenuation_db > self.max_attenuation_db:
+            elif (
+                isinstance(setting, SpectralRoute)
+                and setting.attenuation_db > self.max_attenuation_db
+            ):
                 failed[setting] = "attenuation out of range"
             else:
                 after.add(setting)
         self.held = frozenset(after)
-        return Outcome(self.name, self.held, 1, 1, 1, 1, len(change.remove) + len(change.add), failed)
+        return Outcome(
+            self.name, self.held, 1, 1, 1, 1, len(change.remove) + len(change.add), failed
+        )
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         if not self.traits.meter_db:
@@ -188,7 +215,11 @@ class Robot(Device):
         total = len(change.remove) + len(change.add)
         for done in range(1, total + 1):
             await asyncio.sleep(0.001)
-            self.on_progress(Progress(self.name, done, total, (total - done) * self.traits.settle_s, f"move {done}"))
+            self.on_progress(
+                Progress(
+                    self.name, done, total, (total - done) * self.traits.settle_s, f"move {done}"
+                )
+            )
         return await super().apply(change)
 
 

@@ -1,6 +1,8 @@
-"""Hosts that keep generations as the committer does, with ports that light up when the glass of `glasslab` brings them light.
+"""Hosts that keep generations as the committer does, with ports that light up when the glass of
+`glasslab` brings them light.
 
-Every request that changes something, of a host or of a device, goes through one counter: a test names the one that goes wrong.
+Every request that changes something, of a host or of a device, goes through one counter: a test
+names the one that goes wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from drivers.api import Ready, at_once
-from optics import Change, HostName, HostPort, Outcome, Refused, Setting, TestbedError, TimedOut, Unreachable
+from optics import (
+    Change,
+    HostName,
+    HostPort,
+    Outcome,
+    Refused,
+    Setting,
+    TestbedError,
+    TimedOut,
+    Unreachable,
+)
 from orchestrator.change.context import Context
 from orchestrator.change.down import Down
 from orchestrator.change.restore import Restore
@@ -47,7 +59,9 @@ class Killed(BaseException):
 
 
 class Points:
-    """Counts what could change something. `fail`: point -> how it goes wrong: `refused`, `lost` (done, no answer) or `ended`."""
+    """Counts what could change something. `fail`: point -> how it goes wrong: `refused`, `lost`
+    (done, no answer) or `ended`.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -90,7 +104,8 @@ class FakeHost:
         if generation not in self.staged:
             raise Refused(f"generation {generation} is not staged here")
         if generation != self.active:
-            if self.holding is None or self.active != self.holding:  # else what the host goes back to is passed on
+            # else what the host goes back to is passed on
+            if self.holding is None or self.active != self.holding:
                 self.pending_to, self.previous = self.active, self.active
             self.active, self.holding = generation, generation if hold else None
         self.pending = timed
@@ -124,12 +139,16 @@ class Switch(Device):
                 return Outcome(self.name, outcome.observed, 1, 1, 1, 1, outcome.writes, failed)
             if how in ("reboot-keep", "reboot-lose"):
                 self.reboot(keeps=how == "reboot-keep")
-                raise TimedOut(f"{self.name}: connection lost; commands were sent before, what they did is not known")
+                raise TimedOut(
+                    f"{self.name}: connection lost; commands were sent before, what they did is not known"
+                )
             if change.remove:  # what moves goes dark first
                 await super().apply(Change(self.name, change.remove))
                 self.fleet.light()
             broken_ns = time.monotonic_ns()
-            outcome = replace(await super().apply(Change(self.name, add=change.add)), broken_ns=broken_ns)
+            outcome = replace(
+                await super().apply(Change(self.name, add=change.add)), broken_ns=broken_ns
+            )
             self.fleet.light()
             if how == "ended":
                 self.down = True
@@ -170,7 +189,9 @@ class Fleet(OwnParts):
             host = self.all[port.host]
             now = ("out", fibre.leaves) in lit and port not in self.dark
             if now is not host.carrier.get(port.number, False):
-                changed = HostEvent(port.host, "link", time.monotonic_ns(), {"port": port.number, "carrier": now})
+                changed = HostEvent(
+                    port.host, "link", time.monotonic_ns(), {"port": port.number, "carrier": now}
+                )
                 self.changes.append(changed)
                 for queue in self.queues if self.links else ():
                     queue.put_nowait(changed)
@@ -178,18 +199,28 @@ class Fleet(OwnParts):
                 host.ups[port.number] = host.ups.get(port.number, 0) + 1
             host.carrier[port.number] = now
         for name, host in self.all.items():
-            if host.armed and all(host.carrier[p] and host.ups[p] > ups for p, ups in host.armed[1].items()):
+            if host.armed and all(
+                host.carrier[p] and host.ups[p] > ups for p, ups in host.armed[1].items()
+            ):
                 generation = host.armed[0]
                 previous = host.active
                 host.commit(generation, host.armed_timed)
-                values = {"generation": generation, "previous": previous, "t_commit_ns": 2, "took_us": 1, "t_link_ns": 1}
+                values = {
+                    "generation": generation,
+                    "previous": previous,
+                    "t_commit_ns": 2,
+                    "took_us": 1,
+                    "t_link_ns": 1,
+                }
                 for queue in self.queues:
                     queue.put_nowait(HostEvent(name, "committed", 2, values))
 
     def hello(self, name: HostName) -> Hello:
         host = self.all[name]
         ports = {
-            p: PortState(f"opt{p}", _mac(name, p), None, host.carrier.get(p, False), host.ups.get(p, 0), 9000)
+            p: PortState(
+                f"opt{p}", _mac(name, p), None, host.carrier.get(p, False), host.ups.get(p, 0), 9000
+            )
             for p in self.lab.hosts[name].ports
         }
         return Hello(
@@ -204,10 +235,15 @@ class Fleet(OwnParts):
             ports=ports,
         )
 
-    async def connect(self, names: Collection[HostName] | None = None) -> dict[HostName, Hello | TestbedError]:
+    async def connect(
+        self, names: Collection[HostName] | None = None
+    ) -> dict[HostName, Hello | TestbedError]:
         await asyncio.sleep(0)
         chosen = self.all if names is None else names
-        return {n: self.hello(n) if self.all[n].up else Unreachable(f"{n}: ssh: connection refused") for n in chosen}
+        return {
+            n: self.hello(n) if self.all[n].up else Unreachable(f"{n}: ssh: connection refused")
+            for n in chosen
+        }
 
     async def greet(self, names: Collection[HostName] | None = None) -> dict[HostName, Hello]:
         return {n: self.present(n) for n in (self.all if names is None else names)}
@@ -224,7 +260,9 @@ class Fleet(OwnParts):
         return self.unprovisioned()
 
     def macs(self) -> Mapping[HostPort, Macs]:
-        return {p: Macs(_mac(p.host, p.number), None) for p in (*self.lab.fibres, *self.lab.segment_at)}
+        return {
+            p: Macs(_mac(p.host, p.number), None) for p in (*self.lab.fibres, *self.lab.segment_at)
+        }
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         self.queues.append(asyncio.Queue())
@@ -240,7 +278,9 @@ class Fleet(OwnParts):
         for name in names:
             self.all[name].armed = None
 
-    async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
+    async def stage(
+        self, generations: Mapping[int, Mapping[HostName, Rules]]
+    ) -> Mapping[HostName, Mapping[int, Staged]]:
         found: dict[HostName, dict[int, Staged]] = {}
         with self.points.point("hosts", "stage"):
             for number, hosts in generations.items():
@@ -254,7 +294,10 @@ class Fleet(OwnParts):
     stage_warm = stage
 
     async def commit(
-        self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
+        self,
+        generation: int,
+        names: Collection[HostName] | None = None,
+        revert_after_s: float | None = None,
     ) -> Mapping[HostName, Committed]:
         with self.points.point("hosts", f"commit {generation}"):
             for name in names or ():
@@ -262,7 +305,9 @@ class Fleet(OwnParts):
                 self.all[name].commit(generation, revert_after_s is not None)
         return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
 
-    async def hold(self, generation: int, names: Collection[HostName], revert_after_s: float) -> Mapping[HostName, Held]:
+    async def hold(
+        self, generation: int, names: Collection[HostName], revert_after_s: float
+    ) -> Mapping[HostName, Held]:
         assert revert_after_s > 0
         with self.points.point("hosts", f"hold {generation}"):
             for name in names:
@@ -282,7 +327,10 @@ class Fleet(OwnParts):
         with self.points.point("hosts", "arm"):
             for name, ports in when_up.items():
                 self.present(name)
-                self.all[name].armed = (generation, {p: self.all[name].ups.get(p, 0) for p in ports})
+                self.all[name].armed = (
+                    generation,
+                    {p: self.all[name].ups.get(p, 0) for p in ports},
+                )
                 self.all[name].armed_timed = revert_after_s is not None
 
     async def disarm(self, names: Collection[HostName] | None = None) -> None:
@@ -291,7 +339,11 @@ class Fleet(OwnParts):
                 self.all[name].armed = None
 
     async def wait_committed(
-        self, generation: int, names: Collection[HostName], deadline_s: float, queue: asyncio.Queue[HostEvent] | None = None
+        self,
+        generation: int,
+        names: Collection[HostName],
+        deadline_s: float,
+        queue: asyncio.Queue[HostEvent] | None = None,
     ) -> Mapping[HostName, Committed | TestbedError]:
         found: dict[HostName, Committed | TestbedError] = {}
         while queue is not None and not queue.empty():
@@ -308,11 +360,19 @@ class Fleet(OwnParts):
                 self.present(name)
                 host = self.all[name]
                 if host.active != generation or host.holding == generation:
-                    raise Refused(f"{name}: generation {generation} is not active or a hold; {host.active} is active")
+                    raise Refused(
+                        f"{name}: generation {generation} is not active or a hold; {host.active} is active"
+                    )
                 host.pending = False
-                host.staged = {g: r for g, r in host.staged.items() if g in (host.active, host.previous) or g > generation}
+                host.staged = {
+                    g: r
+                    for g, r in host.staged.items()
+                    if g in (host.active, host.previous) or g > generation
+                }
 
-    async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
+    async def revert(
+        self, names: Collection[HostName] | None = None
+    ) -> Mapping[HostName, int | None]:
         with self.points.point("hosts", "revert"):
             for name in names or ():
                 self.present(name)
@@ -333,9 +393,15 @@ class Fleet(OwnParts):
                     host.active = host.previous = host.holding = None
                     host.pending = False
                 host.clears += 1
-                host.staged = {number: rules for number, rules in host.staged.items() if number not in generations}
+                host.staged = {
+                    number: rules
+                    for number, rules in host.staged.items()
+                    if number not in generations
+                }
 
-    async def states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
+    async def states(
+        self, job: str, names: Collection[HostName] | None = None
+    ) -> Mapping[HostName, JobState]:
         return {name: JobState(name, self.ran.get(job, "absent")) for name in names or ()}
 
 
@@ -345,7 +411,12 @@ def _mac(host: HostName, port: int) -> str:
 
 def plan_text(name: str, *links: tuple[str, str], **more: object) -> str:
     accept = {"neighbours": False, "all_pairs": False, "link_up_timeout_s": 0.3, "max_loss_db": 20}
-    body = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], "acceptance": accept}
+    body = {
+        "schema": "testbed.plan/1",
+        "name": name,
+        "links": [{"a": a, "b": b} for a, b in links],
+        "acceptance": accept,
+    }
     return json.dumps(body | more)
 
 
@@ -356,7 +427,9 @@ def ring(first: int = 1, second: int = 2) -> tuple[tuple[str, str], ...]:
 
 
 class Bench:
-    """Two switches, four hosts with three ports each, a store. Ports 1 and 3 are at ocs1, ports 2 at ocs2."""
+    """Two switches, four hosts with three ports each, a store. Ports 1 and 3 are at ocs1, ports 2
+    at ocs2.
+    """
 
     def __init__(self, store: Store, folder: Path) -> None:
         fibres = [
@@ -365,7 +438,9 @@ class Bench:
             for p in range(1, 4)
             for e in [h + (10 if p == 3 else 0)]
         ]
-        self.furnish(store, folder, read(hosts_yml(4, ports=3), {"ocs1": SWITCH, "ocs2": SWITCH}, fibres))
+        self.furnish(
+            store, folder, read(hosts_yml(4, ports=3), {"ocs1": SWITCH, "ocs2": SWITCH}, fibres)
+        )
 
     def furnish(self, store: Store, folder: Path, lab: Lab) -> None:
         """Have `lab`, whose devices are ocs1 and ocs2."""
@@ -380,18 +455,36 @@ class Bench:
             switch.points, switch.fleet = self.points, self.fleet
         self.session = cast(Session, BenchSession(self))
 
-    def context(self, verb: str = "up", options: RunOptions = NO_OPTIONS, **row: Any) -> tuple[Run, Context]:
+    def context(
+        self, verb: str = "up", options: RunOptions = NO_OPTIONS, **row: Any
+    ) -> tuple[Run, Context]:
         run = self.store.new_run(verb, LAB, owner=OWNER, user=OWNER, options=options, **row)
         folder = self.folder / run.id
         folder.mkdir()
-        context = Context(self.session, self.store, run, TENANCY, Recorder(Silent()), folder, 30.0, options=options)
+        context = Context(
+            self.session,
+            self.store,
+            run,
+            TENANCY,
+            Recorder(Silent()),
+            folder,
+            30.0,
+            options=options,
+        )
         scope = SimpleNamespace(hosts=frozenset(self.lab.hosts))
-        context.lock = cast(Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False))
+        context.lock = cast(
+            Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False)
+        )
         return run, context
 
     async def up(self, text: str, *, rollback: bool = True, expected: str = "") -> Any:
-        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(rollback=rollback, expected=expected))
-        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        plan, asked = (
+            read_plan(text, "plan.json", self.lab),
+            RunOptions(UpOptions(rollback=rollback, expected=expected)),
+        )
+        run, context = self.context(
+            "up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256
+        )
         with run:
             async with deadline(self.timeout_s, "up") as context.limit:
                 report = await Up(context, plan, text).carry_out()
@@ -405,7 +498,9 @@ class Bench:
         except Killed:
             with self.store.transaction() as db:  # `with run` ended it, which the dead do not
                 newest = "id=(SELECT max(id) FROM runs)"
-                db.execute(f"UPDATE runs SET status='running', ended=NULL, exit_code=NULL, process='before' WHERE {newest}")
+                db.execute(
+                    f"UPDATE runs SET status='running', ended=NULL, exit_code=NULL, process='before' WHERE {newest}"
+                )
                 db.execute("UPDATE steps SET state='doing' WHERE error LIKE 'Killed%'")
         else:
             raise AssertionError("it came to its end")
@@ -416,7 +511,11 @@ class Bench:
     async def back(self, to: Snapshot, verb: str = "rollback") -> Any:
         run, context = self.context(verb)
         with run:
-            report = await (Down(context, to).carry_out() if to.current is None else Restore(context, to).carry_out())
+            report = await (
+                Down(context, to).carry_out()
+                if to.current is None
+                else Restore(context, to).carry_out()
+            )
             run.finish("hands-needed" if getattr(report, "left", ()) else "ok")
         return report
 
@@ -428,7 +527,9 @@ class Bench:
 
     def routes(self) -> dict[str, Rules | None]:
         """What each host's routes are, whatever their number."""
-        return {n: None if h.active is None else h.staged[h.active] for n, h in self.fleet.all.items()}
+        return {
+            n: None if h.active is None else h.staged[h.active] for n, h in self.fleet.all.items()
+        }
 
     def pending(self) -> list[str]:
         return [name for name, host in self.fleet.all.items() if host.pending or host.armed]

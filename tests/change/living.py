@@ -1,6 +1,7 @@
 """A bench whose hosts run a job.
 
-The ranks here answer as their agents do; what they run is told by the moves that were decided among them.
+The ranks here answer as their agents do; what they run is told by the moves that were decided among
+them.
 """
 
 from __future__ import annotations
@@ -27,19 +28,30 @@ from orchestrator.telemetry.recorder import Recorder
 from tests.change.fleet import TENANCY, Bench, Fleet, plan_text, ring
 
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
-ONE: dict[str, Any] = {"name": "mlp", "workload": "train", "ranks": list(FOUR), "rings": [list(FOUR)], "args": {"iterations": 0}}
+ONE: dict[str, Any] = {
+    "name": "mlp",
+    "workload": "train",
+    "ranks": list(FOUR),
+    "rings": [list(FOUR)],
+    "args": {"iterations": 0},
+}
 OTHER = {**ONE, "rings": [list(FOUR[::-1])]}
 
 
 class Ranks(Fleet):
-    """Hosts with a job of four ranks. `runs`: the layout that its ranks use; `prepared`: by move; `wrong`: what goes wrong, by
-    operation: an error, `silent` (one rank does not get there) or `absent` (one takes no part). `later`: the states that
-    ranks report at the next looks. `limits`: the waiting time (s) and the lease (s) of each request.
+    """Hosts with a job of four ranks. `runs`: the layout that its ranks use; `prepared`: by move;
+    `wrong`: what goes wrong, by operation: an error, `silent` (one rank does not get there) or
+    `absent` (one takes no part). `later`: the states that ranks report at the next looks. `limits`:
+    the waiting time (s) and the lease (s) of each request.
     """
 
     def with_job(self, runs: Mapping[str, Any]) -> None:
         self.ring_changes = Moves(self)
-        self.runs, self.prepared, self.wrong = runs, dict[int, Mapping[str, Any]](), dict[str, TestbedError | str]()
+        self.runs, self.prepared, self.wrong = (
+            runs,
+            dict[int, Mapping[str, Any]](),
+            dict[str, TestbedError | str](),
+        )
         self.asked: list[str] = []
         self.state, self.move, self.at = "idle", 0, 10
         self.later: list[str] = []
@@ -53,9 +65,16 @@ class Ranks(Fleet):
             raise how
         if not how:
             self.state, self.move = state, move
-        found = [RankState(h, r, state, move, self.at, took_ms=5.0, stall_ms=7.0) for r, h in enumerate(FOUR)]
+        found = [
+            RankState(h, r, state, move, self.at, took_ms=5.0, stall_ms=7.0)
+            for r, h in enumerate(FOUR)
+        ]
         late = RankState("gpu03", 2, "preparing", move, 9, silent_s=31.0)
-        return (*found[:2], *((late,) if how == "silent" else () if how == "absent" else (found[2],)), found[3])
+        return (
+            *found[:2],
+            *((late,) if how == "silent" else () if how == "absent" else (found[2],)),
+            found[3],
+        )
 
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> None:
         self.ran[job_name(job.name, run)] = "running"
@@ -67,7 +86,9 @@ class Ranks(Fleet):
         return await self.states(name, names)
 
     async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
-        text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": n}) + "\n" for n in range(1, 31))
+        text = "".join(
+            json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": n}) + "\n" for n in range(1, 31)
+        )
         return Tail(text[offset:], len(text), len(text), "running")
 
 
@@ -83,19 +104,28 @@ class Moves:
         return self.ranks.answer("look", self.ranks.state, self.ranks.move)
 
     async def prepare(
-        self, job: str, move: int, names: Collection[HostName], wanted: Mapping[str, Any], **more: Any
+        self,
+        job: str,
+        move: int,
+        names: Collection[HostName],
+        wanted: Mapping[str, Any],
+        **more: Any,
     ) -> tuple[RankState, ...]:
         assert 0 < more["lease_s"] <= 86400
         found = self.ranks.answer("prepare", "prepared", move)
         self.ranks.prepared[move] = wanted
         return found
 
-    async def hold(self, job: str, move: int, names: Collection[HostName], **more: Any) -> tuple[RankState, ...]:
+    async def hold(
+        self, job: str, move: int, names: Collection[HostName], **more: Any
+    ) -> tuple[RankState, ...]:
         assert 0 < more["lease_s"] <= 3600
         self.ranks.limits.append(("hold", more["within_s"], more["lease_s"]))
         return self.ranks.answer("hold", "held", move)
 
-    async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
+    async def go_on(
+        self, job: str, move: int, names: Collection[HostName], *, within_s: float
+    ) -> tuple[RankState, ...]:
         self.ranks.at += 1
         self.ranks.limits.append(("go", within_s, 0.0))
         found = self.ranks.answer("go", "changed", move)
@@ -121,7 +151,9 @@ class Living(Bench):
         """The job of `ONE`, launched by an earlier run."""
         self.fleet.__class__ = Ranks
         self.ranks = self.fleet  # type: ignore[assignment]
-        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job or pytest.fail("it has a job")
+        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job or pytest.fail(
+            "it has a job"
+        )
         self.ranks.with_job(layout(job, self.lab))
         run = self.store.new_run("up", "made-1", owner="ann", user="ann")
         with run:
@@ -137,9 +169,15 @@ class Living(Bench):
 
     async def change(self, text: str, mode: Mode | None = None) -> Any:
         plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(job=mode))
-        run, context = self.context("up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        run, context = self.context(
+            "up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256
+        )
         with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
-            context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
+            context.recorder, context.sample_hz, context.limit = (
+                Recorder(Silent(), journal),
+                0.0,
+                self.limit,
+            )
             report = await Up(context, plan, text).carry_out()
             run.finish("ok")
         return report

@@ -1,4 +1,6 @@
-"""Which run `resume last` and `rollback last` mean: one that began to change something, never a command that was refused."""
+"""Which run `resume last` and `rollback last` mean: one that began to change something, never a
+command that was refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def refused(bench: Bench) -> str:
-    """A command that is refused before it begins: its saved plan does not fit the lab any more. Return its run."""
+    """A command that is refused before it begins: its saved plan does not fit the lab any more.
+    Return its run.
+    """
     with pytest.raises(Interlock, match="not as it was when this plan was saved"):
         await bench.up(plan_text("other", OTHER), expected="0123456789abcdef")
     with bench.store() as store:
@@ -49,7 +53,9 @@ async def died(bench: Bench) -> str:
     return str(left.run)
 
 
-async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(bench: Bench) -> None:
+async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("one", ONE))
     run = await refused(bench)
     with pytest.raises(Missing, match=f"run {run} ended before it changed anything"):
@@ -59,7 +65,9 @@ async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(b
     assert bench.held() == bench.wanted(ONE)
 
 
-async def test_resume_last_does_again_what_was_taken_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resume_last_does_again_what_was_taken_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("one", ONE))
     with monkeypatch.context() as broken:
         broken.setattr(bench.fleet.routes, "confirm", _refuses)
@@ -74,7 +82,9 @@ async def _refuses(*argv: object) -> None:
     raise Refused("no")
 
 
-async def test_resume_last_goes_on_with_the_run_that_died_whatever_was_refused_since(bench: Bench) -> None:
+async def test_resume_last_goes_on_with_the_run_that_died_whatever_was_refused_since(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("one", ONE))
     await died(bench)
     await refused(bench)
@@ -82,7 +92,9 @@ async def test_resume_last_goes_on_with_the_run_that_died_whatever_was_refused_s
     assert bench.held() == bench.wanted(MOVED) and (await bench.status()).plan == "moved"
 
 
-async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("one", ONE))
     run = await died(bench)
     with bench.store() as store:
@@ -103,7 +115,9 @@ async def test_a_half_done_eviction_is_resumed_by_what_is_true_now(bench: Bench,
     assert given == [replace(asked, lost=("gpu02",), resumes=run)]
 
 
-async def test_rollback_last_takes_back_the_latest_change_whatever_was_refused_since(bench: Bench) -> None:
+async def test_rollback_last_takes_back_the_latest_change_whatever_was_refused_since(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("one", ONE))
     await bench.up(plan_text("moved", MOVED))
     await refused(bench)

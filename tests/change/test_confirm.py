@@ -1,4 +1,6 @@
-"""A change that stands only if somebody says so in time; judged by what devices and hosts hold, and by what the store says."""
+"""A change that stands only if somebody says so in time; judged by what devices and hosts hold, and
+by what the store says.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ async def waiting(bench: Bench, links: list[tuple[str, str]] = MOVED) -> str:
     """A ring is up, and another plan waits to be confirmed; return its run."""
     await bench.up(plan_text("ring", RING))
     report = await bench.up(plan_text("moved", links), confirm_s=WITHIN_S)
-    assert report.confirm.run == report.run and report.confirm.back == "ring" and report.confirm.watched
+    assert (
+        report.confirm.run == report.run
+        and report.confirm.back == "ring"
+        and report.confirm.watched
+    )
     return str(report.run)
 
 
@@ -96,7 +102,9 @@ async def test_it_waits_with_hosts_that_will_go_back_and_says_so(bench: Bench) -
     run = await waiting(bench)
     assert bench.owing() == ["gpu01", "gpu02"], "both hosts of the new plan count down"
     ring = record(bench).generation - 1
-    assert bench.fleet.all["gpu03"].active == ring, "a host that leaves keeps its routes as the way back"
+    assert bench.fleet.all["gpu03"].active == ring, (
+        "a host that leaves keeps its routes as the way back"
+    )
     status = await bench.status()
     assert (status.plan, status.confirm.run, status.confirm.back) == ("moved", run, "ring")
     text = render.status(status, False)
@@ -108,13 +116,19 @@ class Launch:
     """A launch that takes longer than there is to confirm. during: what happens in it."""
 
     def __init__(
-        self, bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch, during: Callable[[], Any] = lambda: None
+        self,
+        bench: Bench,
+        clock: Clock,
+        monkeypatch: pytest.MonkeyPatch,
+        during: Callable[[], Any] = lambda: None,
     ) -> None:
         self.bench, self.clock, self.during = bench, clock, during
         self.left_s, self.reverts_s = 0.0, list[float]()
         commit = bench.fleet.routes.commit
 
-        async def committed(generation: int, names: Any = None, revert_after_s: float | None = None) -> Any:
+        async def committed(
+            generation: int, names: Any = None, revert_after_s: float | None = None
+        ) -> Any:
             self.reverts_s += [revert_after_s] if revert_after_s is not None else []
             return await commit(generation, names, revert_after_s)
 
@@ -141,9 +155,14 @@ async def test_the_time_to_confirm_begins_when_the_job_is_launched_and_up_ends(
     assert report.confirm.left_s == record(bench).left_s() == WITHIN_S
     longer_s, shorter_s = launch.reverts_s
     assert (
-        longer_s - confirming.REVERT_MARGIN_S == pytest.approx(launch.left_s) and shorter_s == WITHIN_S + confirming.REVERT_MARGIN_S
+        longer_s - confirming.REVERT_MARGIN_S == pytest.approx(launch.left_s)
+        and shorter_s == WITHIN_S + confirming.REVERT_MARGIN_S
     )
-    assert render.up(report, False).splitlines()[-1].startswith(f"Up until {when(report.confirm.due)}, unless confirmed: moved")
+    assert (
+        render.up(report, False)
+        .splitlines()[-1]
+        .startswith(f"Up until {when(report.confirm.due)}, unless confirmed: moved")
+    )
     clock.pass_s(WITHIN_S + 1)
     assert (await bench.verb(engine.watch, None)).state == "reverted"
     await is_up(bench, "", [])
@@ -166,7 +185,9 @@ async def test_an_up_that_is_killed_while_its_job_is_launched_leaves_a_change_th
         await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=process)
     assert record(bench).left_s() == pytest.approx(1) and bench.owing() == ["gpu01", "gpu02"]
     (revert_s,) = launch.reverts_s
-    assert revert_s == pytest.approx(launch.left_s + confirming.REVERT_MARGIN_S), "hosts go back by themselves, after the deadline"
+    assert revert_s == pytest.approx(launch.left_s + confirming.REVERT_MARGIN_S), (
+        "hosts go back by themselves, after the deadline"
+    )
     clock.pass_s(2)
     if watched:
         assert (await bench.verb(engine.watch, None)).state == "reverted"
@@ -199,7 +220,9 @@ async def test_whoever_watches_counts_from_the_death_of_up_and_not_from_its_long
 
 
 @pytest.mark.parametrize(
-    "how", [NotVerified("rank 2: no peer", hint="testbed job logs"), asyncio.CancelledError()], ids=["fails", "Ctrl-C"]
+    "how",
+    [NotVerified("rank 2: no peer", hint="testbed job logs"), asyncio.CancelledError()],
+    ids=["fails", "Ctrl-C"],
 )
 async def test_an_up_whose_job_does_not_start_says_when_the_change_goes_back(
     bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: BaseException
@@ -214,14 +237,21 @@ async def test_an_up_whose_job_does_not_start_says_when_the_change_goes_back(
         await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
     text = r"moved is up, and goes back to ring in 1 min 00 s, at \d\d:\d\d:\d\d, unless it is confirmed; its job"
     assert re.search(text, str(error.value)) and "stays up" not in str(error.value)
-    assert "to keep it: testbed confirm; to roll it back now: testbed rollback" in str(error.value.hint)
-    assert record(bench).left_s() == WITHIN_S < launch.left_s and launch.reverts_s[-1] == WITHIN_S + confirming.REVERT_MARGIN_S
+    assert "to keep it: testbed confirm; to roll it back now: testbed rollback" in str(
+        error.value.hint
+    )
+    assert (
+        record(bench).left_s() == WITHIN_S < launch.left_s
+        and launch.reverts_s[-1] == WITHIN_S + confirming.REVERT_MARGIN_S
+    )
 
 
 async def test_a_host_that_does_not_hear_when_the_time_begins_counts_the_longer_one(
     bench: Bench, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = Launch(bench, clock, monkeypatch, lambda: setattr(bench.fleet.all["gpu02"], "up", False))
+    launch = Launch(
+        bench, clock, monkeypatch, lambda: setattr(bench.fleet.all["gpu02"], "up", False)
+    )
     report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
     assert report.confirm.left_s == WITHIN_S and len(launch.reverts_s) == 2
     bench.fleet.all["gpu02"].up = True
@@ -229,7 +259,9 @@ async def test_a_host_that_does_not_hear_when_the_time_begins_counts_the_longer_
     await is_up(bench, "moved", MOVED)
 
 
-async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Bench, clock: Clock) -> None:
+async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(
+    bench: Bench, clock: Clock
+) -> None:
     run = await waiting(bench)
     report = await bench.verb(engine.confirm, None)
     assert (report.of, report.plan, report.hosts) == (run, "moved", 2)
@@ -243,31 +275,43 @@ async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Be
 
 
 @pytest.mark.parametrize("hosts", ["still there", "back already", "half of them back"])
-async def test_unconfirmed_light_and_hosts_go_back_to_what_was(bench: Bench, clock: Clock, hosts: str) -> None:
+async def test_unconfirmed_light_and_hosts_go_back_to_what_was(
+    bench: Bench, clock: Clock, hosts: str
+) -> None:
     run = await waiting(bench)
     watch = asyncio.create_task(bench.verb(engine.watch, run))
     await asyncio.sleep(0.05)
     assert not watch.done() and bench.owing()
     if hosts == "half of them back":
-        bench.fleet.all["gpu01"].active, bench.fleet.all["gpu01"].pending = bench.fleet.all["gpu01"].pending_to, False
+        bench.fleet.all["gpu01"].active, bench.fleet.all["gpu01"].pending = (
+            bench.fleet.all["gpu01"].pending_to,
+            False,
+        )
     elif hosts == "back already":
         alone(bench)
     clock.pass_s(WITHIN_S + 1)
     assert (await watch).state == "reverted"
     await is_up(bench, "ring", RING)
-    with pytest.raises(Interlock, match=f"run {run} .moved. was rolled back by run .*, as it was not confirmed in time"):
+    with pytest.raises(
+        Interlock,
+        match=f"run {run} .moved. was rolled back by run .*, as it was not confirmed in time",
+    ):
         await bench.verb(engine.confirm, None)
 
 
 async def test_without_a_plan_before_it_goes_back_to_nothing(bench: Bench, clock: Clock) -> None:
     report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
-    assert report.confirm.back == "" and "or it is rolled back to no plan" in render.up(report, False)
+    assert report.confirm.back == "" and "or it is rolled back to no plan" in render.up(
+        report, False
+    )
     clock.pass_s(WITHIN_S + 1)
     assert (await bench.verb(engine.watch, None)).state == "reverted"
     await is_up(bench, "", [])
 
 
-@pytest.mark.parametrize("reverted", [False, True], ids=["hosts still there", "hosts back by themselves"])
+@pytest.mark.parametrize(
+    "reverted", [False, True], ids=["hosts still there", "hosts back by themselves"]
+)
 async def test_when_nobody_watches_the_next_command_takes_it_back_first_and_says_so(
     bench: Bench, clock: Clock, reverted: bool
 ) -> None:
@@ -286,18 +330,26 @@ async def test_when_nobody_watches_the_next_command_takes_it_back_first_and_says
     await is_up(bench, "other", other)
     with bench.store() as store:
         back = store.get(record(bench).ended_by)
-        assert back is not None and (back.verb, back.plan_name, back.status) == ("rollback", "ring", "ok")
+        assert back is not None and (back.verb, back.plan_name, back.status) == (
+            "rollback",
+            "ring",
+            "ok",
+        )
 
 
 async def test_a_confirmation_that_comes_too_late_takes_it_back(bench: Bench, clock: Clock) -> None:
     run = await waiting(bench)
     clock.pass_s(WITHIN_S + 1)
-    with pytest.raises(Interlock, match=f"run {run} .moved. was not confirmed in time; run .* went back to ring"):
+    with pytest.raises(
+        Interlock, match=f"run {run} .moved. was not confirmed in time; run .* went back to ring"
+    ):
         await bench.verb(engine.confirm, None)
     await is_up(bench, "ring", RING)
 
 
-async def test_rollback_and_down_end_the_waiting_and_nothing_comes_after(bench: Bench, clock: Clock) -> None:
+async def test_rollback_and_down_end_the_waiting_and_nothing_comes_after(
+    bench: Bench, clock: Clock
+) -> None:
     run = await waiting(bench)
     await bench.verb(engine.rollback, None)
     await is_up(bench, "ring", RING)
@@ -311,7 +363,9 @@ async def test_rollback_and_down_end_the_waiting_and_nothing_comes_after(bench: 
     await is_up(bench, "ring", RING)
 
 
-async def test_a_rollback_that_comes_after_it_was_taken_back_does_not_bring_it_up_again(bench: Bench, clock: Clock) -> None:
+async def test_a_rollback_that_comes_after_it_was_taken_back_does_not_bring_it_up_again(
+    bench: Bench, clock: Clock
+) -> None:
     run = await waiting(bench)
     clock.pass_s(WITHIN_S + 1)
     await bench.verb(engine.watch, None)
@@ -329,9 +383,14 @@ async def test_meanwhile_other_changes_are_refused_with_both_commands(bench: Ben
         lambda: bench.verb(engine.restore),
         lambda: bench.verb(engine.prewire, bench.folder / "next.json"),
     ):
-        with pytest.raises(Interlock, match=f"run {run} .moved. waits to be confirmed within") as refused:
+        with pytest.raises(
+            Interlock, match=f"run {run} .moved. waits to be confirmed within"
+        ) as refused:
             await change()
-        assert "testbed confirm" in refused.value.hint and f"testbed rollback {run}" in refused.value.hint
+        assert (
+            "testbed confirm" in refused.value.hint
+            and f"testbed rollback {run}" in refused.value.hint
+        )
     await bench.verb(engine.confirm, run)
     await is_up(bench, "moved", MOVED)
 
@@ -343,20 +402,24 @@ async def test_the_hosts_stay_its_owners_until_it_is_decided(bench: Bench, clock
         await bench.up(plan_text("bobs", bobs), owner="bob")
     clock.pass_s(WITHIN_S + 1)
     with pytest.raises(Locked):
-        await bench.up(plan_text("bobs", bobs), owner="bob")  # overdue or not, it is ann's to put right
+        # overdue or not, it is ann's to put right
+        await bench.up(plan_text("bobs", bobs), owner="bob")
     await bench.verb(engine.down)
     await bench.up(plan_text("bobs", bobs), owner="bob")
     assert not bench.dark(bobs)
 
 
-async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S14."""
     await waiting(bench)
     wall, boot = time.time(), confirmations.boot_id()
     for step in (-86_400, 86_400):
         monkeypatch.setattr(confirmations.time, "time", lambda now=wall + step: now)
         assert record(bench).left_s() == WITHIN_S
-    # Only where the machine restarted the wall clock is all there is, and never makes it longer than it was.
+    # Only where the machine restarted the wall clock is all there is, and never makes it longer
+    # than it was.
     monkeypatch.setattr(confirmations, "boot_id", lambda: f"not {boot}")
     monkeypatch.setattr(confirmations.time, "time", lambda: wall - 86_400)
     assert record(bench).left_s() == WITHIN_S
@@ -365,7 +428,9 @@ async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(bench:
     monkeypatch.undo()
 
 
-async def test_a_host_that_runs_something_else_or_is_silent_keeps_it_from_being_confirmed(bench: Bench, clock: Clock) -> None:
+async def test_a_host_that_runs_something_else_or_is_silent_keeps_it_from_being_confirmed(
+    bench: Bench, clock: Clock
+) -> None:
     run = await waiting(bench)
     bench.fleet.all["gpu02"].up = False
     with pytest.raises(Unreachable, match=r"gpu02: .*\nnothing was confirmed"):
@@ -374,7 +439,9 @@ async def test_a_host_that_runs_something_else_or_is_silent_keeps_it_from_being_
     assert bench.owing() == ["gpu01", "gpu02"]
     lost = bench.fleet.all["gpu02"]
     lost.active, lost.pending = lost.pending_to, False
-    with pytest.raises(NotVerified, match=r"gpu02 runs generation 1\nnot the plan's .2., so nothing was confirmed") as refused:
+    with pytest.raises(
+        NotVerified, match=r"gpu02 runs generation 1\nnot the plan's .2., so nothing was confirmed"
+    ) as refused:
         await bench.verb(engine.confirm, None)
     assert f"testbed rollback {run}" in refused.value.hint and bench.owing() == ["gpu01"]
     clock.pass_s(WITHIN_S + 1)
@@ -382,14 +449,18 @@ async def test_a_host_that_runs_something_else_or_is_silent_keeps_it_from_being_
     await is_up(bench, "ring", RING)
 
 
-async def test_a_way_back_that_cannot_be_gone_yet_is_tried_until_it_can(bench: Bench, clock: Clock) -> None:
+async def test_a_way_back_that_cannot_be_gone_yet_is_tried_until_it_can(
+    bench: Bench, clock: Clock
+) -> None:
     await waiting(bench)
     clock.pass_s(WITHIN_S + 1)
     bench.fleet.all["gpu01"].up = False
     watch = asyncio.create_task(bench.verb(engine.watch, None))
     await asyncio.sleep(0.3)
     assert record(bench).state == "pending" and not watch.done()
-    with pytest.raises(Unreachable, match="was not confirmed in time, and is not rolled back: gpu01"):
+    with pytest.raises(
+        Unreachable, match="was not confirmed in time, and is not rolled back: gpu01"
+    ):
         await bench.up(plan_text("other", RING))
     bench.fleet.all["gpu01"].up = True
     report = await watch
@@ -403,7 +474,9 @@ async def test_a_change_that_fails_is_taken_back_at_once_and_waits_for_nobody(be
     await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
     last = len(bench.requests.names) - steps - 1
     ends = [name.startswith("hosts: commit") for name in bench.requests.names[-2:]]
-    assert ends == [True, True], "the hosts' own countdown comes last, and once more when the time to confirm begins"
+    assert ends == [True, True], (
+        "the hosts' own countdown comes last, and once more when the time to confirm begins"
+    )
     await bench.verb(engine.rollback, None)
     bench.requests.fail = {len(bench.requests.names) + last: "refused"}
     with pytest.raises(Exception, match="rolled back, everything is as before"):
@@ -445,7 +518,9 @@ async def test_a_run_that_died_while_it_waited_can_be_resumed_and_then_waits_ane
     await is_up(bench, "ring", RING)
 
 
-async def test_a_way_back_that_was_killed_half_way_is_gone_by_the_next_command(bench: Bench, clock: Clock) -> None:
+async def test_a_way_back_that_was_killed_half_way_is_gone_by_the_next_command(
+    bench: Bench, clock: Clock
+) -> None:
     await bench.up(plan_text("ring", RING))
     await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
     clock.pass_s(WITHIN_S + 1)
@@ -464,7 +539,11 @@ async def test_a_way_back_that_was_killed_half_way_is_gone_by_the_next_command(b
     await is_up(bench, "ring", RING)
 
 
-async def test_where_nothing_moves_nothing_has_to_be_confirmed_and_that_is_said(bench: Bench) -> None:
+async def test_where_nothing_moves_nothing_has_to_be_confirmed_and_that_is_said(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("ring", RING))
     report = await bench.up(plan_text("ring", RING), confirm_s=WITHIN_S)
-    assert report.nothing_to_do and "nothing was changed, nothing has to be confirmed" in report.notes
+    assert (
+        report.nothing_to_do and "nothing was changed, nothing has to be confirmed" in report.notes
+    )

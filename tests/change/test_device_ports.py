@@ -1,4 +1,6 @@
-"""Ports of fibres.yml that a device does not have are named at their place before anything is staged."""
+"""Ports of fibres.yml that a device does not have are named at their place before anything is
+staged.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ MISTAKES = {
     "not there": (
         POLATIS_CABLE,
         'port: 1, device: ocs1, enters: "2", leaves: "99"',
-        [r"6:75: fibres\[4\].leaves: ocs1 has no port 99 \(Polatis \S+: light leaves at 16 ports, 17..32\)"],
+        [
+            r"6:75: fibres\[4\].leaves: ocs1 has no port 99 \(Polatis \S+: light leaves at 16 ports, 17..32\)"
+        ],
     ),
     "swapped": (
         POLATIS_CABLE,
@@ -51,13 +55,17 @@ MISTAKES = {
     "on a duplex faceplate": (
         CALIENT_CABLE,
         'port: 2, device: ocs2, enters: "1.1.2", leaves: "7.1.2"',
-        [r"7:79: fibres\[5\].leaves: ocs2 has no port 7.1.2 \(Calient \S+: light leaves at \d+ ports, 1.1.1..\S+\)"],
+        [
+            r"7:79: fibres\[5\].leaves: ocs2 has no port 7.1.2 \(Calient \S+: light leaves at \d+ ports, 1.1.1..\S+\)"
+        ],
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_plan_and_up_name_ports_that_a_device_does_not_have_at_their_place(bench: Bench, mistake: str) -> None:
+async def test_plan_and_up_name_ports_that_a_device_does_not_have_at_their_place(
+    bench: Bench, mistake: str
+) -> None:
     was, now, lines = MISTAKES[mistake]
     edit(bench, was, now)
     path = bench.folder / "plan.json"
@@ -69,7 +77,10 @@ async def test_plan_and_up_name_ports_that_a_device_does_not_have_at_their_place
         assert len(error.value.problems) == len(lines)
         for line, wanted in zip(error.value.problems, lines, strict=True):
             assert_matches(line, f"{bench.inventory}/fibres.yml:{wanted}")
-        assert "correct fibres.yml, or the device's address in devices.yml; nothing was changed" in error.value.hint
+        assert (
+            "correct fibres.yml, or the device's address in devices.yml; nothing was changed"
+            in error.value.hint
+        )
     assert bench.held() == held and not bench.requests.names, "no host was asked to stage anything"
 
 
@@ -78,7 +89,9 @@ def assert_matches(line: str, wanted: str) -> None:
         raise AssertionError(line)
 
 
-async def test_a_mistake_at_a_port_that_the_plan_does_not_need_keeps_no_plan_from_coming_up(bench: Bench) -> None:
+async def test_a_mistake_at_a_port_that_the_plan_does_not_need_keeps_no_plan_from_coming_up(
+    bench: Bench,
+) -> None:
     edit(bench, POLATIS_CABLE, 'port: 1, device: ocs1, enters: "2", leaves: "99"')
     assert (await bench.up(plan_text("others", OTHERS))).made == 2
 

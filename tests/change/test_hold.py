@@ -1,4 +1,6 @@
-"""Pairs without another path are held while it is dark: when, which hosts, in which order, and what failures leave."""
+"""Pairs without another path are held while it is dark: when, which hosts, in which order, and what
+failures leave.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def move(bench: Bench, **more: object) -> list[str]:
-    """Bring the line up, then move its first link; return what was asked of hosts and devices for that."""
+    """Bring the line up, then move its first link; return what was asked of hosts and devices for
+    that.
+    """
     await bench.up(plan_text("line", *LINE))
     bench.points.names.clear()
     await bench.up(plan_text("moved", *MOVED, **{**ALWAYS, **more}))
@@ -48,30 +52,53 @@ async def move(bench: Bench, **more: object) -> list[str]:
         ("never", 0.2, False),
     ],
 )
-def test_hosts_hold_in_the_dark_of_a_mirror_switch_and_not_of_a_robot(hold: str, dark_s: float, wanted: bool) -> None:
+def test_hosts_hold_in_the_dark_of_a_mirror_switch_and_not_of_a_robot(
+    hold: str, dark_s: float, wanted: bool
+) -> None:
     assert worthwhile(TransitionPolicy(hold=hold), dark_s) is wanted  # type: ignore[arg-type]
 
 
 async def test_hosts_hold_last_before_the_light_moves(bench: Bench) -> None:
     asked = await move(bench)
-    assert asked == ["hosts: stage", "hosts: arm", "hosts: hold", "ocs1: apply", "hosts: commit", "hosts: confirm"]
+    assert asked == [
+        "hosts: stage",
+        "hosts: arm",
+        "hosts: hold",
+        "ocs1: apply",
+        "hosts: commit",
+        "hosts: confirm",
+    ]
     assert bench.pending() == [] and len(set(bench.generations().values())) == 1
 
 
-async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_others(bench: Bench) -> None:
+async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_others(
+    bench: Bench,
+) -> None:
     staged: dict[str, set[str]] = {}
     stage = bench.fleet.routes.stage
 
     async def watched(generations):  # type: ignore[no-untyped-def]
         held = generations[min(generations)]
-        staged.update({host: {rule.destination for rule in rules if isinstance(rule, Route)} for host, rules in held.items()})
+        staged.update(
+            {
+                host: {rule.destination for rule in rules if isinstance(rule, Route)}
+                for host, rules in held.items()
+            }
+        )
         return await stage(generations)
 
     await bench.up(plan_text("line", *LINE))
     bench.fleet.routes.stage = watched
     await bench.up(plan_text("moved", *MOVED, **ALWAYS))
-    reached = {host: {found.split(".")[3] for found in addresses} for host, addresses in staged.items()}
-    assert reached == {"gpu01": set(), "gpu02": {"3/32", "4/32"}, "gpu03": {"2/32", "4/32"}, "gpu04": {"2/32", "3/32"}}
+    reached = {
+        host: {found.split(".")[3] for found in addresses} for host, addresses in staged.items()
+    }
+    assert reached == {
+        "gpu01": set(),
+        "gpu02": {"3/32", "4/32"},
+        "gpu03": {"2/32", "4/32"},
+        "gpu04": {"2/32", "3/32"},
+    }
 
 
 async def test_where_every_pair_has_another_path_nobody_holds(bench: Bench) -> None:

@@ -1,4 +1,6 @@
-"""Hosts that know a newer run than a store can make: told, seen by `doctor`, and taken back by a word of the operator's."""
+"""Hosts that know a newer run than a store can make: told, seen by `doctor`, and taken back by a
+word of the operator's.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ class Fences:
         for name in names:
             if token < self.highest[name]:
                 raise refusal(
-                    name, {"code": "overtaken", "error": f"a newer run, with token {self.highest[name]}, holds this host"}
+                    name,
+                    {
+                        "code": "overtaken",
+                        "error": f"a newer run, with token {self.highest[name]}, holds this host",
+                    },
                 )
             self.highest[name] = token
 
@@ -65,17 +71,25 @@ async def test_after_a_run_with_a_clock_a_year_ahead_and_a_new_store_a_word_of_t
         await bench.up(plan_text("one", ONE))
     assert "testbed doctor" in shut.value.hint
     report = await bench.verb(take_hosts, "the store was lost")
-    assert set(report.hosts) == {"gpu01", "gpu02"} and report.token == max(fences.highest.values()) and not report.silent
+    assert (
+        set(report.hosts) == {"gpu01", "gpu02"}
+        and report.token == max(fences.highest.values())
+        and not report.silent
+    )
     with bench.store() as store:
         assert next_token(store, bench.key) == report.token + 1
         (record,) = (r for r in audit(store, bench.key) if r.what == "hosts taken")
         assert "the store was lost" in record.why
         run = store.new_run("up", bench.key)
     await fences.fence(run.token, bench.fleet.all)
-    assert not (await bench.verb(take_hosts, "again")).hosts, "a second time there is nothing to take"
+    assert not (await bench.verb(take_hosts, "again")).hosts, (
+        "a second time there is nothing to take"
+    )
 
 
-async def test_hosts_that_know_no_newer_run_are_left_as_they_are(bench: Bench, fences: Fences) -> None:
+async def test_hosts_that_know_no_newer_run_are_left_as_they_are(
+    bench: Bench, fences: Fences
+) -> None:
     await bench.up(plan_text("one", ONE))
     with bench.store() as store:
         before = store.last_token(bench.key)
@@ -84,7 +98,9 @@ async def test_hosts_that_know_no_newer_run_are_left_as_they_are(bench: Bench, f
         assert store.last_token(bench.key) == before
 
 
-async def test_hosts_that_do_not_answer_are_named_and_if_none_does_nothing_is_taken(bench: Bench, fences: Fences) -> None:
+async def test_hosts_that_do_not_answer_are_named_and_if_none_does_nothing_is_taken(
+    bench: Bench, fences: Fences
+) -> None:
     fences.highest["gpu01"] = int(time.time()) + YEAR_S
     bench.fleet.all["gpu02"].up = False
     report = await bench.verb(take_hosts, "clock")
@@ -95,5 +111,9 @@ async def test_hosts_that_do_not_answer_are_named_and_if_none_does_nothing_is_ta
 
 
 def test_a_host_says_the_highest_token_it_knows() -> None:
-    reply = dict.fromkeys(("host", "provision", "active", "previous", "armed")) | {"ports": {}, "staged": [], "congctl": []}
+    reply = dict.fromkeys(("host", "provision", "active", "previous", "armed")) | {
+        "ports": {},
+        "staged": [],
+        "congctl": [],
+    }
     assert hello_of(reply | {"token": 17}, True).token == 17

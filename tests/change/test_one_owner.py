@@ -1,4 +1,6 @@
-"""Several commands of one owner at once: one changes his plan, the others are refused or wait, and all light keeps its owner."""
+"""Several commands of one owner at once: one changes his plan, the others are refused or wait, and
+all light keeps its owner.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +40,37 @@ def plan_file(bench: Bench, name: str, links: list[tuple[str, str]]) -> Path:
 def of_nobody(bench: Bench) -> set[tuple[str, str, str]]:
     """Light that is not recorded as anybody's, but for the circuits that were there before."""
     with bench.store() as store:
-        owned = {(s.ingress.device, s.ingress.label, s.egress.label) for s in store.owners(bench.key)}
-    return {(d, a, b) for d, held in bench.held().items() for a, b in held if (a, b) != bench.foreign(d)} - owned
+        owned = {
+            (s.ingress.device, s.ingress.label, s.egress.label) for s in store.owners(bench.key)
+        }
+    return {
+        (d, a, b) for d, held in bench.held().items() for a, b in held if (a, b) != bench.foreign(d)
+    } - owned
 
 
-async def test_of_two_plans_of_one_owner_at_once_one_comes_up_and_the_other_is_refused(bench: Bench) -> None:
+async def test_of_two_plans_of_one_owner_at_once_one_comes_up_and_the_other_is_refused(
+    bench: Bench,
+) -> None:
     paths = {"west": plan_file(bench, "west", WEST), "east": plan_file(bench, "east", EAST)}
     ups = (bench.verb(engine.up, path, NO_JOB) for path in paths.values())
     results = await asyncio.gather(*ups, return_exceptions=True)
     (refused,) = (one for one in results if isinstance(one, BaseException))
     (made,) = (one for one in results if not isinstance(one, BaseException))
     assert isinstance(refused, Locked)
-    assert str(refused).startswith("ann's plan is locked by ann on "), "they have no host and no port in common"
-    assert bench.held() == bench.wanted({"west": WEST, "east": EAST}[made.plan]) and not of_nobody(bench)
+    assert str(refused).startswith("ann's plan is locked by ann on "), (
+        "they have no host and no port in common"
+    )
+    assert bench.held() == bench.wanted({"west": WEST, "east": EAST}[made.plan]) and not of_nobody(
+        bench
+    )
     assert (await bench.status()).plan == made.plan
     await bench.verb(engine.down)
     assert bench.held() == bench.wanted([])
 
 
-async def test_a_circuit_that_a_dead_run_of_somebody_else_left_is_not_used_as_ones_own(bench: Bench) -> None:
+async def test_a_circuit_that_a_dead_run_of_somebody_else_left_is_not_used_as_ones_own(
+    bench: Bench,
+) -> None:
     path, process = plan_file(bench, "west", WEST), Process("")
 
     def act(name: str) -> None:
@@ -77,7 +91,9 @@ async def test_a_circuit_that_a_dead_run_of_somebody_else_left_is_not_used_as_on
     assert (await bench.status()).ok and not of_nobody(bench)
 
 
-async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces_it(bench: Bench) -> None:
+async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces_it(
+    bench: Bench,
+) -> None:
     first, second = plan_file(bench, "west", WEST), plan_file(bench, "east", EAST)
     waiting: list[asyncio.Task[Any]] = []
 
@@ -98,8 +114,12 @@ async def test_the_second_plan_of_an_owner_waits_for_the_first_and_then_replaces
 
 
 @pytest.mark.parametrize("neighbour", ["down", "up", "rollback"])
-async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_owner(bench: Bench, neighbour: str) -> None:
-    """Begun at points of the whole run in turn, before and after each byte, request and commit of it."""
+async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_owner(
+    bench: Bench, neighbour: str
+) -> None:
+    """Begun at points of the whole run in turn, before and after each byte, request and commit of
+    it.
+    """
     path, other = plan_file(bench, "west", WEST), plan_file(bench, "east", EAST)
     counting = Process("")
     await bench.verb(engine.up, path, NO_JOB, process=counting)
@@ -108,14 +128,23 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
     async def second() -> Any:
         if neighbour == "up":
             return await bench.verb(engine.up, other, NO_JOB)
-        return await bench.verb(engine.down) if neighbour == "down" else await bench.verb(engine.rollback, None)
+        return (
+            await bench.verb(engine.down)
+            if neighbour == "down"
+            else await bench.verb(engine.rollback, None)
+        )
 
     refused = 0
     for at in range(1, len(counting.points), 13):
         begun: list[asyncio.Task[Any]] = []
         process = Process("")
 
-        def act(name: str, process: Process = process, begun: list[asyncio.Task[Any]] = begun, at: int = at) -> None:
+        def act(
+            name: str,
+            process: Process = process,
+            begun: list[asyncio.Task[Any]] = begun,
+            at: int = at,
+        ) -> None:
             if len(process.points) == at:
                 token = NOW.set(None)  # another shell
                 begun.append(asyncio.ensure_future(second()))
@@ -126,7 +155,10 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
             await bench.verb(engine.up, path, NO_JOB, process=process)
         (answer,) = await asyncio.gather(*begun, return_exceptions=True)
         refused += isinstance(answer, Locked)
-        assert isinstance(answer, TestbedError) or not isinstance(answer, BaseException), (at, answer)
+        assert isinstance(answer, TestbedError) or not isinstance(answer, BaseException), (
+            at,
+            answer,
+        )
         assert not of_nobody(bench), (at, answer)
         await bench.verb(engine.down)
         assert bench.held() == bench.wanted([]) and not bench.locked(), (at, answer)
@@ -134,13 +166,18 @@ async def test_whatever_the_same_owner_begins_beside_an_up_no_light_loses_its_ow
 
 
 @pytest.mark.parametrize("end", ["resume", "rollback", "down", "up"])
-async def test_light_that_comes_after_its_run_was_killed_keeps_its_owner(bench: Bench, end: str) -> None:
-    """The next command reads the devices when what the dead run sent can be seen in their maps, not before."""
+async def test_light_that_comes_after_its_run_was_killed_keeps_its_owner(
+    bench: Bench, end: str
+) -> None:
+    """The next command reads the devices when what the dead run sent can be seen in their maps, not
+    before.
+    """
     path = plan_file(bench, "west", WEST)
     server = bench.servers["ocs1"]
     process = Process("")
 
-    def act(name: str) -> None:  # killed with a command on its way; the device carries it out 50 ms later
+    # killed with a command on its way; the device carries it out 50 ms later
+    def act(name: str) -> None:
         if name == "before ocs1" and store_has(bench, "doing") and not late:
             late.extend(bench.wanted(WEST)["ocs1"] - bench.held()["ocs1"])
             for pair in late:
@@ -167,7 +204,9 @@ def store_has(bench: Bench, state: str) -> bool:
         return bool(store.read("SELECT 1 FROM steps WHERE kind='device' AND state=?", (state,)))
 
 
-async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen_by_the_rollback(bench: Bench) -> None:
+async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen_by_the_rollback(
+    bench: Bench,
+) -> None:
     server = bench.servers["ocs1"]
     server.plant.settle_s = 0.1  # a reading just after it goes on does not show what it then makes
     held: list[Callable[[], None]] = []
@@ -175,7 +214,9 @@ async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen
 
     def holding(act: Callable[..., None]) -> Callable[..., None]:
         def held_back(*argv: Any) -> None:
-            still[0] = still[0] or (bool(going) and b"conn:add" in bytes(argv[-1] if len(argv) > 1 else b""))
+            still[0] = still[0] or (
+                bool(going) and b"conn:add" in bytes(argv[-1] if len(argv) > 1 else b"")
+            )
             held.append(partial(act, *argv)) if still[0] else act(*argv)
 
         return held_back
@@ -188,18 +229,23 @@ async def test_what_a_device_that_stood_still_does_when_it_answers_again_is_seen
             each()
 
     def act(name: str) -> None:
-        if name == "before ocs1" and still[0] and going and store_has(bench, "failed"):  # `up` has given up, and the rollback asks
+        # `up` has given up, and the rollback asks
+        if name == "before ocs1" and still[0] and going and store_has(bench, "failed"):
             going.clear()
             server.loop.call_later(0.02, go_on)
 
     with suppress(TestbedError):
-        await bench.verb(engine.up, plan_file(bench, "west", WEST), NO_JOB, process=Process("", act=act))
+        await bench.verb(
+            engine.up, plan_file(bench, "west", WEST), NO_JOB, process=Process("", act=act)
+        )
     assert held and not going
     await asyncio.sleep(0.3)
     assert not of_nobody(bench)
 
 
-async def test_who_steals_the_lock_of_a_run_that_lives_leaves_it_what_it_may_still_make(bench: Bench) -> None:
+async def test_who_steals_the_lock_of_a_run_that_lives_leaves_it_what_it_may_still_make(
+    bench: Bench,
+) -> None:
     process = Process("")
     taken: list[asyncio.Task[Any]] = []
 
@@ -231,7 +277,9 @@ async def test_an_owner_is_adopted_from_only_when_none_of_his_runs_is_under_way(
 
     async def clear_at_last(*argv: Any, **more: Any) -> Any:
         if not begun:  # his `down` goes on when the other has had an answer
-            begun.append(asyncio.ensure_future(bench.up(plan_text("mine", WEST), adopt=("owner:bob",))))
+            begun.append(
+                asyncio.ensure_future(bench.up(plan_text("mine", WEST), adopt=("owner:bob",)))
+            )
             await asyncio.wait(begun)
         return await clear(*argv, **more)
 
@@ -249,7 +297,10 @@ async def test_what_is_locked_is_in_the_lock_as_json(bench: Bench) -> None:
     def act(name: str) -> None:
         if name == "after hosts arm":
             with bench.store() as store:
-                seen.extend(lock.scope.to_data()["owners"] for lock in locks_of(bench.lab, bench.settings(), store).listed())
+                seen.extend(
+                    lock.scope.to_data()["owners"]
+                    for lock in locks_of(bench.lab, bench.settings(), store).listed()
+                )
 
     process.act = act
     await bench.verb(engine.up, plan_file(bench, "west", WEST), NO_JOB, process=process)

@@ -1,5 +1,6 @@
-"""Moments at which a change went wrong in a seeded story, told without one: an agent that does not run, routes under a new number,
-others that wait; judged by what devices and hosts hold, and by what the store says."""
+"""Moments at which a change went wrong in a seeded story, told without one: an agent that does not
+run, routes under a new number, others that wait; judged by what devices and hosts hold, and by what
+the store says."""
 
 from __future__ import annotations
 
@@ -30,10 +31,14 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield made
 
 
-async def test_down_asks_a_host_whose_agent_does_not_run_once_it_does(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_down_asks_a_host_whose_agent_does_not_run_once_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("ring", RING))
     hello, asleep = bench.fleet.hello, {"gpu03"}
-    monkeypatch.setattr(bench.fleet, "hello", lambda name: Hello(name) if name in asleep else hello(name))
+    monkeypatch.setattr(
+        bench.fleet, "hello", lambda name: Hello(name) if name in asleep else hello(name)
+    )
 
     async def provision(names: list[str]) -> None:
         asleep.difference_update(names)
@@ -44,10 +49,14 @@ async def test_down_asks_a_host_whose_agent_does_not_run_once_it_does(bench: Ben
     assert {host.active for host in bench.fleet.all.values()} == {None}
 
 
-async def test_down_lists_a_host_whose_agent_does_not_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_down_lists_a_host_whose_agent_does_not_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("ring", RING))
     hello = bench.fleet.hello
-    monkeypatch.setattr(bench.fleet, "hello", lambda name: Hello(name) if name == "gpu03" else hello(name))
+    monkeypatch.setattr(
+        bench.fleet, "hello", lambda name: Hello(name) if name == "gpu03" else hello(name)
+    )
 
     async def provision(names: list[str]) -> None:
         bench.fleet.all["gpu03"].up = False
@@ -57,10 +66,14 @@ async def test_down_lists_a_host_whose_agent_does_not_start(bench: Bench, monkey
     assert [line.partition(":")[0] for line in report.left] == ["gpu03"]
 
 
-async def test_a_rollback_asks_a_host_whose_agent_died_once_another_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rollback_asks_a_host_whose_agent_died_once_another_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("ring", RING))
     hello, asleep = bench.fleet.hello, set[str]()
-    monkeypatch.setattr(bench.fleet, "hello", lambda name: Hello(name) if name in asleep else hello(name))
+    monkeypatch.setattr(
+        bench.fleet, "hello", lambda name: Hello(name) if name in asleep else hello(name)
+    )
 
     async def provision(names: list[str]) -> None:
         asleep.difference_update(names)
@@ -75,7 +88,11 @@ async def test_a_rollback_asks_a_host_whose_agent_died_once_another_runs(bench: 
 
     with pytest.raises(RolledBack):
         await bench.up(plan_text("moved", MOVED), process=Process("", act=die))
-    assert {name: host.active for name, host in bench.fleet.all.items()} == {"gpu01": 1, "gpu02": 1, "gpu03": 1}
+    assert {name: host.active for name, host in bench.fleet.all.items()} == {
+        "gpu01": 1,
+        "gpu02": 1,
+        "gpu03": 1,
+    }
 
 
 async def test_restored_under_another_number_the_store_has_that_number(bench: Bench) -> None:
@@ -95,7 +112,9 @@ async def test_restored_under_another_number_the_store_has_that_number(bench: Be
     assert (await bench.status()).ok
 
 
-async def test_a_rollback_that_needs_a_second_try_clears_the_hosts_that_leave_all_the_same(bench: Bench) -> None:
+async def test_a_rollback_that_needs_a_second_try_clears_the_hosts_that_leave_all_the_same(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("moved", MOVED))
     await bench.up(plan_text("ring", RING))
 
@@ -108,14 +127,18 @@ async def test_a_rollback_that_needs_a_second_try_clears_the_hosts_that_leave_al
     assert bench.fleet.all["gpu03"].active is None and (await bench.status()).ok
 
 
-async def test_a_change_that_waits_to_be_confirmed_is_locked_with_the_hosts_that_leave(bench: Bench) -> None:
+async def test_a_change_that_waits_to_be_confirmed_is_locked_with_the_hosts_that_leave(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("ring", RING))
     await bench.up(plan_text("moved", MOVED), confirm_s=60.0)
     with bench.store() as store:
         assert scope_of(bench.lab, bench.settings(), store).hosts == {"gpu01", "gpu02", "gpu03"}
 
 
-async def test_a_change_is_left_to_be_confirmed_though_another_owner_waits_for_its_hosts(bench: Bench) -> None:
+async def test_a_change_is_left_to_be_confirmed_though_another_owner_waits_for_its_hosts(
+    bench: Bench,
+) -> None:
     bench.living.add("the drill")  # the process that waits
 
     def wait(name: str) -> None:
@@ -124,10 +147,15 @@ async def test_a_change_is_left_to_be_confirmed_though_another_owner_waits_for_i
         token = NOW.set(None)
         with bench.store("bob") as store:
             locks = locks_of(bench.lab, bench.settings("bob"), store)
-            assert locks.take("run", Scope(frozenset({"gpu02"})), "up theirs", queue=True).state == "waiting"
+            assert (
+                locks.take("run", Scope(frozenset({"gpu02"})), "up theirs", queue=True).state
+                == "waiting"
+            )
         NOW.reset(token)
 
-    report = await bench.up(plan_text("moved", MOVED), confirm_s=60.0, process=Process("", act=wait))
+    report = await bench.up(
+        plan_text("moved", MOVED), confirm_s=60.0, process=Process("", act=wait)
+    )
     assert report.confirm is not None and bench.held() == bench.wanted(MOVED)
     await bench.verb(engine.confirm, None)
     assert ["up theirs" in line for line in bench.locked()] == [True]
@@ -147,7 +175,9 @@ async def test_a_way_back_that_was_not_gone_whole_is_resumed(bench: Bench) -> No
     assert (await bench.status()).plan == "ring"
 
 
-async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(bench: Bench) -> None:
+async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("ring", RING))
     for host in bench.fleet.all.values():  # a `down` died once it had cleared the hosts
         host.active, host.staged = None, {}
@@ -158,7 +188,9 @@ async def test_light_of_another_owner_is_no_part_of_a_plan_that_wants_the_same(b
     assert not (await bench.verb(engine.down)).left and bench.held() == bench.wanted(RING)
 
 
-async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollback(bench: Bench) -> None:
+async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollback(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("ring", RING))
     other = bench.fleet.all["gpu03"]
 
@@ -181,10 +213,15 @@ async def test_routes_that_another_owner_runs_by_now_are_left_alone_by_a_rollbac
 async def test_a_host_that_could_not_be_disarmed_is_asked_again_and_told_of(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """A host that stays armed would change its routes by itself, once light comes to a port that had none in the change."""
+    """A host that stays armed would change its routes by itself, once light comes to a port that
+    had none in the change.
+    """
     await bench.up(plan_text("ring", RING))
     bench.fleet.dark.add(HostPort("gpu02", 3))
-    disarm, failures = bench.fleet.routes.disarm, [Unreachable("gpu02: the connection ended")] * times
+    disarm, failures = (
+        bench.fleet.routes.disarm,
+        [Unreachable("gpu02: the connection ended")] * times,
+    )
 
     async def fails(names: Collection[str]) -> None:
         if failures:

@@ -23,9 +23,13 @@ class Committers(OwnParts):
     def __init__(self, hellos: Mapping[str, Hello], ended: Collection[str] = ()) -> None:
         self.hellos, self.ended = dict(hellos), ended
 
-    async def connect(self, names: Collection[str] | None = None) -> Mapping[str, Hello | TestbedError]:
+    async def connect(
+        self, names: Collection[str] | None = None
+    ) -> Mapping[str, Hello | TestbedError]:
         chosen = self.hellos if names is None else names
-        return {n: Unreachable(f"{n}: no route") if n in self.ended else self.hellos[n] for n in chosen}
+        return {
+            n: Unreachable(f"{n}: no route") if n in self.ended else self.hellos[n] for n in chosen
+        }
 
     async def disarm(self, names: Collection[str]) -> None:
         assert not set(names) & set(self.ended)
@@ -37,19 +41,32 @@ class Committers(OwnParts):
 
     async def revert(self, names: Collection[str]) -> None:
         for name in names:
-            self.hellos[name] = replace(self.hellos[name], active=self.hellos[name].pending_to, pending_s=None, pending_to=None)
+            self.hellos[name] = replace(
+                self.hellos[name],
+                active=self.hellos[name].pending_to,
+                pending_s=None,
+                pending_to=None,
+            )
 
     def active(self) -> set[int | None]:
         return {h.active for n, h in self.hellos.items() if n not in self.ended}
 
 
 def hello(host: str, active: int, pending_to: int | None = None) -> Hello:
-    return Hello(host, True, active=active, pending_s=None if pending_to is None else 9.0, pending_to=pending_to)
+    return Hello(
+        host,
+        True,
+        active=active,
+        pending_s=None if pending_to is None else 9.0,
+        pending_to=pending_to,
+    )
 
 
 def retreat(hosts: Committers, drained: int | None, hold: Hold | None = None) -> str:
     plan = SimpleNamespace(transition=SimpleNamespace(revert_after_s=60.0))
-    change = SimpleNamespace(hosts=hosts, asked=set(hosts.hellos), generation=NEW, drained=drained, hold=hold, plan=plan)
+    change = SimpleNamespace(
+        hosts=hosts, asked=set(hosts.hellos), generation=NEW, drained=drained, hold=hold, plan=plan
+    )
     return asyncio.run(Move.retreat(cast(Move, change)))
 
 
@@ -66,14 +83,18 @@ def test_a_drain_that_stopped_half_way_is_taken_back() -> None:
 
 
 def test_hosts_that_hold_go_back_at_once() -> None:
-    hosts = Committers({"a": hello("a", HOLD, OLD), "b": hello("b", OLD), "c": hello("c", NEW, OLD)})
+    hosts = Committers(
+        {"a": hello("a", HOLD, OLD), "b": hello("b", OLD), "c": hello("c", NEW, OLD)}
+    )
     assert retreat(hosts, None, Hold(HOLD, {}, 0.05)) == "back on the routes they had"
     assert hosts.active() == {OLD}
 
 
 def test_hosts_that_hold_after_a_drain_go_back_to_the_drained_routes() -> None:
     hosts = Committers({"a": hello("a", HOLD, DRAIN), "b": hello("b", DRAIN)})
-    assert retreat(hosts, DRAIN, Hold(HOLD, {}, 0.05)) == "on the routes over the circuits that stayed"
+    assert (
+        retreat(hosts, DRAIN, Hold(HOLD, {}, 0.05)) == "on the routes over the circuits that stayed"
+    )
     assert hosts.active() == {DRAIN}
 
 

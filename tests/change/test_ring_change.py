@@ -1,4 +1,5 @@
-"""A change and the job that runs: its ranks take over their rings, pause, or keep it from that; then policy decides.
+"""A change and the job that runs: its ranks take over their rings, pause, or keep it from that;
+then policy decides.
 
 The ranks are those of `tests.change.living`.
 """
@@ -65,19 +66,32 @@ async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(benc
     first = bench.job
     report = await bench.change(text())
     assert bench.ranks.asked == ["look", "prepare", "go"] and not bench.ranks.launched
-    assert bench.job.id == first.id and back_rings(bench) == OTHER["rings"] and not bench.job.spec.changing
+    assert (
+        bench.job.id == first.id
+        and back_rings(bench) == OTHER["rings"]
+        and not bench.job.spec.changing
+    )
     assert bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
-    assert [p.name for p in report.phases if p.name in ("stage", "prepare", "arm", "switch", "ring_change", "verify")] == [
-        *("stage", "prepare", "arm", "switch", "ring_change", "verify")
-    ]
-    assert (report.ring_change.mode, report.ring_change.after, report.ring_change.worst_rank_ms, report.ring_change.note) == (
+    assert [
+        p.name
+        for p in report.phases
+        if p.name in ("stage", "prepare", "arm", "switch", "ring_change", "verify")
+    ] == [*("stage", "prepare", "arm", "switch", "ring_change", "verify")]
+    assert (
+        report.ring_change.mode,
+        report.ring_change.after,
+        report.ring_change.worst_rank_ms,
+        report.ring_change.note,
+    ) == (
         "send",
         10,
         7.0,
         "",
     )
     assert report.job.run == first.run and not report.notes
-    points = [p for p in read_points(bench.folder / report.run) if p.measurement.startswith("ring_change")]
+    points = [
+        p for p in read_points(bench.folder / report.run) if p.measurement.startswith("ring_change")
+    ]
     assert [p.measurement for p in points] == ["ring_change", *["ring_change_rank"] * 4]
     for point in points:
         assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)
@@ -87,7 +101,11 @@ async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(benc
 async def test_rings_alone_change_without_any_light_and_only_once(bench: Living) -> None:
     same = ring(1, 2)
     report = await bench.change(text(links=same))
-    assert back_rings(bench) == OTHER["rings"] and report.ring_change is not None and not bench.ranks.launched
+    assert (
+        back_rings(bench) == OTHER["rings"]
+        and report.ring_change is not None
+        and not bench.ranks.launched
+    )
     bench.ranks.asked.clear()
     again = await bench.change(text(links=same))
     assert again.nothing_to_do and again.ring_change is None and bench.ranks.asked == []
@@ -99,11 +117,17 @@ async def test_rollback_turns_the_same_job_back(bench: Living) -> None:
     before = before_run(bench.store, bench.lab, run)
     assert before is not None and before.wanted == first.spec.wanted
     await bench.back(before)
-    assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
+    assert (
+        bench.job.id == first.id
+        and back_rings(bench) == ONE["rings"]
+        and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
+    )
     assert not bench.ranks.launched
 
 
-async def test_a_change_that_fails_after_the_turn_turns_the_job_back(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_fails_after_the_turn_turns_the_job_back(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def dark(*_: Any) -> Any:
         raise NotVerified("no light")
 
@@ -111,22 +135,39 @@ async def test_a_change_that_fails_after_the_turn_turns_the_job_back(bench: Livi
     first = bench.job
     with pytest.raises(RolledBack, match="no light"):
         await bench.change(text())
-    assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
-    assert bench.ranks.asked == ["look", "prepare", "go", "look", "prepare", "go"] and not bench.ranks.launched
+    assert (
+        bench.job.id == first.id
+        and back_rings(bench) == ONE["rings"]
+        and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
+    )
+    assert (
+        bench.ranks.asked == ["look", "prepare", "go", "look", "prepare", "go"]
+        and not bench.ranks.launched
+    )
 
 
 async def test_a_change_that_fails_before_the_light_drops_what_was_prepared(bench: Living) -> None:
     bench.points.fail = {len(bench.points.names) + 2: "refused"}  # arm
     with pytest.raises(TestbedError, match="arm refused"):
         await bench.change(text())
-    assert bench.ranks.asked[:3] == ["look", "prepare", "drop"] and back_rings(bench) == ONE["rings"]
+    assert (
+        bench.ranks.asked[:3] == ["look", "prepare", "drop"] and back_rings(bench) == ONE["rings"]
+    )
     assert bench.ranks.runs["rings"] == [[0, 1, 2, 3]] and not bench.ranks.launched
 
 
 WRONG: list[tuple[str, TestbedError | str, str]] = [
-    ("look", "absent", r"rank 2 \(gpu03\) of job mlp does not take part: launched by an older version"),
+    (
+        "look",
+        "absent",
+        r"rank 2 \(gpu03\) of job mlp does not take part: launched by an older version",
+    ),
     ("prepare", Unreachable("gpu03: the channel to its agent is gone"), "gpu03: the channel"),
-    ("prepare", "silent", r"within 1 s; rank 2 \(gpu03\) is preparing at iteration 9, silent for 31 s"),
+    (
+        "prepare",
+        "silent",
+        r"within 1 s; rank 2 \(gpu03\) is preparing at iteration 9, silent for 31 s",
+    ),
 ]
 
 
@@ -151,7 +192,9 @@ async def test_and_refuses_by_require_before_anything_moves(
     monkeypatch.setattr("orchestrator.change.ring_change.EARLIER_S", 0.0)
     held, routes = bench.held(), bench.generations()
     bench.ranks.wrong[op] = how
-    with pytest.raises(TestbedError, match=f"job mlp cannot take over its rings while it runs: .*{message}"):
+    with pytest.raises(
+        TestbedError, match=f"job mlp cannot take over its rings while it runs: .*{message}"
+    ):
         await bench.change(text(boundary_s=1), "live")
     assert (bench.held(), bench.generations()) == (held, routes) and not bench.ranks.launched
     assert back_rings(bench) == ONE["rings"]
@@ -159,10 +202,15 @@ async def test_and_refuses_by_require_before_anything_moves(
 
 async def test_another_field_restarts_the_job_or_is_refused_and_is_named(bench: Living) -> None:
     deeper = {**OTHER, "args": {"iterations": 0, "hidden": 32}}
-    with pytest.raises(Infeasible, match=r"cannot take over this plan while it runs: job.args.hidden differs"):
+    with pytest.raises(
+        Infeasible, match=r"cannot take over this plan while it runs: job.args.hidden differs"
+    ):
         await bench.change(text(deeper, live="require"))
     report = await bench.change(text(deeper))
-    assert report.notes == ("job mlp is restarted: job.args.hidden differs from the running job's",) and bench.ranks.launched
+    assert (
+        report.notes == ("job mlp is restarted: job.args.hidden differs from the running job's",)
+        and bench.ranks.launched
+    )
     assert report.ring_change is None
 
 
@@ -178,8 +226,15 @@ async def test_never_does_not_ask_the_ranks(bench: Living) -> None:
 async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench: Living) -> None:
     bench.ranks.wrong["go"] = "silent"
     report = await bench.change(text(boundary_s=1))
-    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "prepare", "go"] and not bench.ranks.launched
-    assert back_rings(bench) == OTHER["rings"] and not bench.job.spec.changing and report.ring_change.note == ""
+    assert (
+        bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "prepare", "go"]
+        and not bench.ranks.launched
+    )
+    assert (
+        back_rings(bench) == OTHER["rings"]
+        and not bench.job.spec.changing
+        and report.ring_change.note == ""
+    )
 
 
 async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(bench: Living) -> None:
@@ -192,25 +247,38 @@ async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(ben
         return await ok(job, move, *more, **rest)
 
     bench.ranks.ring_changes.prepare = prepare
-    with pytest.raises(Refused, match=r"moved is up and stays up; its job keeps its earlier rings\n.*gpu02: out of memory"):
+    with pytest.raises(
+        Refused,
+        match=r"moved is up and stays up; its job keeps its earlier rings\n.*gpu02: out of memory",
+    ):
         await bench.change(text(boundary_s=1), "live")
     assert len(calls) == 2 and not bench.ranks.launched and back_rings(bench) == ONE["rings"]
     current = bench.store.current(TENANCY)
     assert current is not None and current.plan_name == "moved"
 
 
-async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(bench: Living) -> None:
+async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(
+    bench: Living,
+) -> None:
     report = await bench.change(text(ONE, hold="always"))
-    assert bench.ranks.asked == ["prepare", "hold", "hold", "go"] and report.ring_change.mode == "hold" and not bench.ranks.launched
+    assert (
+        bench.ranks.asked == ["prepare", "hold", "hold", "go"]
+        and report.ring_change.mode == "hold"
+        and not bench.ranks.launched
+    )
     phases = [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "ring_change")]
-    assert phases == ["arm", "hold", "hold", "switch", "ring_change"], "the job pauses, then hosts hold their packets"
+    assert phases == ["arm", "hold", "hold", "switch", "ring_change"], (
+        "the job pauses, then hosts hold their packets"
+    )
     assert back_rings(bench) == ONE["rings"]
 
 
 async def test_ranks_get_as_many_iterations_as_a_pause_and_a_turn_need(bench: Living) -> None:
     await bench.change(text(OTHER, hold="always", boundary_s=7))
     (_, hold_s, lease_s), (_, _, kept_s), (_, go_s, _) = bench.ranks.limits
-    assert (hold_s, go_s) == (14, 21) and lease_s == kept_s + 14 > 14, "once all pause, the lease is what the light may take"
+    assert (hold_s, go_s) == (14, 21) and lease_s == kept_s + 14 > 14, (
+        "once all pause, the lease is what the light may take"
+    )
 
 
 async def test_ranks_that_changed_over_late_are_not_restarted(bench: Living) -> None:
@@ -225,12 +293,21 @@ async def test_ranks_that_changed_over_late_are_not_restarted(bench: Living) -> 
     bench.ranks.ring_changes.prepare = prepare
     bench.ranks.later.insert(0, "idle")  # of the look before
     report = await bench.change(text(boundary_s=5))
-    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "look", "look"] and not bench.ranks.launched
-    assert (bench.job.id, back_rings(bench), bench.job.spec.changing) == (first.id, OTHER["rings"], 0)
+    assert (
+        bench.ranks.asked == ["look", "prepare", "go", "drop", "look", "look", "look"]
+        and not bench.ranks.launched
+    )
+    assert (bench.job.id, back_rings(bench), bench.job.spec.changing) == (
+        first.id,
+        OTHER["rings"],
+        0,
+    )
     assert report.ring_change.note == "" and report.ring_change.after == 10 and not report.notes
 
 
-async def test_a_change_waits_for_the_end_of_an_earlier_move(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_waits_for_the_end_of_an_earlier_move(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.change.ring_change.EARLIER_S", 0.0)
     bench.ranks.move, bench.ranks.later = 3, ["prepared", "prepared", "prepared", "void"]
     report = await bench.change(text(boundary_s=5))
@@ -252,11 +329,17 @@ async def test_a_change_that_fails_before_the_turn_leaves_the_job_as_it_was(
     with pytest.raises(TestbedError, match="no light"):
         await bench.change(text(boundary_s=5))
     assert bench.job.id == first.id and not bench.ranks.launched and not bench.job.spec.changing
-    assert back_rings(bench) == ONE["rings"] and "go" not in bench.ranks.asked and bench.ranks.asked.count("prepare") == 1
+    assert (
+        back_rings(bench) == ONE["rings"]
+        and "go" not in bench.ranks.asked
+        and bench.ranks.asked.count("prepare") == 1
+    )
 
 
 async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> None:
-    """An earlier run died in its turn: whether the ranks use other rings than the store has is unknown until they follow one."""
+    """An earlier run died in its turn: whether the ranks use other rings than the store has is
+    unknown until they follow one.
+    """
     bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, changing=3))
     bench.ranks.wrong["go"] = "silent"
     ok = bench.ranks.ring_changes.prepare
@@ -284,7 +367,9 @@ async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> 
 async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
     bench: Living, mode: Mode | None, present: bool
 ) -> None:
-    """An earlier run died with circuits broken: no iteration ends before there is light, so a turn before it would fail."""
+    """An earlier run died with circuits broken: no iteration ends before there is light, so a turn
+    before it would fail.
+    """
     first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.ring_changes.prepare
     bench.store.set_job_spec(first.id, replace(first.spec, changing=3))
     had, ocs1.held = ocs1.held, frozenset()
@@ -303,9 +388,19 @@ async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
 
     look = bench.ranks.ring_changes.states
     bench.ranks.ring_changes.prepare, bench.ranks.ring_changes.states = answers, drop_with_light
-    report = await bench.change(text(boundary_s=1) if present else text(ONE, links=ring(1, 2), boundary_s=1), mode)
-    assert bench.job.id == first.id and not bench.ranks.launched and not bench.job.spec.changing and not report.notes
-    assert bench.ranks.runs["rings"] == ([[3, 2, 1, 0]] if present else ONE_LAYOUT) and report.job.run == first.run
+    report = await bench.change(
+        text(boundary_s=1) if present else text(ONE, links=ring(1, 2), boundary_s=1), mode
+    )
+    assert (
+        bench.job.id == first.id
+        and not bench.ranks.launched
+        and not bench.job.spec.changing
+        and not report.notes
+    )
+    assert (
+        bench.ranks.runs["rings"] == ([[3, 2, 1, 0]] if present else ONE_LAYOUT)
+        and report.job.run == first.run
+    )
     assert present or ocs1.held == had
     assert bench.ranks.asked[-2:] == ["prepare", "go"] and bench.ranks.asked.count("prepare") == 1
 
@@ -316,38 +411,71 @@ async def test_the_same_job_restarts_if_it_must(bench: Living) -> None:
     run, context = bench.context()
     with run:
         for restart in (False, True):
-            await jobs.ensure(run.id, plan.job, context.recorder, changed=False, launch=True, restart=restart, sample=False)
+            await jobs.ensure(
+                run.id,
+                plan.job,
+                context.recorder,
+                changed=False,
+                launch=True,
+                restart=restart,
+                sample=False,
+            )
             assert len(bench.ranks.launched) == restart
 
 
 async def test_a_job_that_cannot_pause_still_turns_and_by_require_refuses(bench: Living) -> None:
     bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
     report = await bench.change(text(hold="always", boundary_s=1))
-    assert bench.ranks.asked == ["look", "prepare", "hold", "drop", "look", "prepare", "go"] and not bench.ranks.launched
-    assert back_rings(bench) == OTHER["rings"] and report.notes == ("job mlp does not pause: gpu02: rank 1 is busy",)
+    assert (
+        bench.ranks.asked == ["look", "prepare", "hold", "drop", "look", "prepare", "go"]
+        and not bench.ranks.launched
+    )
+    assert back_rings(bench) == OTHER["rings"] and report.notes == (
+        "job mlp does not pause: gpu02: rank 1 is busy",
+    )
     bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
-    with pytest.raises(TestbedError, match="cannot take over its rings while it runs: gpu02: rank 1 is busy"):
+    with pytest.raises(
+        TestbedError, match="cannot take over its rings while it runs: gpu02: rank 1 is busy"
+    ):
         await bench.change(text(ONE, links=ring(1, 2), hold="always", boundary_s=1), "live")
     assert back_rings(bench) == OTHER["rings"] and not bench.ranks.launched
 
 
-async def test_a_pause_longer_than_hosts_grant_is_not_begun(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_longer_than_hosts_grant_is_not_begun(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.change.ring_change.MOST_S", 0.1)
     report = await bench.change(text(hold="always"))
-    assert "hold" not in bench.ranks.asked and back_rings(bench) == OTHER["rings"] and not bench.ranks.launched
+    assert (
+        "hold" not in bench.ranks.asked
+        and back_rings(bench) == OTHER["rings"]
+        and not bench.ranks.launched
+    )
     assert len(report.notes) == 1 and "hosts pause a job for 0.1 s at most" in report.notes[0]
 
 
-async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_job_cannot_follow(bench: Living) -> None:
+async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_job_cannot_follow(
+    bench: Living,
+) -> None:
     was = bench.store.current(TENANCY)
     bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
-    with pytest.raises(Refused, match="cannot take over its rings while it runs: gpu02: out of memory"):
+    with pytest.raises(
+        Refused, match="cannot take over its rings while it runs: gpu02: out of memory"
+    ):
         await bench.change(text(links=ring(1, 2)), "live")
-    assert bench.store.current(TENANCY) == was and back_rings(bench) == ONE["rings"] and not bench.job.spec.changing
+    assert (
+        bench.store.current(TENANCY) == was
+        and back_rings(bench) == ONE["rings"]
+        and not bench.job.spec.changing
+    )
     bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
     with pytest.raises(Refused, match="out of memory"):
         await bench.change(text(links=ring(1, 2)), "live")
-    assert bench.store.current(TENANCY) == was and not bench.job.spec.changing and not bench.ranks.launched
+    assert (
+        bench.store.current(TENANCY) == was
+        and not bench.job.spec.changing
+        and not bench.ranks.launched
+    )
 
 
 async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living) -> None:
@@ -369,7 +497,9 @@ async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living)
     assert ring_change.left_as == "its job runs with its next rings"
 
 
-async def test_a_refusal_by_require_adopts_nothing(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_by_require_adopts_nothing(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adopted: list[str] = []
     monkeypatch.setattr(Up, "_take_over", lambda *_: adopted.append("adopted"))
     bench.ranks.wrong["look"] = "absent"
@@ -393,20 +523,35 @@ async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:
     bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
     with pytest.raises(Refused, match="rank 1 is busy"):
         await _pause(jobs, job, 7, 1, 600.0, Recorder(Silent()))
-    assert seen[0] is not None and seen[0].move == 7 and bench.job.pause is None and bench.ranks.asked[-1] == "drop"
+    assert (
+        seen[0] is not None
+        and seen[0].move == 7
+        and bench.job.pause is None
+        and bench.ranks.asked[-1] == "drop"
+    )
     await _pause(jobs, job, 8, 1, 600.0, Recorder(Silent()))
     pause = bench.job.pause
-    assert pause is not None and pause.move == 8 and pause.until <= seen[1].until and bench.job.state == "paused"
+    assert (
+        pause is not None
+        and pause.move == 8
+        and pause.until <= seen[1].until
+        and bench.job.state == "paused"
+    )
     assert [lease_s for op, _, lease_s in bench.ranks.limits if op == "hold"] == [660, 660, 600]
 
 
-async def test_a_restart_by_a_rollback_has_its_reason(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_by_a_rollback_has_its_reason(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def dark(*_: Any) -> Any:
         bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
         raise NotVerified("no light")
 
     monkeypatch.setattr(Up, "_verify", dark)
-    with pytest.raises(RolledBack, match=r"as before: .*; job mlp is restarted, as it cannot .*: gpu02: out of memory"):
+    with pytest.raises(
+        RolledBack,
+        match=r"as before: .*; job mlp is restarted, as it cannot .*: gpu02: out of memory",
+    ):
         await bench.change(text())
     assert bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
 
@@ -431,7 +576,9 @@ async def test_a_move_under_way_is_named(bench: Living) -> None:
         await Attempt(bench.session.hosts, bench.job, 4, 1.0).present()
 
 
-async def test_a_turn_of_another_run_is_named_with_who_and_since_when(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_of_another_run_is_named_with_who_and_since_when(
+    bench: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.change.ring_change.DROP_TAKES", 0)
     run, context = bench.context()
     bench.ranks.state, bench.ranks.move = "prepared", context.next_generation()
@@ -455,7 +602,9 @@ def at(*took: float, first: int = 1) -> tuple[list[dict[str, Any]], list[int]]:
 def test_the_time_that_a_job_stood_is_what_its_iterations_took_beyond_the_usual() -> None:
     records, ends = at(900, 200, 200, 200, 260, 236, 150, 150)
     assert standstill(records, ends, ends[3] + 1, 5) == Standstill(60 + 86, 200, 150)
-    assert standstill(records, ends, ends[3] + 1, 6) == Standstill(60 + 36, 200, 150), "the boundary counts for the earlier rings"
+    assert standstill(records, ends, ends[3] + 1, 6) == Standstill(60 + 36, 200, 150), (
+        "the boundary counts for the earlier rings"
+    )
 
 
 def test_a_pause_between_two_iterations_counts() -> None:
@@ -473,13 +622,17 @@ def test_without_iterations_before_or_after_nothing_is_made_up() -> None:
 
 async def test_a_turn_counted_in_collectives_is_placed_among_the_iterations_by_its_time() -> None:
     records = [{"iter": n, "iter_ms": 100.0, "t_wall_ns": n * 100_000_000} for n in range(1, 6)]
-    written = [{"move": 3, "after": 800, "t_wall_ns": 210_000_000}, {"move": 4, "after": 8450, "t_wall_ns": 350_000_000}]
+    written = [
+        {"move": 3, "after": 800, "t_wall_ns": 210_000_000},
+        {"move": 4, "after": 8450, "t_wall_ns": 350_000_000},
+    ]
 
     class Hosts(OwnParts):
         async def tail(self, job: str, rank: str, file: str, offset: int) -> SimpleNamespace:
             assert (job, rank, file) == ("mlp-r1", "gpu01", "ring_changes.jsonl") and offset < 0
             return SimpleNamespace(
-                text='"half a line"}\n' + "".join(json.dumps({**each, "rings": [[0, 1]]}) + "\n" for each in written)
+                text='"half a line"}\n'
+                + "".join(json.dumps({**each, "rings": [[0, 1]]}) + "\n" for each in written)
             )
 
     session: Any = SimpleNamespace(hosts=Hosts())
@@ -489,7 +642,9 @@ async def test_a_turn_counted_in_collectives_is_placed_among_the_iterations_by_i
     assert last_before([], at_ns) == 0
 
 
-async def test_a_program_without_the_projects_back_end_rides_through_the_dark_unasked(bench: Living) -> None:
+async def test_a_program_without_the_projects_back_end_rides_through_the_dark_unasked(
+    bench: Living,
+) -> None:
     programs = {"gpt": Program("gpt", ("gpt",), Iterations())}
     bench.lab = replace(bench.lab, programs=programs)
     ready: list[str] = []
@@ -498,11 +653,25 @@ async def test_a_program_without_the_projects_back_end_rides_through_the_dark_un
         ready.append(job.program)
 
     bench.ranks.jobs.make_ready = make_ready
-    job = {"name": "mlp", "workload": "program", "program": "gpt", "ranks": ONE["ranks"], "rings": ONE["rings"]}
+    job = {
+        "name": "mlp",
+        "workload": "program",
+        "program": "gpt",
+        "ranks": ONE["ranks"],
+        "rings": ONE["rings"],
+    }
     wanted = read_plan(text(job), "plan.json", bench.lab).job
     assert wanted is not None
     bench.store.set_job_spec(bench.job.id, spec_of(wanted, bench.lab, bench.job.run))
     report = await bench.change(text(job | {"rings": OTHER["rings"]}, hold="always"))
-    assert ready == ["gpt"] and not bench.ranks.asked and not bench.ranks.launched and report.ring_change is None
-    assert "job mlp cannot pause while circuits are dark: its program has no back-end testbed" in report.notes
+    assert (
+        ready == ["gpt"]
+        and not bench.ranks.asked
+        and not bench.ranks.launched
+        and report.ring_change is None
+    )
+    assert (
+        "job mlp cannot pause while circuits are dark: its program has no back-end testbed"
+        in report.notes
+    )
     assert "hold" in [phase.name for phase in report.phases], "hosts hold its packets all the same"

@@ -1,4 +1,6 @@
-"""A change that fails is taken back whole, or what is left is listed; judged by what the devices and hosts hold afterwards."""
+"""A change that fails is taken back whole, or what is left is listed; judged by what the devices
+and hosts hold afterwards.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from optics import ChangeFailed, CrossConnect, HandsNeeded, Interrupted, Port, RolledBack, TestbedError, Unreachable
+from optics import (
+    ChangeFailed,
+    CrossConnect,
+    HandsNeeded,
+    Interrupted,
+    Port,
+    RolledBack,
+    TestbedError,
+    Unreachable,
+)
 from orchestrator.change import rollback as undoing
 from orchestrator.change.snapshot import Snapshot, before_of
 from orchestrator.change.unfinished import left_behind
@@ -40,22 +51,35 @@ async def before(bench: Bench) -> tuple[Any, ...]:
 def now(bench: Bench) -> tuple[Any, ...]:
     """What counts: circuits, routes, and what the store says of both."""
     current = bench.store.current(TENANCY)
-    assert current is None or {g for g in bench.generations().values() if g is not None} == {current.generation}
-    return bench.held(), bench.routes(), bench.store.owned(TENANCY), current and (current.plan_name, current.up)
+    assert current is None or {g for g in bench.generations().values() if g is not None} == {
+        current.generation
+    }
+    return (
+        bench.held(),
+        bench.routes(),
+        bench.store.owned(TENANCY),
+        current and (current.plan_name, current.up),
+    )
 
 
-async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_written(bench: Bench) -> None:
+async def test_a_plan_comes_up_on_the_bench_and_the_second_time_nothing_is_written(
+    bench: Bench,
+) -> None:
     await before(bench)
     report = await bench.up(RING)
     assert report.nothing_to_do and bench.points.names == []
     assert (await bench.up(TWO)).made == 2
     current = bench.store.current(TENANCY)
     assert current is not None
-    assert bench.generations() == dict.fromkeys(("gpu01", "gpu02", "gpu03"), current.generation) | {"gpu04": None}
+    assert bench.generations() == dict.fromkeys(("gpu01", "gpu02", "gpu03"), current.generation) | {
+        "gpu04": None
+    }
 
 
 def wrong(bench: Bench, *steps: tuple[str, str]) -> None:
-    """Have the next request of each of these names, one after the other, go wrong in its way (see `Points`)."""
+    """Have the next request of each of these names, one after the other, go wrong in its way (see
+    `Points`).
+    """
     left, point = list(steps), bench.points.point
 
     def failing(who: str, what: str) -> Any:
@@ -69,7 +93,8 @@ def wrong(bench: Bench, *steps: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("step", "how", "own_error"),
     [
-        ("hosts: stage", "lost", True),  # nothing in use was changed, or hosts alone were asked: it keeps its own exit code
+        # nothing in use was changed, or hosts alone were asked: it keeps its own exit code
+        ("hosts: stage", "lost", True),
         ("hosts: arm", "lost", True),
         ("hosts: arm", "refused", False),  # refused means that hands are needed, and they are not
         ("ocs1: apply", "refused", False),
@@ -78,7 +103,9 @@ def wrong(bench: Bench, *steps: tuple[str, str]) -> None:
         ("hosts: confirm", "lost", False),
     ],
 )
-async def test_a_step_that_fails_takes_the_whole_change_back(bench: Bench, step: str, how: str, own_error: bool) -> None:
+async def test_a_step_that_fails_takes_the_whole_change_back(
+    bench: Bench, step: str, how: str, own_error: bool
+) -> None:
     """S7, forward."""
     was = await before(bench)
     wrong(bench, (step, how))
@@ -91,7 +118,9 @@ async def test_a_step_that_fails_takes_the_whole_change_back(bench: Bench, step:
 
 
 @pytest.mark.parametrize("how", ["refused", "lost"])
-async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more(bench: Bench, how: str) -> None:
+async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more(
+    bench: Bench, how: str
+) -> None:
     """S7, during rollback: the last step forward fails, and one of the way back."""
     was = await before(bench)
     wrong(bench, ("hosts: confirm", "refused"), ("ocs1: apply", how))
@@ -102,25 +131,37 @@ async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more(benc
 
 async def test_what_a_rollback_could_not_do_twice_is_listed_whole(bench: Bench) -> None:
     was = await before(bench)
-    wrong(bench, ("hosts: confirm", "refused"), ("ocs1: apply", "refused"), ("ocs1: apply", "refused"))
+    wrong(
+        bench, ("hosts: confirm", "refused"), ("ocs1: apply", "refused"), ("ocs1: apply", "refused")
+    )
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
     had, has = was[0]["ocs1"], bench.switches["ocs1"].held
     true = {f"{c.ingress.label}->{c.egress.label} was there and is not" for c in had - has}
     true |= {f"{c.ingress.label}->{c.egress.label} is there and was not" for c in has - had}
-    listed = {line.partition(" (")[0] for line in failed.value.left if "ocs1: apply refused" in line}
+    listed = {
+        line.partition(" (")[0] for line in failed.value.left if "ocs1: apply refused" in line
+    }
     assert had - has and had - has <= bench.store.owned(TENANCY), (
         "a device that restarts may light it again: it is not nobody's then"
     )
-    assert len(true) > 2 and listed == {f"ocs1: {line}" for line in true} and bench.switches["ocs2"].held == was[0]["ocs2"]
+    assert (
+        len(true) > 2
+        and listed == {f"ocs1: {line}" for line in true}
+        and bench.switches["ocs2"].held == was[0]["ocs2"]
+    )
 
 
-async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(bench: Bench) -> None:
+async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(
+    bench: Bench,
+) -> None:
     was = await before(bench)
     wrong(bench, ("ocs1", "ended"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
-    assert any(line.startswith("ocs1: does not answer") for line in failed.value.left) and "  1. " in str(failed.value)
+    assert any(
+        line.startswith("ocs1: does not answer") for line in failed.value.left
+    ) and "  1. " in str(failed.value)
     assert bench.switches["ocs2"].held == was[0]["ocs2"] and bench.routes() == was[1]
     (run,) = bench.store.unfinished("made-1", "ann")
     assert run.status == "hands-needed" and f"testbed rollback {run.id}" in failed.value.hint
@@ -130,7 +171,9 @@ async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_b
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-async def test_a_device_that_restarts_in_the_middle_of_a_change_is_waited_for(bench: Bench, keeps: bool) -> None:
+async def test_a_device_that_restarts_in_the_middle_of_a_change_is_waited_for(
+    bench: Bench, keeps: bool
+) -> None:
     """S9: latching or not, it gets back what it held."""
     was = await before(bench)
     wrong(bench, ("ocs1", "reboot-keep" if keeps else "reboot-lose"))
@@ -144,11 +187,17 @@ async def test_circuits_of_others_that_a_restart_lost_are_told_not_made(bench: B
     wrong(bench, ("ocs2", "reboot-lose"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
-    assert failed.value.left == ("ocs2: 50->150 was there and is not; it was not made by this program",)
-    assert bench.switches["ocs2"].held == was[0]["ocs2"] - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))}
+    assert failed.value.left == (
+        "ocs2: 50->150 was there and is not; it was not made by this program",
+    )
+    assert bench.switches["ocs2"].held == was[0]["ocs2"] - {
+        CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))
+    }
 
 
-async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back(bench: Bench) -> None:
+async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back(
+    bench: Bench,
+) -> None:
     was = await before(bench)
     lost = bench.fleet.all["gpu02"]
     apply = bench.switches["ocs1"].apply
@@ -163,16 +212,24 @@ async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back
         await bench.up(TWO)
     assert [line.partition(":")[0] for line in failed.value.left] == ["gpu02"]
     assert bench.held() == was[0]
-    assert {n: r for n, r in bench.routes().items() if n != "gpu02"} == {n: r for n, r in was[1].items() if n != "gpu02"}
+    assert {n: r for n, r in bench.routes().items() if n != "gpu02"} == {
+        n: r for n, r in was[1].items() if n != "gpu02"
+    }
 
 
-async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everything_and_keeps_its_own_error(bench: Bench) -> None:
+async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everything_and_keeps_its_own_error(
+    bench: Bench,
+) -> None:
     was = await before(bench)
     bench.switches["ocs2"].apply = ended  # type: ignore[method-assign]
     with pytest.raises(Unreachable) as failed:
         await bench.up(TWO)
     assert failed.value.exit_code == 5 and "ocs2: connection refused" in str(failed.value)
-    assert now(bench) == was and not bench.pending() and not any(s.endswith("apply") for s in bench.points.names)
+    assert (
+        now(bench) == was
+        and not bench.pending()
+        and not any(s.endswith("apply") for s in bench.points.names)
+    )
     assert bench.store.unfinished("made-1", "ann") == []
 
 
@@ -232,7 +289,10 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
 async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(bench: Bench) -> None:
     was = await before(bench)
     wrong(bench, ("ocs1", "half"))
-    bobs, removed = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
+    bobs, removed = (
+        CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")),
+        CrossConnect(Port("ocs1", "71"), Port("ocs1", "171")),
+    )
     bench.switches["ocs1"].held |= {removed}
     bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [removed])
     stage = bench.fleet.routes.stage
@@ -249,19 +309,27 @@ async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(be
     assert bench.switches["ocs1"].held == was[0]["ocs1"] | {bobs}
 
 
-async def test_circuits_of_another_owner_that_a_restart_lost_are_told_with_his_name(bench: Bench) -> None:
+async def test_circuits_of_another_owner_that_a_restart_lost_are_told_with_his_name(
+    bench: Bench,
+) -> None:
     await before(bench)
     bobs = CrossConnect(Port("ocs2", "70"), Port("ocs2", "170"))
-    bench.switches["ocs2"].held = bench.switches["ocs2"].held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} | {bobs}
+    bench.switches["ocs2"].held = bench.switches["ocs2"].held - {
+        CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))
+    } | {bobs}
     run = bench.store.new_run("up", LAB, owner="bob", plan_name="pair")
     bench.store.own(f"{LAB}/bob", run.id, [bobs])
     wrong(bench, ("ocs2", "reboot-lose"))
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
-    assert failed.value.left == (f"ocs2: 70->170 is not there; it belongs to bob (pair, run {run.id})",)
+    assert failed.value.left == (
+        f"ocs2: 70->170 is not there; it belongs to bob (pair, run {run.id})",
+    )
 
 
-async def test_down_forgets_circuits_that_hands_took_away_also_where_there_is_nothing_else_to_do(bench: Bench) -> None:
+async def test_down_forgets_circuits_that_hands_took_away_also_where_there_is_nothing_else_to_do(
+    bench: Bench,
+) -> None:
     await bench.up(RING)
     for host in bench.fleet.all.values():
         host.active = None

@@ -1,4 +1,6 @@
-"""What others did in the meantime, before a command had its lock, and what they do beside it on other hosts."""
+"""What others did in the meantime, before a command had its lock, and what they do beside it on
+other hosts.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[obje
 
 
 def made_ready(bench: Bench, host: str) -> int:
-    """Another owner is about to bring up his first plan: a host has his routes ready and waits for light."""
+    """Another owner is about to bring up his first plan: a host has his routes ready and waits for
+    light.
+    """
     with bench.store("bob") as store:
         number = next_generation(store, bench.key, "bob", "his run")
     bench.fleet.all[host].staged[number] = ()  # type: ignore[assignment]
@@ -67,14 +71,18 @@ async def test_down_leaves_alone_what_another_owner_makes_ready_on_his_hosts(ben
     await bench.up(plan_text("one", ONE))
     number = made_ready(bench, "gpu03")
     await bench.verb(engine.down)
-    assert number in bench.fleet.all["gpu03"].staged and bench.fleet.all["gpu03"].armed, "bob's change is on its way"
+    assert number in bench.fleet.all["gpu03"].staged and bench.fleet.all["gpu03"].armed, (
+        "bob's change is on its way"
+    )
     assert bench.fleet.all["gpu01"].active is None and bench.fleet.all["gpu03"].clears == 0
 
 
 async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_have_no_routes_any_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were started anew: one that lost the number of its newest run refuses all of a run that did not begin there."""
+    """They were started anew: one that lost the number of its newest run refuses all of a run that
+    did not begin there.
+    """
     await bench.up(plan_text("one", ONE))
     with bench.store() as store:
         store.add_job(bench.tenancy(), "0001", "mlp", spec("gpu01", "gpu04"), "running")
@@ -98,8 +106,12 @@ async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_hav
 
 
 async def test_a_job_is_launched_only_with_the_hosts_of_the_one_that_it_ends(bench: Bench) -> None:
-    """A newer run that stops ranks on a host overtakes whatever another owner's run is doing there."""
-    plan = json.loads(plan_text("one", ONE)) | {"job": {"name": "mlp", "workload": "train", "ranks": ["gpu01", "gpu02"]}}
+    """A newer run that stops ranks on a host overtakes whatever another owner's run is doing
+    there.
+    """
+    plan = json.loads(plan_text("one", ONE)) | {
+        "job": {"name": "mlp", "workload": "train", "ranks": ["gpu01", "gpu02"]}
+    }
     await bench.up(json.dumps(plan))
     bench.fleet.ran["mlp.1"] = "running"
     bench.living.add("the drill")  # which holds the lock
@@ -134,7 +146,9 @@ async def test_rollback_takes_back_nothing_else_than_what_was_the_latest_change(
     assert not bench.locked()
 
 
-async def test_restore_brings_back_the_plan_that_is_up_by_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restore_brings_back_the_plan_that_is_up_by_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("one", ONE))
     meanwhile(monkeypatch, lambda: bench.up(plan_text("moved", MOVED)))
     assert (await bench.verb(engine.restore)).plan == "moved"
@@ -163,7 +177,12 @@ async def test_a_rollback_of_what_was_finished_later_goes_back_to_before_its_fir
     for _ in range(times):
         process = Process("")
 
-        def die(name: str, process: Process = process, before: object = bench.held(), at_once: bool = bool(died)) -> None:
+        def die(
+            name: str,
+            process: Process = process,
+            before: object = bench.held(),
+            at_once: bool = bool(died),
+        ) -> None:
             process.kill_at = len(process.points) if bench.held() != before or at_once else 0
 
         process.act = die
@@ -177,7 +196,9 @@ async def test_a_rollback_of_what_was_finished_later_goes_back_to_before_its_fir
     assert bench.held() == bench.wanted(ONE) and (await bench.status()).plan == "one"
 
 
-async def test_of_two_who_resume_the_second_finds_it_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_who_resume_the_second_finds_it_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = Process("")
 
     def die(name: str) -> None:
@@ -229,7 +250,9 @@ async def test_another_plan_over_the_same_light_is_up_and_can_be_taken_back(benc
 
 
 async def test_a_circuit_has_one_owner_whoever_lost_it_before(bench: Bench) -> None:
-    """After a power cut somebody else makes the same circuit: to the owner before it is a stranger's."""
+    """After a power cut somebody else makes the same circuit: to the owner before it is a
+    stranger's.
+    """
     await bench.up(plan_text("one", ONE))
     for device in bench.servers:
         for pair in bench.held()[device] - {bench.foreign(device)}:
@@ -243,8 +266,12 @@ async def test_a_circuit_has_one_owner_whoever_lost_it_before(bench: Bench) -> N
         await bench.up(plan_text("one", ONE))
 
 
-async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_change(bench: Bench) -> None:
-    """S11: its process may hang for ever; whoever took the lab goes on or back from there, and takes back nothing older."""
+async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_change(
+    bench: Bench,
+) -> None:
+    """S11: its process may hang for ever; whoever took the lab goes on or back from there, and
+    takes back nothing older.
+    """
     await bench.up(plan_text("one", ONE))
     process, found = Process(""), list[str]()
 
@@ -272,10 +299,17 @@ async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
         store.set_job(number, "finished", ended=True)
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
-        assert await Jobs(session, store, bench.tenancy(), bench.folder).resume_previous("run", number, None, recorder) is None
+        assert (
+            await Jobs(session, store, bench.tenancy(), bench.folder).resume_previous(
+                "run", number, None, recorder
+            )
+            is None
+        )
 
 
-async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_of_a_job_that_has_ended_need_not_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def nobody(*argv: object) -> dict[str, object]:
         raise Unreachable("gpu04: no channel to its committer")
 
@@ -296,10 +330,15 @@ async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monke
         assert await bring() is None
 
 
-async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_adoption_is_whole_or_not_at_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("his", THEIRS), owner="bob")
     with bench.store() as store:
-        his, who = store.owned(bench.tenancy("bob")), locks_of(bench.lab, bench.settings(), store).who
+        his, who = (
+            store.owned(bench.tenancy("bob")),
+            locks_of(bench.lab, bench.settings(), store).who,
+        )
         assert len(his) == 2
 
         def full(*argv: object) -> None:
@@ -315,7 +354,9 @@ async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest
 async def test_who_loads_the_links_holds_them(bench: Bench) -> None:
     await bench.up(plan_text("one", ONE))
     with bench.store("bob") as store:
-        lock = locks_of(bench.lab, bench.settings("bob"), store).take("reservation", Scope(frozenset({"gpu02"})), "mine")
+        lock = locks_of(bench.lab, bench.settings("bob"), store).take(
+            "reservation", Scope(frozenset({"gpu02"})), "mine"
+        )
     with pytest.raises(Locked, match=lock.id):
         await bench.verb(survey.verify, qualify=True)
     assert (await bench.verb(survey.verify)).ok, "who only looks asks nobody"
@@ -341,8 +382,14 @@ async def test_nobody_is_led_back_to_what_a_dead_rollback_found(bench: Bench) ->
     with pytest.raises(Killed):
         await bench.verb(engine.rollback, None, process=process)
     (left,) = (await bench.status()).unfinished
-    assert left.what == "rollback one" and left.resume == f"testbed resume {left.run}" and left.undo == ""
-    assert "roll back:" not in "\n".join(left.lines()) and "before it changed" not in left.lines()[0]
+    assert (
+        left.what == "rollback one"
+        and left.resume == f"testbed resume {left.run}"
+        and left.undo == ""
+    )
+    assert (
+        "roll back:" not in "\n".join(left.lines()) and "before it changed" not in left.lines()[0]
+    )
     await bench.verb(engine.resume, left.run)
     assert bench.held() == bench.wanted(ONE) and not (await bench.status()).unfinished
 
@@ -385,8 +432,14 @@ async def test_a_down_leaves_what_it_staged_where_another_run_holds_the_host(ben
         held = locks.take("run", Scope(frozenset({"gpu01"})), "up bob")
         number = made_ready(bench, "gpu01")
         report = await bench.verb(engine.down, owner="ann")
-        assert any("stay on gpu01" in note and "bob" in note for note in report.notes) and not report.left
-        assert bench.fleet.all["gpu01"].armed == (number, {1: 99}) and len(bench.fleet.all["gpu01"].staged) == 2
+        assert (
+            any("stay on gpu01" in note and "bob" in note for note in report.notes)
+            and not report.left
+        )
+        assert (
+            bench.fleet.all["gpu01"].armed == (number, {1: 99})
+            and len(bench.fleet.all["gpu01"].staged) == 2
+        )
         assert not bench.fleet.all["gpu02"].staged
         locks.release(held.id)
     assert not (await bench.verb(engine.down, owner="ann")).left
@@ -394,8 +447,12 @@ async def test_a_down_leaves_what_it_staged_where_another_run_holds_the_host(ben
 
 
 @pytest.mark.parametrize("verb", ["up", "down"])
-async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_locked(bench: Bench, verb: str) -> None:
-    """A change that took up what a killed one had left, and succeeded, may have left a host behind that did not answer."""
+async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_locked(
+    bench: Bench, verb: str
+) -> None:
+    """A change that took up what a killed one had left, and succeeded, may have left a host behind
+    that did not answer.
+    """
 
     async def change(links: list[tuple[str, str]]) -> list[str]:
         if verb == "down":
@@ -415,14 +472,20 @@ async def test_routes_of_an_earlier_plan_are_cleared_only_on_a_host_that_is_lock
         locks.release(held.id)
     assert not any("stay on" in line for line in await change(ONE)) and behind.active is None
     with bench.store() as store:
-        extended = [line for line in audit(store, bench.key, 99) if line.what == "extended" and "gpu03" in line.why]
+        extended = [
+            line
+            for line in audit(store, bench.key, 99)
+            if line.what == "extended" and "gpu03" in line.why
+        ]
     assert extended
 
 
 async def test_a_host_that_went_back_before_it_knew_the_run_counts_as_it_was_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a command stands still between its look at the hosts and its fence, and an unconfirmed commit ends meanwhile."""
+    """As where a command stands still between its look at the hosts and its fence, and an
+    unconfirmed commit ends meanwhile.
+    """
     await bench.up(plan_text("one", ONE))
     host, fence = bench.fleet.all["gpu01"], bench.fleet.fence
     first = host.active

@@ -15,13 +15,19 @@ def duplex(a: str, b: str) -> tuple[Circuit, ...]:
     """Circuits between the ports 1 of two hosts, by settings of their own."""
     ends = HostPort(a, 1), HostPort(b, 1)
     return tuple(
-        Circuit(one, other, (CrossConnect(Port("ocs1", f"{one.host}{other.host}"), Port("ocs1", other.host)),))
+        Circuit(
+            one,
+            other,
+            (CrossConnect(Port("ocs1", f"{one.host}{other.host}"), Port("ocs1", other.host)),),
+        )
         for one, other in (ends, ends[::-1])
     )
 
 
 def goal(*circuits: Circuit) -> SlotGoal:
-    return SlotGoal(Plan("slot", ()), (), circuits, {"ocs1": frozenset(s for c in circuits for s in c.path)})
+    return SlotGoal(
+        Plan("slot", ()), (), circuits, {"ocs1": frozenset(s for c in circuits for s in c.path)}
+    )
 
 
 ALWAYS = duplex("gpu01", "gpu02")
@@ -42,6 +48,8 @@ def test_hosts_of_a_circuit_that_comes_and_goes_are_told_of_another_network_in_i
         ("not-told", {"networks": {}, "states": 2}),
     ],
 )
-def test_the_arms_to_compare_with_have_one_window_or_hear_nothing(tcp: str, wanted: dict[str, object]) -> None:
+def test_the_arms_to_compare_with_have_one_window_or_hear_nothing(
+    tcp: str, wanted: dict[str, object]
+) -> None:
     found = network_requests(GOALS, (71, 72), Schedule((), 0.2, tcp=tcp), HOSTS)  # type: ignore[arg-type]
     assert found.get("gpu01", {}) == wanted

@@ -1,4 +1,6 @@
-"""Robots: their progress is shown and kept, deadlines make room for them, and their times are told for what they are."""
+"""Robots: their progress is shown and kept, deadlines make room for them, and their times are told
+for what they are.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ from tests.change.fibrelab import SWITCH, FibrePlant, Robot, hosts_yml, read
 from tests.drills.bench import LINK_S, PATIENCE_S, opened, plan_text
 
 ROBOT = Traits(settle_s=1.0, at_once=1, latching=True)
-WANTED = {"rome1": frozenset(CrossConnect(Port("rome1", f"E{k}"), Port("rome1", f"W{k + 1}")) for k in range(1, 4))}
+WANTED = {
+    "rome1": frozenset(
+        CrossConnect(Port("rome1", f"E{k}"), Port("rome1", f"W{k + 1}")) for k in range(1, 4)
+    )
+}
 
 
 class Notified(Silent):
@@ -61,11 +67,20 @@ async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_p
         session = cast(Session, SimpleNamespace(devices={"rome1": robot}, lab=here))
         context = Context(session, store, run, "lab", Recorder(notified, journal), tmp_path, 10.0)
         await switch(context, transition({"rome1": frozenset()}, WANTED, {}))
-    assert [(name, done, total) for name, done, total, _ in notified.reported] == [("switch", n, 3) for n in range(4)]
-    assert notified.reported[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
-    moves = [p for p in read_points(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
+    assert [(name, done, total) for name, done, total, _ in notified.reported] == [
+        ("switch", n, 3) for n in range(4)
+    ]
+    assert (
+        notified.reported[1][3]
+        == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
+    )
+    moves = [
+        p for p in read_points(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"
+    ]
     assert [p.fields["detail"] for p in moves] == [f"{n} of 3: move {n}" for n in (1, 2, 3)]
-    assert "on_progress" not in vars(robot) or robot.on_progress is Robot.on_progress, "no callback is left once the change is over"
+    assert "on_progress" not in vars(robot) or robot.on_progress is Robot.on_progress, (
+        "no callback is left once the change is over"
+    )
     assert {(p.name, p.phase, p.time_scale) for p in context.recorder.parts} == {
         ("rome1", "move", 60.0),
         ("rome1", "switch", 60.0),
@@ -77,7 +92,18 @@ def test_plain_lines_say_where_a_robot_is() -> None:
     lines = Lines(stream, every_s=0.0)
     lines.phase("switch")
     lines.update("switch", 3, 24, progress_text(Progress("rome1", 3, 24, 21.0), 1.0))
-    assert stream.getvalue().split() == ["switch", "3/24", "rome1", "move", "4", "of", "24,", "21.0", "s", "left"]
+    assert stream.getvalue().split() == [
+        "switch",
+        "3/24",
+        "rome1",
+        "move",
+        "4",
+        "of",
+        "24,",
+        "21.0",
+        "s",
+        "left",
+    ]
 
 
 def test_a_serial_device_needs_its_settling_time_for_every_move() -> None:
@@ -94,7 +120,9 @@ def test_time_of_a_faster_device_is_told_as_a_real_ones_too() -> None:
     assert scaled_text(1.02, 1) == "1.0 s"
 
 
-async def test_a_deadline_nobody_chose_makes_room_for_slow_devices_and_so_does_the_one_around_it() -> None:
+async def test_a_deadline_nobody_chose_makes_room_for_slow_devices_and_so_does_the_one_around_it() -> (
+    None
+):
     async with asyncio.timeout(0.05) as outer:
         OUTER.set(outer)
         async with deadline(0.03, "up", firm=False) as limit:
@@ -103,9 +131,14 @@ async def test_a_deadline_nobody_chose_makes_room_for_slow_devices_and_so_does_t
     assert limit.timeout_s == pytest.approx(0.23)
 
 
-async def test_a_deadline_the_operator_chose_is_kept_and_what_cannot_be_done_in_it_is_not_begun() -> None:
+async def test_a_deadline_the_operator_chose_is_kept_and_what_cannot_be_done_in_it_is_not_begun() -> (
+    None
+):
     async with deadline(30.0, "up") as limit:
-        with pytest.raises(TimedOut, match=r"up: rome1 \(48 moves\) takes about 48 min 00 s, .* nothing was changed") as refused:
+        with pytest.raises(
+            TimedOut,
+            match=r"up: rome1 \(48 moves\) takes about 48 min 00 s, .* nothing was changed",
+        ) as refused:
             limit.need(2880.0, "rome1 (48 moves)")
     assert "--timeout 57" in refused.value.hint
 
@@ -126,7 +159,9 @@ def test_a_change_of_minutes_does_not_stop_the_interpreters_housekeeping() -> No
     assert gc.isenabled()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have real-time priority for the asking")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may have real-time priority for the asking"
+)
 def test_a_change_of_milliseconds_runs_before_ordinary_processes_and_only_meanwhile() -> None:
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     with undisturbed(60.0):
@@ -140,14 +175,20 @@ def test_a_change_of_milliseconds_runs_before_ordinary_processes_and_only_meanwh
 async def test_hosts_that_committed_do_not_go_back_while_a_driver_still_waits_for_its_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    """One device may be done, and its hosts on the new routes, while another one reports nothing until its driver gives it up."""
+    """One device may be done, and its hosts on the new routes, while another one reports nothing
+    until its driver gives it up.
+    """
     armed: list[float] = []
     async with opened(tmp_path, hosts=2) as bench:
         config = bench.inventory / "devices.yml"
-        config.write_text(config.read_text().replace(f'patience_s: "{PATIENCE_S}"', f'patience_s: "{patience_s}"'))
+        config.write_text(
+            config.read_text().replace(f'patience_s: "{PATIENCE_S}"', f'patience_s: "{patience_s}"')
+        )
         arm = bench.fleet.routes.arm
 
-        async def heard(generation: int, when_up: Any, *, revert_after_s: float, **more: Any) -> None:
+        async def heard(
+            generation: int, when_up: Any, *, revert_after_s: float, **more: Any
+        ) -> None:
             armed.append(revert_after_s)
             await arm(generation, when_up, revert_after_s=revert_after_s, **more)
 

@@ -1,4 +1,6 @@
-"""Staging that fails changes nothing anybody uses, so the command says that and asks for nobody's hands."""
+"""Staging that fails changes nothing anybody uses, so the command says that and asks for nobody's
+hands.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,23 @@ def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansib
     ("script", "text"),
     [
         ("kill -KILL $$", "ansible-playbook was killed before it ended"),
-        ("echo 'ERROR! no space left'; kill -KILL $$", "ansible-playbook was killed before it ended.*: ERROR! no space left"),
-        ("echo 'ERROR! no such task'; exit 4", "ansible-playbook ended with exit code 4.*: ERROR! no such task"),
-        ("exit 0", "ansible-playbook ended with exit code 0; no result of gpu01, gpu02 and printed nothing"),
+        (
+            "echo 'ERROR! no space left'; kill -KILL $$",
+            "ansible-playbook was killed before it ended.*: ERROR! no space left",
+        ),
+        (
+            "echo 'ERROR! no such task'; exit 4",
+            "ansible-playbook ended with exit code 4.*: ERROR! no such task",
+        ),
+        (
+            "exit 0",
+            "ansible-playbook ended with exit code 0; no result of gpu01, gpu02 and printed nothing",
+        ),
     ],
 )
-def test_what_died_is_named_with_what_it_had_said(tmp_path: Path, script: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_died_is_named_with_what_it_had_said(
+    tmp_path: Path, script: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = ansible(tmp_path, script, monkeypatch)
     with pytest.raises(Refused, match=f"(?s)^stage_rules.yml: {text}") as died:
         play.play("stage_rules.yml", ["gpu01", "gpu02"], {})
@@ -62,16 +75,23 @@ def test_an_ansible_that_hangs_is_stopped_and_the_message_says_after_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = ansible(tmp_path, "exec sleep 60", monkeypatch)
-    with pytest.raises(Refused, match=r"^stage_rules\.yml: ansible-playbook was stopped, as it had not ended after 1 s"):
+    with pytest.raises(
+        Refused,
+        match=r"^stage_rules\.yml: ansible-playbook was stopped, as it had not ended after 1 s",
+    ):
         play.play("stage_rules.yml", ["gpu01"], {}, timeout_s=1.0)
     play.close()
 
 
-async def test_a_staging_that_fails_ends_as_everything_is_as_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_staging_that_fails_ends_as_everything_is_as_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("one", ONE))
 
     async def dies(*argv: Any) -> None:
-        raise Refused("stage_rules.yml: ansible-playbook was killed before it ended", hint="look there")
+        raise Refused(
+            "stage_rules.yml: ansible-playbook was killed before it ended", hint="look there"
+        )
 
     monkeypatch.setattr(bench.fleet.routes, "stage", dies)
     with pytest.raises(RolledBack, match="killed before it ended\nnothing was changed") as failed:
@@ -99,7 +119,9 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
     assert bench.held() == bench.wanted([])
 
 
-def test_a_play_that_was_expected_is_run_by_the_ansible_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_play_that_was_expected_is_run_by_the_ansible_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = f"""echo began >> {tmp_path}/log
 read -r words < "$3"
 [ -z "$words" ] || cat "$words" >> {tmp_path}/log"""
@@ -114,16 +136,23 @@ read -r words < "$3"
     assert log.read_text().count("began") == 2 and '"--limit", "gpu01"' in log.read_text()
     play.expect("stage_rules.yml")
     play.close()
-    assert sorted(path.name for path in folder.iterdir()) == ["01-stage_rules", "02-launch"], "one that was not needed is gone"
+    assert sorted(path.name for path in folder.iterdir()) == ["01-stage_rules", "02-launch"], (
+        "one that was not needed is gone"
+    )
 
 
 def test_an_ansible_whose_command_died_before_it_was_heard_ends(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "message")
-    ended = subprocess.run([sys.executable, "-P", PLAYBOOKS / "ansible_playbook.py", tmp_path / "message"], timeout=60.0)
+    ended = subprocess.run(
+        [sys.executable, "-P", PLAYBOOKS / "ansible_playbook.py", tmp_path / "message"],
+        timeout=60.0,
+    )
     assert ended.returncode == 0
 
 
-def test_an_ansible_that_waits_ends_if_its_words_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ansible_that_waits_ends_if_its_words_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = ansible(tmp_path, 'read -r words < "$3"', monkeypatch)
     play.expect("stage_rules.yml")
     with pytest.raises(TypeError):
@@ -133,7 +162,9 @@ def test_an_ansible_that_waits_ends_if_its_words_cannot_be_written(tmp_path: Pat
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_commands_that_share_a_folder_do_not_read_each_others_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_share_a_folder_do_not_read_each_others_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = ansible(tmp_path, 'read -r words < "$3"', monkeypatch)
     other = Ansible(tmp_path / "inventory", tmp_path / "run")
     for play, lab in ((first, "lab1"), (other, "lab2")):

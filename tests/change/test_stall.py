@@ -1,4 +1,6 @@
-"""The stall curve: a link goes dark and comes back, in three ways, and the lab is afterwards as it was, whatever happens."""
+"""The stall curve: a link goes dark and comes back, in three ways, and the lab is afterwards as it
+was, whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,14 @@ async def measured(bench: Bench, *dark_s: float) -> Stall:
 
 def state(bench: Bench) -> Any:
     lit = {name: host.carrier for name, host in bench.fleet.all.items()}
-    return bench.held(), bench.generations(), bench.pending(), bench.store.owned(TENANCY), bench.store.current(TENANCY), lit
+    return (
+        bench.held(),
+        bench.generations(),
+        bench.pending(),
+        bench.store.owned(TENANCY),
+        bench.store.current(TENANCY),
+        lit,
+    )
 
 
 async def test_a_link_is_dark_in_each_mode_and_nothing_has_changed_afterwards(bench: Bench) -> None:
@@ -56,12 +65,26 @@ async def test_a_link_is_dark_in_each_mode_and_nothing_has_changed_afterwards(be
     bench.points.names.clear()
     found = await measured(bench, 0.0, 0.05)
     assert state(bench) == before
-    assert [(p.mode, p.asked_ms) for p in found.points] == [(m, ms) for ms in (0.0, 50.0) for m in stall.MODES]
-    assert all(p.dark_ms >= max(p.asked_ms - 12, 0) and p.lost_ms == p.dark_ms and p.usual_ms == 0 for p in found.points)
+    assert [(p.mode, p.asked_ms) for p in found.points] == [
+        (m, ms) for ms in (0.0, 50.0) for m in stall.MODES
+    ]
+    assert all(
+        p.dark_ms >= max(p.asked_ms - 12, 0) and p.lost_ms == p.dark_ms and p.usual_ms == 0
+        for p in found.points
+    )
     assert {(p.link, p.devices) for p in found.points} == {("gpu01:p1--gpu02:p1", "ocs1")}
     kinds = [name.rstrip("0123456789 ") for name in bench.points.names]
     dark = ["ocs1: apply", "ocs1: apply"] if "ocs1: apply" in kinds else ["ocs: apply"] * 2
-    each = ["hosts: commit", *dark, "hosts: revert", *dark, "hosts: arm", dark[0], "hosts: hold", dark[1]]
+    each = [
+        "hosts: commit",
+        *dark,
+        "hosts: revert",
+        *dark,
+        "hosts: arm",
+        dark[0],
+        "hosts: hold",
+        dark[1],
+    ]
     assert sorted(kinds) == sorted(["hosts: stage", *each, *each])
     assert kinds.index("hosts: arm") < kinds.index("hosts: hold")
 
@@ -70,7 +93,9 @@ async def test_a_pair_without_another_path_is_not_drained(bench: Bench) -> None:
     await bench.up(plan_text("line", *LINE))
     found = await measured(bench)
     assert [p.mode for p in found.points] == ["sending", "held"]
-    assert found.notes == ["drained: not measured, as gpu01 and gpu02 have no other path in this plan"]
+    assert found.notes == [
+        "drained: not measured, as gpu01 and gpu02 have no other path in this plan"
+    ]
 
 
 async def test_a_hold_leaves_out_the_routes_over_the_link_and_no_others(bench: Bench) -> None:
@@ -95,7 +120,10 @@ async def refused(bench: Bench, kind: type[TestbedError], text: str) -> None:
 
 async def test_a_running_job_is_not_disturbed(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
-    bench.store.set_job(bench.store.add_job(TENANCY, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")), "running")
+    bench.store.set_job(
+        bench.store.add_job(TENANCY, "r", "mlp", spec("gpu01", "gpu02", on_hosts="mlp.x")),
+        "running",
+    )
     bench.fleet.ran["mlp.x"] = "running"
     await refused(bench, Interlock, "job mlp runs")
 
@@ -104,10 +132,14 @@ async def test_a_lab_that_is_not_as_planned_is_not_measured(bench: Bench) -> Non
     await bench.up(plan_text("ring", *ring()))
     bench.switches["ocs1"].held = frozenset(sorted(bench.switches["ocs1"].held, key=str)[1:])
     bench.fleet.all["gpu03"].active = 77
-    await refused(bench, Refused, "ocs1: 1 planned cross-connect missing\ngpu03: runs generation 77, ")
+    await refused(
+        bench, Refused, "ocs1: 1 planned cross-connect missing\ngpu03: runs generation 77, "
+    )
 
 
-async def test_agents_of_another_version_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agents_of_another_version_are_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("ring", *ring()))
     monkeypatch.setattr(bench.fleet.channels, "unprovisioned", lambda: ("gpu02",))
     await refused(bench, Missing, "the agents of gpu02 are not those of this version")
@@ -166,7 +198,9 @@ async def test_whatever_fails_everything_is_as_it_was(bench: Bench, how: str) ->
         assert state(bench) == before, f"{at}: {bench.points.names}"
 
 
-async def test_an_interrupt_in_the_dark_brings_the_light_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupt_in_the_dark_brings_the_light_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.up(plan_text("ring", *ring()))
     before = state(bench)
     device, dark = bench.switches["ocs1"], asyncio.Event()
@@ -213,5 +247,7 @@ def test_curves_are_kept_by_lab_in_order(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
         add_stalls(store, LAB, [point, replace(point, at=1.0, run="r1")])
         add_stalls(store, "other", [replace(point, at=0.0)])
-        assert [p.run for p in stall_history(store, LAB)] == ["r1", "r2"] and stall_history(store, LAB)[1] == point
+        assert [p.run for p in stall_history(store, LAB)] == ["r1", "r2"] and stall_history(
+            store, LAB
+        )[1] == point
         assert to_json(stall_history(store, "nothing")) == []

@@ -1,4 +1,6 @@
-"""When nothing can be noted any more, nothing more is done, it is said, and the way back is open once there is room."""
+"""When nothing can be noted any more, nothing more is done, it is said, and the way back is open
+once there is room.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def full_once(so: Callable[[list[str]], bool]) -> Process:
     return process
 
 
-async def test_a_disk_that_was_full_before_anything_moved_ends_the_change_before_it_begins(bench: Bench) -> None:
+async def test_a_disk_that_was_full_before_anything_moved_ends_the_change_before_it_begins(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("one", ONE))
     was = bench.held()
     with pytest.raises(StoreFailed, match="cannot be written: database or disk is full"):
@@ -45,16 +49,25 @@ async def test_a_disk_that_was_full_before_anything_moved_ends_the_change_before
     assert bench.held() == was and not bench.owing() and not (await bench.status()).unfinished
 
 
-@pytest.mark.parametrize(("after", "commits"), [("after hosts arm", 1), ("after hosts confirm 2", 1), ("after hosts confirm 2", 2)])
+@pytest.mark.parametrize(
+    ("after", "commits"),
+    [("after hosts arm", 1), ("after hosts confirm 2", 1), ("after hosts confirm 2", 2)],
+)
 async def test_a_disk_that_fills_once_light_moved_is_told_and_the_way_back_leads_home(
     bench: Bench, after: str, commits: int
 ) -> None:
-    """So many commits after a request to the hosts. In the last case all was done, and only the plan is to be noted."""
+    """So many commits after a request to the hosts. In the last case all was done, and only the
+    plan is to be noted.
+    """
     await bench.up(plan_text("one", ONE))
     was = bench.held()
 
     def so(points: list[str]) -> bool:
-        return bench.held() != was and after in points and points[points.index(after) :].count("before commit") >= commits
+        return (
+            bench.held() != was
+            and after in points
+            and points[points.index(after) :].count("before commit") >= commits
+        )
 
     with pytest.raises(HandsNeeded, match="cannot be written: database or disk is full") as failed:
         await bench.up(plan_text("moved", MOVED), process=full_once(so))

@@ -18,7 +18,10 @@ JOB = Job(name="j", workload="train", ranks=("gpu02/0", "gpu02/1", "gpu01"))
 
 
 def session(folder: Path, queue: SegmentQueue | None) -> Any:
-    hosts = {name: SimpleNamespace(machine=name.partition("/")[0]) for name in ("gpu01", "gpu01/a", "gpu02", "gpu02/a")}
+    hosts = {
+        name: SimpleNamespace(machine=name.partition("/")[0])
+        for name in ("gpu01", "gpu01/a", "gpu02", "gpu02/a")
+    }
     lab = SimpleNamespace(segments={"tree": Segment("tree", {}, 10.0, queue=queue)}, hosts=hosts)
     return SimpleNamespace(lab=lab, inventory=folder)
 
@@ -28,7 +31,9 @@ async def test_the_lab_is_told_a_jobs_hosts_once_each_and_its_silence_is_noted(
 ) -> None:
     lines: list[Any] = []
     (tmp_path / "emulator.yml").touch()
-    monkeypatch.setattr(emulated, "ask", lambda inventory, op, **text: lines.append((inventory, op, text)))
+    monkeypatch.setattr(
+        emulated, "ask", lambda inventory, op, **text: lines.append((inventory, op, text))
+    )
     assert await uplinks_notified(session(tmp_path, SegmentQueue(128, "job")), JOB) == ()
     assert lines == [(tmp_path, "queue.job", {"hosts": ["gpu01", "gpu02"]})]
 
@@ -40,7 +45,9 @@ async def test_the_lab_is_told_a_jobs_hosts_once_each_and_its_silence_is_noted(
     assert note.endswith("share uplinks as before: the emulated lab is not running")
 
 
-async def test_of_a_job_on_parts_of_hosts_the_lab_is_told_the_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_job_on_parts_of_hosts_the_lab_is_told_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[Any] = []
     (tmp_path / "emulator.yml").touch()
     monkeypatch.setattr(emulated, "ask", lambda inventory, op, **text: lines.append(text))
@@ -56,7 +63,9 @@ async def test_nobody_is_told_of_real_switches_or_without_queues_or_without_a_jo
         raise AssertionError("asked")
 
     monkeypatch.setattr(emulated, "ask", never)
-    assert await uplinks_notified(session(tmp_path, SegmentQueue(128, "job")), JOB) == (), "no emulator.yml: a real lab"
+    assert await uplinks_notified(session(tmp_path, SegmentQueue(128, "job")), JOB) == (), (
+        "no emulator.yml: a real lab"
+    )
     (tmp_path / "emulator.yml").touch()
     assert await uplinks_notified(session(tmp_path, None), JOB) == ()
     assert await uplinks_notified(session(tmp_path, SegmentQueue(128, "job")), None) == ()

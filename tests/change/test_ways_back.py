@@ -1,4 +1,6 @@
-"""Where `rollback` goes back to: to states that are whole, after devices have settled, and never past a run that died."""
+"""Where `rollback` goes back to: to states that are whole, after devices have settled, and never
+past a run that died.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from typing import Any
 import pytest
 
 from drivers.api import Ready, at_once
-from optics import Change, CrossConnect, HostPort, Interrupted, Missing, Outcome, RolledBack, Setting, TimedOut
+from optics import (
+    Change,
+    CrossConnect,
+    HostPort,
+    Interrupted,
+    Missing,
+    Outcome,
+    RolledBack,
+    Setting,
+    TimedOut,
+)
 from orchestrator.change.run import before_run
 from orchestrator.change.snapshot import found
 from orchestrator.cli import render
@@ -88,7 +100,9 @@ async def dies_before_anything(bench: Bench, name: str, links: list[tuple[str, s
 # --- a device that could not be read
 
 
-async def test_rollback_of_a_down_that_could_not_read_a_device_leaves_the_light_that_stayed(bench: Bench) -> None:
+async def test_rollback_of_a_down_that_could_not_read_a_device_leaves_the_light_that_stayed(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     number = unread(bench, "ocs2")
     report = await bench.verb(engine.down)
@@ -100,23 +114,36 @@ async def test_rollback_of_a_down_that_could_not_read_a_device_leaves_the_light_
     assert (await bench.status()).ok
 
 
-async def test_rollback_of_a_down_that_could_not_read_a_device_goes_back_to_the_slot_that_was_up(bench: Bench) -> None:
+async def test_rollback_of_a_down_that_could_not_read_a_device_goes_back_to_the_slot_that_was_up(
+    bench: Bench,
+) -> None:
     """Of slots that turned the store has the circuits of each, and a device holds those of one."""
     await bench.up(plan_text("slots", TWO_LINKS))
     ends = bench.lab.fibres[HostPort("gpu03", 2)], bench.lab.fibres[HostPort("gpu02", 2)]
     with bench.store() as store:
         was = store.current(bench.tenancy())
         assert was is not None
-        plan = {"plan_name": was.plan_name, "plan_sha": was.plan_sha, "plan_text": was.plan_text, "generation": was.generation}
-        store.set_current(bench.tenancy(), was.run, **plan, up=replace(was.up, slots=SlotsMade(0, (0, 1))))  # type: ignore[arg-type]
+        plan = {
+            "plan_name": was.plan_name,
+            "plan_sha": was.plan_sha,
+            "plan_text": was.plan_text,
+            "generation": was.generation,
+        }
+        store.set_current(
+            bench.tenancy(), was.run, **plan, up=replace(was.up, slots=SlotsMade(0, (0, 1)))
+        )  # type: ignore[arg-type]
         store.own(bench.tenancy(), was.run, [CrossConnect(ends[0].enters, ends[1].leaves)])
     number = unread(bench, "ocs2")
     await bench.verb(engine.down)
     bench.servers["ocs2"].remove_fault(number)
-    assert (await bench.verb(engine.rollback, None)).plan == "slots" and bench.held() == bench.wanted(TWO_LINKS)
+    assert (
+        await bench.verb(engine.rollback, None)
+    ).plan == "slots" and bench.held() == bench.wanted(TWO_LINKS)
 
 
-async def test_what_others_have_on_a_device_that_was_not_read_is_not_said_to_have_come_meanwhile(bench: Bench) -> None:
+async def test_what_others_have_on_a_device_that_was_not_read_is_not_said_to_have_come_meanwhile(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     number = unread(bench, "ocs2")
     await bench.verb(engine.down)
@@ -130,7 +157,9 @@ async def test_what_others_have_on_a_device_that_was_not_read_is_not_said_to_hav
 
 
 class Late(Switch):
-    """Carries out what it is asked 0.1 s after the connection was lost; until then its map shows nothing of it."""
+    """Carries out what it is asked 0.1 s after the connection was lost; until then its map shows
+    nothing of it.
+    """
 
     lost = 0
 
@@ -145,7 +174,9 @@ class Late(Switch):
             self.fleet.light()
 
         asyncio.get_running_loop().call_later(0.1, done)
-        raise TimedOut(f"{self.name}: connection lost; commands were sent before, what they did is not known")
+        raise TimedOut(
+            f"{self.name}: connection lost; commands were sent before, what they did is not known"
+        )
 
 
 def make_late(bench: fleet.Bench) -> Late:
@@ -174,7 +205,9 @@ async def test_a_rollback_whose_own_command_is_late_waits_for_it_too(fake: fleet
     assert now(fake) == was
 
 
-async def test_a_restore_whose_command_is_late_ends_with_what_it_restores(fake: fleet.Bench) -> None:
+async def test_a_restore_whose_command_is_late_ends_with_what_it_restores(
+    fake: fleet.Bench,
+) -> None:
     await fake.up(TWO)
     record = fake.store.get("last")
     await fake.up(RING)
@@ -185,7 +218,9 @@ async def test_a_restore_whose_command_is_late_ends_with_what_it_restores(fake: 
     await fake.back(to)
     held, owned = fake.held(), fake.store.owned(fleet.TENANCY)
     await asyncio.sleep(0.2)
-    assert fake.held() == held and owned == fake.store.owned(fleet.TENANCY) == {s for held in to.owned.values() for s in held}
+    assert fake.held() == held and owned == fake.store.owned(fleet.TENANCY) == {
+        s for held in to.owned.values() for s in held
+    }
 
 
 async def test_what_a_device_owes_a_result_for_stays_recorded(fake: fleet.Bench) -> None:
@@ -207,8 +242,12 @@ async def test_what_a_device_owes_a_result_for_stays_recorded(fake: fleet.Bench)
 
 @pytest.mark.parametrize("second", ["dies", "comes up"])
 @pytest.mark.parametrize("first", ["down", "up"])
-async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first: str, second: str) -> None:
-    """It goes back to before the first of the runs that left the half, whichever plan each of them had."""
+async def test_rollback_never_goes_back_to_half_of_the_light(
+    bench: Bench, first: str, second: str
+) -> None:
+    """It goes back to before the first of the runs that left the half, whichever plan each of them
+    had.
+    """
     await bench.up(plan_text("two", TWO_LINKS))
     if first == "down":
         await dies_midway(bench, engine.down)
@@ -219,7 +258,9 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
         await dies_midway(bench, engine.up, path, NO_JOB)
     process = Process("")
     if second == "dies":
-        process.act = lambda name: setattr(process, "kill_at", len(process.points) if name == "after hosts arm" else 0)
+        process.act = lambda name: setattr(
+            process, "kill_at", len(process.points) if name == "after hosts arm" else 0
+        )
         await killed(bench.up(plan_text("other", OTHER), process=process), process)
     else:
         await bench.up(plan_text("other", OTHER))
@@ -229,8 +270,12 @@ async def test_rollback_never_goes_back_to_half_of_the_light(bench: Bench, first
     assert status.ok and status.plan == "two" and not status.unfinished and not bench.owing()
 
 
-async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the_first_began_with(fake: fleet.Bench) -> None:
-    """The last slot found the one before it whole, the first found what another plan's run had left when it died."""
+async def test_a_rollback_of_several_slots_goes_back_to_before_the_half_that_the_first_began_with(
+    fake: fleet.Bench,
+) -> None:
+    """The last slot found the one before it whole, the first found what another plan's run had left
+    when it died.
+    """
     store, own = fake.store, {"owner": fleet.OWNER, "user": fleet.OWNER}
     await fake.up(RING)
     current = store.current(fleet.TENANCY)
@@ -258,8 +303,14 @@ async def test_a_rollback_that_dies_leads_to_the_same_state_again(bench: Bench) 
     assert bench.held() == bench.wanted(TWO_LINKS) and (await bench.status()).ok
 
 
-@pytest.mark.parametrize(("verb", "leads_to"), [(engine.down, []), (engine.rollback, TWO_LINKS)], ids=["down", "rollback"])
-async def test_a_way_back_that_is_interrupted_says_how_far_it_got_and_goes_on(bench: Bench, verb: Any, leads_to: Any) -> None:
+@pytest.mark.parametrize(
+    ("verb", "leads_to"),
+    [(engine.down, []), (engine.rollback, TWO_LINKS)],
+    ids=["down", "rollback"],
+)
+async def test_a_way_back_that_is_interrupted_says_how_far_it_got_and_goes_on(
+    bench: Bench, verb: Any, leads_to: Any
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     await bench.up(plan_text("other", OTHER))
     process, held = Process(""), bench.held()
@@ -270,17 +321,25 @@ async def test_a_way_back_that_is_interrupted_says_how_far_it_got_and_goes_on(be
     (left,) = (await bench.status()).unfinished
     assert f"to go on: testbed resume {left.run}" in ended.value.hint and not bench.locked()
     await bench.verb(engine.resume, left.run)
-    assert bench.held() == bench.wanted(leads_to) and not (await bench.status()).unfinished and not bench.owing()
+    assert (
+        bench.held() == bench.wanted(leads_to)
+        and not (await bench.status()).unfinished
+        and not bench.owing()
+    )
 
 
-async def test_light_that_a_device_had_lost_before_is_not_asked_for_by_a_rollback(bench: Bench) -> None:
+async def test_light_that_a_device_had_lost_before_is_not_asked_for_by_a_rollback(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     for pair in bench.held()["ocs1"] - {bench.foreign("ocs1")}:
         bench.take_down("ocs1", pair)
     before = bench.held()
     await bench.up(plan_text("other", OTHER))
     report = await bench.verb(engine.rollback, None)
-    assert report.plan == "two" and bench.held() == before, "what was there, and no repair asked for"
+    assert report.plan == "two" and bench.held() == before, (
+        "what was there, and no repair asked for"
+    )
     await bench.verb(engine.restore)
     assert bench.held() == bench.wanted(TWO_LINKS)
 
@@ -294,14 +353,18 @@ async def test_a_second_rollback_does_not_bring_back_what_was_unfinished(bench: 
     await bench.verb(engine.rollback, None)
     with pytest.raises(Missing, match=r"rolled back run \S+, which was unfinished") as refused:
         await bench.verb(engine.rollback, None)
-    assert refused.value.hint == f"to undo the change before that (up two): testbed rollback {first}"
+    assert (
+        refused.value.hint == f"to undo the change before that (up two): testbed rollback {first}"
+    )
     assert bench.held() == bench.wanted(TWO_LINKS)
 
 
 # --- runs that died before they changed anything
 
 
-async def test_rollback_after_an_up_that_died_before_it_changed_anything_undoes_no_other_change(bench: Bench) -> None:
+async def test_rollback_after_an_up_that_died_before_it_changed_anything_undoes_no_other_change(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     first = (await bench.status()).run
     died = await dies_before_anything(bench, "other", OTHER)
@@ -319,7 +382,9 @@ async def test_rollback_after_an_up_that_died_before_it_changed_anything_undoes_
     with bench.store() as store:
         record = store.get(died)
         assert record is not None and record.resolved_by == report.run
-    assert not (await bench.verb(engine.rollback, None)).nothing_to_do, "now it is about the change before"
+    assert not (await bench.verb(engine.rollback, None)).nothing_to_do, (
+        "now it is about the change before"
+    )
     assert bench.held() == bench.wanted([])
 
 
@@ -340,11 +405,16 @@ async def test_the_first_up_of_all_that_died_at_once_is_done_with_too(bench: Ben
     assert not (await bench.status()).unfinished
 
 
-async def test_status_names_what_leaves_a_run_that_did_nothing_and_that_undoes_no_other_change(bench: Bench) -> None:
+async def test_status_names_what_leaves_a_run_that_did_nothing_and_that_undoes_no_other_change(
+    bench: Bench,
+) -> None:
     await bench.up(plan_text("two", TWO_LINKS))
     died = await dies_before_anything(bench, "other", OTHER)
     (found,) = (await bench.status()).unfinished
-    assert found.lines()[-1] == f"  continue: testbed resume {died}   leave it: testbed rollback {died}"
+    assert (
+        found.lines()[-1]
+        == f"  continue: testbed resume {died}   leave it: testbed rollback {died}"
+    )
     report = await bench.verb(engine.rollback, died)
     assert report.nothing_to_do and report.of == died and not (await bench.status()).unfinished
     assert bench.held() == bench.wanted(TWO_LINKS)

@@ -1,4 +1,6 @@
-"""Ansible's working folder is gone after each command, and after the next one where a command was killed."""
+"""Ansible's working folder is gone after each command, and after the next one where a command was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,17 @@ def test_what_a_killed_command_left_goes_with_the_next_and_what_is_in_use_stays(
 
 
 def test_a_command_that_is_stopped_anywhere_keeps_no_other_waiting(base: Path) -> None:
-    """Ctrl-Z in an unlucky moment: whatever a stopped process has open and locked, others get a folder at once."""
+    """Ctrl-Z in an unlucky moment: whatever a stopped process has open and locked, others get a
+    folder at once.
+    """
     first = Workplace()
     (home,) = base.iterdir()
     held = [os.open(path, os.O_RDONLY) for path in (home, first.path, first.path / ".lock")]
     for fd in held[:2]:
         fcntl.flock(fd, fcntl.LOCK_EX)
-    second = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True, timeout=30, check=True).stdout
+    second = subprocess.run(
+        [sys.executable, "-c", ANOTHER], capture_output=True, text=True, timeout=30, check=True
+    ).stdout
     assert second.strip() and Path(second.strip()) != first.path and first.path.is_dir()
     for fd in held:
         os.close(fd)
@@ -85,8 +91,12 @@ def test_a_new_folder_that_another_command_takes_for_an_abandoned_one_is_made_ag
     assert left(base) == []
 
 
-def test_a_folder_that_is_removed_just_before_it_is_locked_is_not_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another command had it locked, and removes it as an abandoned one, between this one's open and lock."""
+def test_a_folder_that_is_removed_just_before_it_is_locked_is_not_kept(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command had it locked, and removes it as an abandoned one, between this one's open
+    and lock.
+    """
     lock, made = fcntl.flock, []
 
     def late(fd: int, how: int) -> None:
@@ -119,7 +129,9 @@ def test_a_name_that_somebody_else_took_is_not_trusted(base: Path, tmp_path: Pat
     assert not work.path.exists()
 
 
-def test_the_path_is_short_enough_for_a_socket_of_ssh_in_the_usual_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_is_short_enough_for_a_socket_of_ssh_in_the_usual_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("TMPDIR", "/tmp")
     work = Workplace()

@@ -1,4 +1,6 @@
-"""The command line under test: run in this process, with the engine replaced at its boundary and directories of its own."""
+"""The command line under test: run in this process, with the engine replaced at its boundary and
+directories of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,36 @@ from orchestrator.plan.report import CircuitRow, DeviceDiff, PlanReport
 from orchestrator.session import Command
 from orchestrator.store.records import StallPoint
 from orchestrator.telemetry.phases import PartTime, PhaseTime
-from orchestrator.verbs.report import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
-from orchestrator.verify.report import CircuitLight, LevelResult, LossChange, PowerReport, StallReport, VerifyReport
+from orchestrator.verbs.report import (
+    DevicesReport,
+    DeviceStatus,
+    DeviceView,
+    HostStatus,
+    StatusReport,
+)
+from orchestrator.verify.report import (
+    CircuitLight,
+    LevelResult,
+    LossChange,
+    PowerReport,
+    StallReport,
+    VerifyReport,
+)
 from tests.jsondata import fits
 
 GOLDEN = Path(__file__).parent / "golden"
 
-JOB = JobStatus("ddp-mlp", "running", "train", "gloo", 12, 40, 41.2, 118.0, 122.0, run="2026-11-21-0007")
+JOB = JobStatus(
+    "ddp-mlp", "running", "train", "gloo", 12, 40, 41.2, 118.0, 122.0, run="2026-11-21-0007"
+)
 DIFF = (
     DeviceDiff("ocs1", ("1->17",), ("2->18", "3->19"), ("2->19", "3->18"), ("8->24",), 50.0),
     DeviceDiff("ocs2", ("1->17", "2->18"), dark_ms_expected=None),
 )
 STALLS = tuple(
-    StallPoint(at, run, "gpu01:p1--gpu02:p1", "ocs1", mode, asked, asked + 55.0 + extra, lost + extra, 0.0)
+    StallPoint(
+        at, run, "gpu01:p1--gpu02:p1", "ocs1", mode, asked, asked + 55.0 + extra, lost + extra, 0.0
+    )
     for run, at in (("2026-11-20-0003", 1_795_000_000.0), ("2026-11-21-0011", 1_795_090_000.0))
     for asked, by_mode in ((0.0, (2.0, 91.0, 56.0)), (200.0, (2.0, 412.0, 258.0)))
     for mode, lost in zip(("drained", "sending", "held"), by_mode, strict=True)
@@ -43,7 +62,13 @@ STALLS = tuple(
 )
 REPORTS: dict[str, Any] = {
     "stall": StallReport(
-        "emulated", "ring-12", "2026-11-21-0011", "gpu01:p1--gpu02:p1", ("ocs1",), STALLS[18:], notes=("drained: a note",)
+        "emulated",
+        "ring-12",
+        "2026-11-21-0011",
+        "gpu01:p1--gpu02:p1",
+        ("ocs1",),
+        STALLS[18:],
+        notes=("drained: a note",),
     ),
     "stall_curves": StallReport("emulated", earlier=STALLS),
     "up": UpReport(
@@ -84,8 +109,12 @@ REPORTS: dict[str, Any] = {
     ),
     "confirm": ConfirmReport("2026-11-21-0012", "2026-11-21-0007", "topoopt-12", "emulated", 12),
     "watch": WatchReport("2026-11-21-0007", "reverted", 1),
-    "resume": UpReport("2026-11-21-0010", "topoopt-12", "emulated", diff=DIFF, writes=4, undo="testbed rollback"),
-    "restore": UpReport("2026-11-21-0011", "topoopt-12", "emulated", diff=DIFF, writes=48, verb="restore"),
+    "resume": UpReport(
+        "2026-11-21-0010", "topoopt-12", "emulated", diff=DIFF, writes=4, undo="testbed rollback"
+    ),
+    "restore": UpReport(
+        "2026-11-21-0011", "topoopt-12", "emulated", diff=DIFF, writes=48, verb="restore"
+    ),
     "plan": PlanReport(
         "topoopt-12",
         "emulated",
@@ -102,7 +131,14 @@ REPORTS: dict[str, Any] = {
         ("lane 3 of gpu07 has no second path: it will stall while dark",),
         "f00d",
     ),
-    "down": DownReport("2026-11-21-0008", "emulated", diff=DIFF, hosts_restored=12, hosts_total=12, job_stopped="ddp-mlp"),
+    "down": DownReport(
+        "2026-11-21-0008",
+        "emulated",
+        diff=DIFF,
+        hosts_restored=12,
+        hosts_total=12,
+        job_stopped="ddp-mlp",
+    ),
     "status": StatusReport(
         "emulated",
         "/srv/lab",
@@ -112,7 +148,9 @@ REPORTS: dict[str, Any] = {
         7,
         24,
         (
-            DeviceStatus("ocs1", "polatis-scpi", "tcp://127.0.0.1:1", True, "Polatis OST-16x16 SN1", 12),
+            DeviceStatus(
+                "ocs1", "polatis-scpi", "tcp://127.0.0.1:1", True, "Polatis OST-16x16 SN1", 12
+            ),
             DeviceStatus(
                 "ocs3",
                 "calient-tl1",
@@ -128,7 +166,10 @@ REPORTS: dict[str, Any] = {
                 },
             ),
         ),
-        (HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4), HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4)),
+        (
+            HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4),
+            HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4),
+        ),
         JOB,
         drift=("ocs3: 1.1.1->1.1.2 is missing",),
     ),
@@ -175,8 +216,30 @@ REPORTS: dict[str, Any] = {
     "devices_power": PowerReport(
         "emulated",
         (
-            CircuitLight("gpu01:p1->gpu02:p1", ("wss1:4101->4201", "wss1:5101->5202"), -0.6, -10.1, 9.5, 8.7, 0.8, 0.0, 19.9, 0.5),
-            CircuitLight("gpu02:p1->gpu01:p1", ("wss1:4102->4201", "wss1:5101->5201"), -0.6, -12.2, 11.6, 8.7, 2.9, 0.0, 17.8, 0.5),
+            CircuitLight(
+                "gpu01:p1->gpu02:p1",
+                ("wss1:4101->4201", "wss1:5101->5202"),
+                -0.6,
+                -10.1,
+                9.5,
+                8.7,
+                0.8,
+                0.0,
+                19.9,
+                0.5,
+            ),
+            CircuitLight(
+                "gpu02:p1->gpu01:p1",
+                ("wss1:4102->4201", "wss1:5101->5201"),
+                -0.6,
+                -12.2,
+                11.6,
+                8.7,
+                2.9,
+                0.0,
+                17.8,
+                0.5,
+            ),
             CircuitLight(
                 "gpu03:p1->gpu04:p1",
                 ("wss1:4103->4201", "wss1:5101->5204"),
@@ -190,7 +253,9 @@ REPORTS: dict[str, Any] = {
                 0.5,
                 "no light arrives at wss1:4103: the transmitter of gpu03:p1, or fibre f-gpu03-p1",
             ),
-            CircuitLight("gpu04:p1->gpu03:p1", ("ocs1:4->19",), None, None, None, 1.5, None, 0.0, None, 0.0),
+            CircuitLight(
+                "gpu04:p1->gpu03:p1", ("ocs1:4->19",), None, None, None, 1.5, None, 0.0, None, 0.0
+            ),
         ),
         (
             LossChange(
@@ -243,7 +308,14 @@ REPORTS: dict[str, Any] = {
     "job_launch": JOB,
     "job_status": JOB,
     "job_pause": JobStatus(
-        "ddp-mlp", "paused", "train", "gloo", 12, 44, 41.2, detail="until 14:03:20; to go on: testbed job resume"
+        "ddp-mlp",
+        "paused",
+        "train",
+        "gloo",
+        12,
+        44,
+        41.2,
+        detail="until 14:03:20; to go on: testbed job resume",
     ),
     "job_resume": JOB,
     "job_stop": JobStatus("ddp-mlp", "stopped", "train", "gloo", 12, 44),
@@ -256,7 +328,10 @@ REPORTS: dict[str, Any] = {
         ("python", "train.py", "--name=it's"),
         rings=False,
     ),
-    "job_logs": JobLogs("ddp-mlp", {"rank 0 (gpu01)": ("iteration 1", "iteration 2"), "rank 1 (gpu02)": ("iteration 1",)}),
+    "job_logs": JobLogs(
+        "ddp-mlp",
+        {"rank 0 (gpu01)": ("iteration 1", "iteration 2"), "rank 1 (gpu02)": ("iteration 1",)},
+    ),
 }
 
 
@@ -272,14 +347,19 @@ class Printed:
     @property
     def json(self) -> dict[str, Any]:
         body = json.loads(self.out)
-        assert list(body) == ["api", "ok", "code", "message", "hint", "data"] and body["api"] == "testbed/v1"
+        assert (
+            list(body) == ["api", "ok", "code", "message", "hint", "data"]
+            and body["api"] == "testbed/v1"
+        )
         fits(self.argv, body)
         return dict(body)
 
 
 @dataclass
 class Bench:
-    """A command line with a fake engine: `answers` by function name, a report or an error; `calls` as they came."""
+    """A command line with a fake engine: `answers` by function name, a report or an error; `calls`
+    as they came.
+    """
 
     capsys: pytest.CaptureFixture[str]
     home: Path
@@ -305,7 +385,9 @@ class Bench:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -318,7 +400,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "inventory" / "emulated").mkdir(parents=True)
     (tmp_path / "plan.json").write_text('{"name": "topoopt-12"}')
     bench = Bench(capsys, tmp_path)
-    monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
+    monkeypatch.setitem(
+        sys.modules,
+        "orchestrator.verbs.change",
+        SimpleNamespace(**{n: bench.function(n) for n in REPORTS}),
+    )  # type: ignore[arg-type]
     return bench
 
 
@@ -327,7 +413,9 @@ def check_golden(name: str, text: str) -> None:
     path = GOLDEN / name
     if os.environ.get("TESTBED_GOLDEN") == "write":
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"golden/{name} differs; TESTBED_GOLDEN=write accepts"
+    assert text == path.read_text(encoding="utf-8"), (
+        f"golden/{name} differs; TESTBED_GOLDEN=write accepts"
+    )
 
 
 @pytest.fixture

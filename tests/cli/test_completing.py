@@ -29,7 +29,11 @@ def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
             "_TYPER_COMPLETE_WORD_TO_COMPLETE": argv[-1],
         }
         return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "orchestrator.cli.main"],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         ).stdout
 
     assert "experiment" in complete("expe")

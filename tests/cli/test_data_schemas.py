@@ -1,4 +1,6 @@
-"""The published schemas of what `--json` prints: all verbs, the types of the code, and what commands print."""
+"""The published schemas of what `--json` prints: all verbs, the types of the code, and what
+commands print.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ def test_the_published_schema_is_the_one_of_the_code(cli: Any) -> None:
 
 
 def test_every_verb_has_a_schema_and_every_schema_a_verb() -> None:
-    assert {" ".join(path) for path, _ in leaves(get_command(app()))} | {"version"} == set(shapes.data())
+    assert {" ".join(path) for path, _ in leaves(get_command(app()))} | {"version"} == set(
+        shapes.data()
+    )
     assert {key(verb) for verb in shapes.data()} <= set(published()["$defs"])
 
 
 def test_every_part_that_the_schema_refers_to_is_there() -> None:
     text = json.dumps(published())
-    assert {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]} <= set(published()["$defs"])
+    assert {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]} <= set(
+        published()["$defs"]
+    )
 
 
 def test_the_schema_of_one_verb_stands_alone(cli: Any) -> None:
@@ -47,8 +53,22 @@ def test_the_schema_of_one_verb_stands_alone(cli: Any) -> None:
 
 
 PRINTED = (
-    *(("up", "-t", "plan.json"), ("plan", "-t", "plan.json"), ("down", "--yes"), ("rollback",), ("resume", "last"), ("confirm",)),
-    *(("restore",), ("status",), ("verify",), ("verify", "--stall", "--history"), ("devices",), ("devices", "power")),
+    *(
+        ("up", "-t", "plan.json"),
+        ("plan", "-t", "plan.json"),
+        ("down", "--yes"),
+        ("rollback",),
+        ("resume", "last"),
+        ("confirm",),
+    ),
+    *(
+        ("restore",),
+        ("status",),
+        ("verify",),
+        ("verify", "--stall", "--history"),
+        ("devices",),
+        ("devices", "power"),
+    ),
     *(("job", word) for word in ("launch", "status", "logs", "env", "pause", "resume", "stop")),
     *(
         ("run", "list"),
@@ -68,8 +88,15 @@ PRINTED = (
         ("telemetry", "status"),
         ("experiment", "reproduce", "--list"),
     ),
-    *(("design", "slices", "--slice", "2x4", *AT), ("doctor",), ("watch", "--once", "--passive", *AT)),
-    *(("design", m, "-w", ROOT / "examples/workloads/dlrm.yaml", "--iterations", "0", *AT) for m in ("ring", "torus")),
+    *(
+        ("design", "slices", "--slice", "2x4", *AT),
+        ("doctor",),
+        ("watch", "--once", "--passive", *AT),
+    ),
+    *(
+        ("design", m, "-w", ROOT / "examples/workloads/dlrm.yaml", "--iterations", "0", *AT)
+        for m in ("ring", "torus")
+    ),
     ("design", "export", *AT, ROOT / "examples" / "ring-12.json", "--containerlab", "x.clab.yml"),
     ("design", "import", *AT, ROOT / "tests" / "fuzz" / "corpus" / "graphml" / "plain"),
     ("lock", "reserve", "--for", "2h", "--reason", "x", "--hosts", "gpu01", *AT),
@@ -84,14 +111,23 @@ PRINTED = (
 
 
 @pytest.mark.parametrize("argv", PRINTED, ids=lambda argv: " ".join(map(str, argv[:2])))
-def test_what_a_command_prints_fits_the_published_schema(cli: Any, argv: tuple[object, ...]) -> None:
+def test_what_a_command_prints_fits_the_published_schema(
+    cli: Any, argv: tuple[object, ...]
+) -> None:
     reply = cli(*argv, "--json").json
     assert verb_of([str(word) for word in argv])
     assert reply["ok"] or argv[-1] == "absent.json" or argv[0] == "doctor", reply
 
 
 def test_data_that_the_schema_does_not_have_is_noticed() -> None:
-    body = {"api": "testbed/v1", "ok": True, "code": "OK", "message": "", "hint": "", "data": {"stopped": True}}
+    body = {
+        "api": "testbed/v1",
+        "ok": True,
+        "code": "OK",
+        "message": "",
+        "hint": "",
+        "data": {"stopped": True},
+    }
     fits(["lab", "stop", "--json"], body)
     for data in ({"stopped": "yes"}, {"stopped": True, "more": 1}, {}):
         with pytest.raises(AssertionError, match="lab-stop: data"):

@@ -1,4 +1,6 @@
-"""`testbed examples`: each example has commands that parse, files that are there, and plans that its inventory can have."""
+"""`testbed examples`: each example has commands that parse, files that are there, and plans that
+its inventory can have.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,18 @@ def test_every_plan_is_listed_and_every_listed_name_is_used_once() -> None:
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_a_listed_command_parses_and_its_files_are_there_or_made_before(name: str, command_line: Any) -> None:
+def test_a_listed_command_parses_and_its_files_are_there_or_made_before(
+    name: str, command_line: Any
+) -> None:
     made: set[str] = set()
     for command in [*LISTED[name]["run"], *LISTED[name]["end"]]:
         tokens = shlex.split(command)
         assert not refusal(command_line, tokens), command
-        files = {word for word in tokens if word.startswith(("examples/", "inventory/")) or word.endswith(".json")}
+        files = {
+            word
+            for word in tokens
+            if word.startswith(("examples/", "inventory/")) or word.endswith(".json")
+        }
         made.add(option(tokens, "-o"))
         assert not [file for file in files - made if not (ROOT / file).exists()], command
 
@@ -50,7 +58,9 @@ def test_the_list_is_short_enough_to_read_and_names_group_time_and_commands(cli:
     assert [row["name"] for row in data["examples"]] == list(LISTED)
 
 
-def test_the_copy_has_the_plans_and_the_inventories_of_every_listed_command(cli: Any, tmp_path: Path) -> None:
+def test_the_copy_has_the_plans_and_the_inventories_of_every_listed_command(
+    cli: Any, tmp_path: Path
+) -> None:
     copy = tmp_path / "trial"
     assert cli("examples", "copy", copy).code == 0
     for row in LISTED.values():

@@ -35,9 +35,17 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_lets_the_engine_take_back_and_ends_with_130(tmp_path: Path, number: int) -> None:
+def test_an_interrupt_lets_the_engine_take_back_and_ends_with_130(
+    tmp_path: Path, number: int
+) -> None:
     command = [sys.executable, "-c", WAITING, "status", "--json"]
-    process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     assert process.stderr.readline() == "working\n"
     process.send_signal(number)
@@ -49,7 +57,9 @@ def test_an_interrupt_lets_the_engine_take_back_and_ends_with_130(tmp_path: Path
 def test_the_deadline_is_kept_from_outside_too(tmp_path: Path) -> None:
     program = "import orchestrator.cli.call as c; c.GRACE_S = 0.1\n" + WAITING
     command = [sys.executable, "-c", program, "status", "--timeout", "100ms"]
-    ended = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=10, check=False)
+    ended = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=10, check=False
+    )
     assert ended.returncode == 5 and "E-TIMED-OUT status: not finished after 0 s" in ended.stderr
 
 
@@ -97,7 +107,9 @@ def on_a_terminal(tmp_path: Path, *argv: str, typed: str = "", **extra: str) -> 
 
 def test_on_a_terminal_down_asks_and_no_means_no(tmp_path: Path) -> None:
     shown = on_a_terminal(tmp_path, "down", typed="n\n")
-    assert "Stop the job and take down your circuits on lab? [y/N]" in shown and shown.endswith("exit 130")
+    assert "Stop the job and take down your circuits on lab? [y/N]" in shown and shown.endswith(
+        "exit 130"
+    )
 
 
 def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path: Path) -> None:

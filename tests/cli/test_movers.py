@@ -1,4 +1,6 @@
-"""Services that move light, as they are started in the background, and what is reported of one that does not start."""
+"""Services that move light, as they are started in the background, and what is reported of one that
+does not start.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,18 @@ from orchestrator.settings import Settings, load
 from tests.house.repository import ROOT
 
 
-def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_start_a_process_that_does_the_work_itself(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[tuple[str, ...]] = []
 
-    def start(kind: Kind[ServiceState], settings: object, key: object, log: object, options: ServiceOptions) -> ServiceState:
+    def start(
+        kind: Kind[ServiceState],
+        settings: object,
+        key: object,
+        log: object,
+        options: ServiceOptions,
+    ) -> ServiceState:
         started.append((kind.name, str(log or ""), *options.text()))
         return AdaptState(7)
 
@@ -40,7 +50,12 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
     monkeypatch.setenv("TESTBED_INVENTORY", str(ROOT / "inventory" / "emulated"))
     adapt = cli("service", "start", "adapt", "--turns", "3", "--json").json["data"]
     assert (adapt["service"], adapt["started"], adapt["state"]["pid"]) == ("adapt", True, 7)
-    assert cli("service", "start", "schedule", "--job", "--log", "x", "--json").json["data"]["state"]["pid"] == 8
+    assert (
+        cli("service", "start", "schedule", "--job", "--log", "x", "--json").json["data"]["state"][
+            "pid"
+        ]
+        == 8
+    )
     assert started == [("adapt", "", "--turns", "3"), ("schedule", "x", "--job")]
 
 
@@ -49,11 +64,20 @@ def test_both_start_a_process_that_does_the_work_itself(cli: Any, monkeypatch: p
     [
         (["start", "schedule", "--once"], "No such option: --once"),
         (["start", "guard", "--jsonl"], "No such option: --jsonl"),
-        (["start", "guard", "--restarts", "2/h"], "service start guard: --restarts can only be used with --jobs"),
-        (["start", "guard", "--jobs", "--restarts", "x"], "service start guard: --restarts: 'x' is not a number per time"),
+        (
+            ["start", "guard", "--restarts", "2/h"],
+            "service start guard: --restarts can only be used with --jobs",
+        ),
+        (
+            ["start", "guard", "--jobs", "--restarts", "x"],
+            "service start guard: --restarts: 'x' is not a number per time",
+        ),
         (["run", "guard", "--look", "soon"], "--look: 'soon' is not a duration"),
         (["stop", "turn"], "testbed service stop turn: not one of guard, schedule, "),
-        (["run", "adapt", "--turns", "-1"], "'--turns': Input should be greater than or equal to 0"),
+        (
+            ["run", "adapt", "--turns", "-1"],
+            "'--turns': Input should be greater than or equal to 0",
+        ),
     ],
 )
 def test_words_that_make_no_sense_are_refused(cli: Any, argv: list[str], message: str) -> None:
@@ -61,8 +85,13 @@ def test_words_that_make_no_sense_are_refused(cli: Any, argv: list[str], message
     assert answer.code == 2 and message in answer.json["message"]
 
 
-def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(
+        env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")},
+        cwd=tmp_path,
+    )
     wrote = [
         "E-MISSING no plan is up on lab, so there is nothing to adapt\nnext: testbed --as ann up\n",
         "E-LOCKED p1 is locked by bob\n  p2 is locked by bob\nnext: ask bob\n",
@@ -84,14 +113,22 @@ def test_a_start_that_fails_says_why_this_one_did_and_not_an_earlier_one(tmp_pat
             ADAPTER.start(settings, "lab/ann", log)
         return str(error.value).removeprefix("the adapt service ended at once: "), error.value.hint
 
-    assert failed(Missing) == ("no plan is up on lab, so there is nothing to adapt", "testbed --as ann up")
+    assert failed(Missing) == (
+        "no plan is up on lab, so there is nothing to adapt",
+        "testbed --as ann up",
+    )
     assert failed(Locked) == ("p1 is locked by bob\n  p2 is locked by bob", "ask bob")
     assert failed(TestbedError) == ("MemoryError", f"see {log.with_suffix('.err')}")
     assert failed(TestbedError)[0] == "exit 2"
 
 
-def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(
+        env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")},
+        cwd=tmp_path,
+    )
     path, log = ADAPTER.path(settings, "lab/ann"), tmp_path / "adapt.jsonl"
     with StateFile(ADAPTER, path, AdaptState(7, since=1.0, state="adapting", last="old")):
         pass
@@ -108,7 +145,9 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(tmp_p
         return SimpleNamespace(poll=poll, pid=8, held=held)
 
     monkeypatch.setattr(kinds, "spawn", spawn)
-    monkeypatch.setattr(kinds.Daemon, "detach", lambda process: process.held.__exit__(None, None, None))
+    monkeypatch.setattr(
+        kinds.Daemon, "detach", lambda process: process.held.__exit__(None, None, None)
+    )
     started = ADAPTER.start(settings, "lab/ann", log)
     assert (started.pid, started.last) == (8, "new") and looks
 
@@ -139,7 +178,10 @@ class Slow:
 def test_a_process_that_starts_is_waited_for_while_it_lives_and_the_time_of_the_command_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = load(env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")}, cwd=tmp_path)
+    settings = load(
+        env={f"TESTBED_{n}_DIR": str(tmp_path / n.lower()) for n in ("DATA", "STATE", "LOCK")},
+        cwd=tmp_path,
+    )
     path, log, made = ADAPTER.path(settings, "lab/ann"), tmp_path / "adapt.jsonl", list[Slow]()
     monkeypatch.setattr(kinds, "LOOK_S", 0.0)
     looks = [40, 10**9, 10**9, 40]
@@ -151,7 +193,9 @@ def test_a_process_that_starts_is_waited_for_while_it_lives_and_the_time_of_the_
     monkeypatch.setattr(kinds, "spawn", spawn)
     monkeypatch.setattr(kinds.Daemon, "detach", lambda process: process.terminate())
     assert ADAPTER.start(settings, "lab/ann", log).state == "adapting"
-    with pytest.raises(TimedOut, match=r"the adapt service is still starting after 0\.05 s") as late:
+    with pytest.raises(
+        TimedOut, match=r"the adapt service is still starting after 0\.05 s"
+    ) as late:
         ADAPTER.start(replace(settings, timeout_s=0.05), "lab/ann", log)
     assert made[-1].ended and late.value.hint == f"see {log}"
 

@@ -13,11 +13,17 @@ from tests.house.repository import ROOT
 
 @pytest.fixture
 def ran(cli: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """A lab of hardware whose hosts run nothing: each command ends with 3, and the list has what was asked."""
-    shutil.copytree(ROOT / "inventory" / "example-lab", cli.home / "inventory" / "emulated", dirs_exist_ok=True)
+    """A lab of hardware whose hosts run nothing: each command ends with 3, and the list has what
+    was asked.
+    """
+    shutil.copytree(
+        ROOT / "inventory" / "example-lab", cli.home / "inventory" / "emulated", dirs_exist_ok=True
+    )
     asked: list[tuple[Any, ...]] = []
 
-    def run(host: Any, command: Any, *, capture: bool = False, timeout_s: float | None = None) -> tuple[int, str, str]:
+    def run(
+        host: Any, command: Any, *, capture: bool = False, timeout_s: float | None = None
+    ) -> tuple[int, str, str]:
         asked.append((host.name, list(command), capture, timeout_s))
         return (3, "out\n", "err\n") if capture else (3, "", "")
 
@@ -29,7 +35,9 @@ def test_a_command_ends_with_its_own_exit_code_and_we_add_nothing(cli: Any, ran:
     result = cli("host", "exec", "node-b", "--", "ls", "--json", "-l")
     assert (result.code, result.out, result.err) == (3, "", "")
     assert ran == [("node-b", ["ls", "--json", "-l"], False, None)]
-    assert cli("host", "exec", "node-b", "--timeout", "5s", "--", "ls").code == 3 and ran[-1][3] == 5.0
+    assert (
+        cli("host", "exec", "node-b", "--timeout", "5s", "--", "ls").code == 3 and ran[-1][3] == 5.0
+    )
     assert cli("host", "shell", "node-b").code == 3 and ran[-1][1] == []
 
 
@@ -45,7 +53,11 @@ def test_json_has_what_the_command_printed(cli: Any, ran: list[Any]) -> None:
 def test_a_host_that_is_not_there_is_named_with_the_nearest(cli: Any, ran: list[Any]) -> None:
     for argv in (("host", "exec", "nod-b", "--", "true"), ("host", "shell", "nod-b")):
         result = cli(*argv)
-        assert result.code == 2 and "nod-b is no host of this lab (12 hosts, node-a..node-l); did you mean node-b?" in result.err
+        assert (
+            result.code == 2
+            and "nod-b is no host of this lab (12 hosts, node-a..node-l); did you mean node-b?"
+            in result.err
+        )
     assert cli("host", "exec", "node-b").code == 2 and ran == []
 
 

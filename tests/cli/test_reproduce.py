@@ -1,4 +1,6 @@
-"""`testbed experiment reproduce` at the command line: which scenario is meant, and what is refused before anything starts."""
+"""`testbed experiment reproduce` at the command line: which scenario is meant, and what is refused
+before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,19 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name))
 
 
-def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_claim(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, found = reported(capsys, "--list")
     listed = {scenario["name"]: scenario for scenario in found["data"]["scenarios"]}
     assert code == 0 and [*listed] == [*scenarios()]
-    assert listed["live-vs-restart"]["arms"] == ["live", "restart"] and listed["rail-only"]["label"] == "native"
-    assert listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 1800.0
+    assert (
+        listed["live-vs-restart"]["arms"] == ["live", "restart"]
+        and listed["rail-only"]["label"] == "native"
+    )
+    assert (
+        listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 1800.0
+    )
     assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())
 
 
@@ -51,13 +60,17 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
         "topoopt-vs-trees",
     ],
 )
-def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     code, found = reported(capsys, name, "--check")
     assert code == 0, found["message"]
     assert len(found["data"]["arms"]) >= 2
 
 
-def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, found = reported(capsys, "rails-only")
     assert code == 2 and "no scenario rails-only; did you mean rail-only?" in found["message"]
     code, found = reported(capsys, "nowhere.yaml")
@@ -65,12 +78,16 @@ def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(capsys: pytest
     assert reported(capsys)[0] == 2
 
 
-def test_a_lab_is_not_chosen_for_a_scenario_that_has_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_lab_is_not_chosen_for_a_scenario_that_has_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code, found = reported(capsys, "rail-only", "--inventory", tmp_path)
     assert code == 2 and "rail-only starts a lab of its own" in found["message"]
 
 
-def test_a_lab_that_is_up_is_changed_only_after_a_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_lab_that_is_up_is_changed_only_after_a_yes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     plan = Path(__file__).parents[2] / "examples" / "ring-12.json"
     file = tmp_path / "s.yaml"
     file.write_text(
@@ -82,20 +99,31 @@ def test_a_lab_that_is_up_is_changed_only_after_a_yes(capsys: pytest.CaptureFixt
     assert code == 2 and found["hint"] == "add --yes"
 
 
-def test_a_record_is_continued_only_with_the_same_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_record_is_continued_only_with_the_same_scenario(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code, found = reported(capsys, "rail-only", "--resume", "reproduce-1")
     assert code == 2 and "there is no record 'reproduce-1'" in found["message"]
     folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
     folder.mkdir(parents=True)
     (folder / "campaign.json").write_text(
-        json.dumps({"schema": "testbed.campaign/1", "name": "reproduce-1", "slots": [], "scenario": {"sha256": "0"}})
+        json.dumps(
+            {
+                "schema": "testbed.campaign/1",
+                "name": "reproduce-1",
+                "slots": [],
+                "scenario": {"sha256": "0"},
+            }
+        )
     )
     code, found = reported(capsys, "rail-only", "--resume", "reproduce-1")
     assert code == 2 and "was measured with another scenario file" in found["message"]
     assert reported(capsys, "rail-only", "--resume", "reproduce-1", "--repeats", 3)[0] == 2
 
 
-def test_two_commands_do_not_share_the_lab_of_a_scenario(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_two_commands_do_not_share_the_lab_of_a_scenario(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     place = tmp_path / "STATE" / "scenarios"
     place.mkdir(parents=True)
     with (place / "rail-only.lock").open("w") as held:

@@ -62,9 +62,17 @@ def recorded(cli: Any) -> str:
             1100 * MS,
         )
         for n in range(100):
-            journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0 + n / 10}, (2000 + n) * MS)
+            journal.point(
+                "iteration",
+                {"job": "ddp", "workload": "train"},
+                {"iter": n, "iter_ms": 40.0 + n / 10},
+                (2000 + n) * MS,
+            )
         journal.point(
-            "collective", {"job": "ar", "op": "allreduce", "algo": "ring"}, {"iter": 0, "iter_ms": 5.0, "busbw_gbps": 0.94}, 1
+            "collective",
+            {"job": "ar", "op": "allreduce", "algo": "ring"},
+            {"iter": 0, "iter_ms": 5.0, "busbw_gbps": 0.94},
+            1,
         )
     return run.id
 
@@ -79,10 +87,17 @@ def plain(text: str, run: str) -> str:
 def test_show_draws_the_phases(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
     result = cli("run", "show", recorded, "--steps")
     assert result.code == 0
-    golden("show.txt", re.sub(r"done   ocs1  apply 12  .*", "done   ocs1  apply 12  T", plain(result.out, recorded)))
+    golden(
+        "show.txt",
+        re.sub(
+            r"done   ocs1  apply 12  .*", "done   ocs1  apply 12  T", plain(result.out, recorded)
+        ),
+    )
 
 
-def test_show_draws_with_plain_letters_where_asked(cli: Any, recorded: str, golden: Callable[[str, str], None]) -> None:
+def test_show_draws_with_plain_letters_where_asked(
+    cli: Any, recorded: str, golden: Callable[[str, str], None]
+) -> None:
     result = cli("run", "show", recorded[-4:], "--no-unicode")
     assert result.out.isascii()
     golden("show-ascii.txt", plain(result.out, recorded))
@@ -96,7 +111,11 @@ def test_show_without_a_name_is_the_newest_run(cli: Any, recorded: str) -> None:
     assert {p["subject"] for p in body["parts"]} == {"ocs1", "ocs3", "gpu01", "gpu02", "gpu03"}
     assert body["reconfigs"][0]["dark_ms"] == 52.0
     jobs = {j["job"]: j for j in body["jobs"]}
-    assert jobs["ddp"]["count"] == 100 and jobs["ddp"]["median_ms"] == pytest.approx(44.95) and jobs["ar"]["busbw_gbps"] == 0.94
+    assert (
+        jobs["ddp"]["count"] == 100
+        and jobs["ddp"]["median_ms"] == pytest.approx(44.95)
+        and jobs["ar"]["busbw_gbps"] == 0.94
+    )
     assert body["steps"][0]["state"] == "done" and body["trouble"] == []
 
 
@@ -111,7 +130,11 @@ def test_a_run_without_a_journal_is_still_shown(cli: Any) -> None:
     with Store(load().store_path) as store:
         store.new_run("up", "emulated").finish("failed", 5, "ocs1: no answer\nocs2: no answer")
     result = cli("run", "show", "last")
-    assert result.code == 0 and "no phases were recorded" in result.out and "  ocs2: no answer\n" in result.out
+    assert (
+        result.code == 0
+        and "no phases were recorded" in result.out
+        and "  ocs2: no answer\n" in result.out
+    )
 
 
 def test_a_run_that_is_not_there_names_those_that_are(cli: Any, recorded: str) -> None:
@@ -124,8 +147,15 @@ def test_history_lists_the_newest_first(cli: Any, recorded: str) -> None:
         store.new_run("down", "emulated", user="bob").finish("interrupted", 130)
     lines = cli("run", "list").out.splitlines()
     assert lines[0].split() == ["run", "verb", "plan", "status", "took", "started", "by"]
-    assert "down" in lines[1] and "interrupted" in lines[1] and "bob@" in lines[1] and recorded in lines[2]
-    assert [r["verb"] for r in cli("run", "list", "--json", "-n", "1").json["data"]["runs"]] == ["down"]
+    assert (
+        "down" in lines[1]
+        and "interrupted" in lines[1]
+        and "bob@" in lines[1]
+        and recorded in lines[2]
+    )
+    assert [r["verb"] for r in cli("run", "list", "--json", "-n", "1").json["data"]["runs"]] == [
+        "down"
+    ]
 
 
 def test_no_runs_yet_is_said(cli: Any) -> None:
@@ -140,9 +170,16 @@ def test_a_phase_that_came_twice_stands_once_and_what_overlaps_others_says_so() 
         ("launch", 300.0, 200.0),
         ("job", 500.0, 500.0),
     ]
-    lines = draw([Bar("run", "", name, begin, ms) for name, begin, ms in notices], 70, unicode=False)
+    lines = draw(
+        [Bar("run", "", name, begin, ms) for name, begin, ms in notices], 70, unicode=False
+    )
     shown = [line.split()[:2] for line in lines[1:]]
-    assert shown == [["switch", "100.0"], ["job", "700.0"], ["launch", "200.0"], ["resume", "700.0"]]
+    assert shown == [
+        ["switch", "100.0"],
+        ["job", "700.0"],
+        ["launch", "200.0"],
+        ["resume", "700.0"],
+    ]
     job, resume = (lines[n].split(maxsplit=2)[2] for n in (2, 4))
     assert job.count("#  ") == 1 and set(resume.removesuffix("overlaps others")) == {"-", " "}
 
@@ -151,7 +188,16 @@ times = st.floats(0, 1e7)
 
 
 @given(
-    st.lists(st.builds(Bar, st.sampled_from(["run", "device", "host"]), st.just("gpu01"), st.just("switch"), times, times)),
+    st.lists(
+        st.builds(
+            Bar,
+            st.sampled_from(["run", "device", "host"]),
+            st.just("gpu01"),
+            st.just("switch"),
+            times,
+            times,
+        )
+    ),
     st.integers(0, 300),
     st.booleans(),
 )
@@ -160,5 +206,9 @@ def test_a_waterfall_of_any_run_fits_its_width(found: list[Bar], width: int, uni
     for line in lines:
         assert len(line) <= max(width, 34 + 20 + 60)
     marks = "█▏▎▍▌▋▊▉" if unicode else "#|"
-    rows = sum(b.kind == "device" for b in found) + any(b.kind == "run" for b in found) + any(b.kind == "host" for b in found)
+    rows = (
+        sum(b.kind == "device" for b in found)
+        + any(b.kind == "run" for b in found)
+        + any(b.kind == "host" for b in found)
+    )
     assert sum(any(m in line for m in marks) for line in lines) == rows

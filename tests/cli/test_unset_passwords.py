@@ -1,4 +1,6 @@
-"""A password that is not there shuts out its own device and no other; `doctor` and the verbs say the same of it."""
+"""A password that is not there shuts out its own device and no other; `doctor` and the verbs say
+the same of it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LOCKED = '  ocs2: {driver: calient-tl1, address: "tcp://127.0.0.1:1", username: 
 
 @pytest.fixture
 def two_devices(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lab whose first device answers and whose second one wants a password that the environment does not have."""
+    """A lab whose first device answers and whose second one wants a password that the environment
+    does not have.
+    """
     monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", orchestrator.verbs.change)
     monkeypatch.delenv("TESTBED_OCS2_WORD", raising=False)
     host = f"    gpu02: {{ansible_port: {free_port()}, testbed_host_id: 2, testbed_mgmt_address: 10.254.0.2,\n"
@@ -41,40 +45,65 @@ def two_devices(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return inventory
 
 
-def test_devices_that_need_no_password_are_used_and_the_other_one_is_named(cli: Any, two_devices: Path) -> None:
+def test_devices_that_need_no_password_are_used_and_the_other_one_is_named(
+    cli: Any, two_devices: Path
+) -> None:
     result = cli("devices", "--json")
     ocs1, ocs2 = result.json["data"]["devices"]
     assert ocs1["ok"] and not ocs2["ok"] and "TESTBED_OCS2_WORD is not set" in ocs2["error"]
-    assert result.code == 2 and result.json["code"] == "E-MISSING" and result.json["message"] == "no password for ocs2"
+    assert (
+        result.code == 2
+        and result.json["code"] == "E-MISSING"
+        and result.json["message"] == "no password for ocs2"
+    )
     planned = cli("plan", "-t", "two.json", "--json")
     assert planned.code == 0 and planned.json["data"]["made"] == 2, planned
-    assert any("ocs2 does not answer and is not needed" in note for note in planned.json["data"]["notes"])
+    assert any(
+        "ocs2 does not answer and is not needed" in note for note in planned.json["data"]["notes"]
+    )
 
 
-def test_a_plan_that_needs_the_device_says_which_password_is_missing(cli: Any, two_devices: Path) -> None:
+def test_a_plan_that_needs_the_device_says_which_password_is_missing(
+    cli: Any, two_devices: Path
+) -> None:
     fibres = two_devices / "fibres.yml"
     moved = re.sub(
-        r'device: ocs1, enters: "(\d+)", leaves: "(\d+)"', r'device: ocs2, enters: "1.1.\1", leaves: "1.2.\1"', fibres.read_text()
+        r'device: ocs1, enters: "(\d+)", leaves: "(\d+)"',
+        r'device: ocs2, enters: "1.1.\1", leaves: "1.2.\1"',
+        fibres.read_text(),
     )
     fibres.write_text(moved)
     result = cli("plan", "-t", "two.json", "--json")
     assert result.code == 2 and result.json["code"] == "E-MISSING"
-    assert "TESTBED_OCS2_WORD is not set" in result.json["message"] and result.json["hint"] == "export TESTBED_OCS2_WORD=..."
+    assert (
+        "TESTBED_OCS2_WORD is not set" in result.json["message"]
+        and result.json["hint"] == "export TESTBED_OCS2_WORD=..."
+    )
 
 
 def test_the_doctor_says_the_same_once(two_devices: Path) -> None:
     lab = load_lab(two_devices)
     (password,) = doctorlab.secrets(lab, two_devices)
-    assert (password.state, password.area, password.fix) == ("fail", "machine", "export TESTBED_OCS2_WORD=...")
+    assert (password.state, password.area, password.fix) == (
+        "fail",
+        "machine",
+        "export TESTBED_OCS2_WORD=...",
+    )
     asked = asyncio.run(doctor_reach.ask_device(lab, "ocs2"))
     assert asked.state == "warn" and "not asked" in asked.detail
 
 
-def test_every_verb_of_a_device_without_its_password_raises_why(two_devices: Path, tmp_path: Path) -> None:
+def test_every_verb_of_a_device_without_its_password_raises_why(
+    two_devices: Path, tmp_path: Path
+) -> None:
     async def ask() -> list[BaseException | Any]:
         async with open_session(load_lab(two_devices), two_devices, tmp_path) as session:
             device = session.devices["ocs2"]
-            return list(await asyncio.gather(device.identify(), device.read(), device.apply(None), return_exceptions=True))  # type: ignore[arg-type]
+            return list(
+                await asyncio.gather(
+                    device.identify(), device.read(), device.apply(None), return_exceptions=True
+                )
+            )  # type: ignore[arg-type]
 
     assert [type(error) for error in asyncio.run(ask())] == [Missing] * 3
 
@@ -92,11 +121,19 @@ def test_hosts_that_do_not_answer_are_unreachable_whatever_else_is_wrong_outside
 def test_the_number_of_packages_is_that_of_the_distribution() -> None:
     needed = [line for line in requires("optical-testbed") or () if "extra ==" not in line]
     (packages,) = [check for check in doctor._packages() if check.name == "packages"]
-    assert packages.state == "ok" and packages.detail == f"all {len(needed)} installed" and len(needed) > 20
+    assert (
+        packages.state == "ok"
+        and packages.detail == f"all {len(needed)} installed"
+        and len(needed) > 20
+    )
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["paramiko>=3.4", "not-there-at-all[x]>=2 ; python_version > '3'", "torch>=2 ; extra == 'train'"]
+    lines = [
+        "paramiko>=3.4",
+        "not-there-at-all[x]>=2 ; python_version > '3'",
+        "torch>=2 ; extra == 'train'",
+    ]
     monkeypatch.setattr(doctor, "requires", lambda name: lines)
     (packages,) = [check for check in doctor._packages() if check.name == "packages"]
     assert packages.state == "fail" and packages.detail == "missing: not-there-at-all"

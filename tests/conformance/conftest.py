@@ -1,4 +1,6 @@
-"""One emulated lab with a device of every family; the checks run in parallel, once, and the tests examine their results."""
+"""One emulated lab with a device of every family; the checks run in parallel, once, and the tests
+examine their results.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
 
 def cases() -> list[tuple[str, str]]:
     """Every driver with every check of what it declares."""
-    return [(driver, check.name) for driver in DRIVERS for check in chosen(imagined(driver, family(driver).login or ("", "")))]
+    return [
+        (driver, check.name)
+        for driver in DRIVERS
+        for check in chosen(imagined(driver, family(driver).login or ("", "")))
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -30,21 +36,30 @@ def lab() -> Iterator[Lab]:
 
 
 def _run(lab: Lab, wanted: Mapping[str, set[str]]) -> dict[str, Report]:
-    """Run the checks side by side; what failed in that crowd is judged once more alone, where no neighbour takes its time."""
+    """Run the checks side by side; what failed in that crowd is judged once more alone, where no
+    neighbour takes its time.
+    """
 
     def subject(driver: str) -> Subject:
         return Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver)))
 
     def only(names: Mapping[str, set[str]]) -> Callable[[Subject], tuple[Check, ...]]:
-        return lambda subject: tuple(check for check in chosen(subject) if check.name in names[subject.config.driver])
+        return lambda subject: tuple(
+            check for check in chosen(subject) if check.name in names[subject.config.driver]
+        )
 
     found = asyncio.run(run_many([subject(driver) for driver in wanted], only(wanted)))
-    failed = {d: {r.check.name for r in one.results if r.verdict is Verdict.FAILED} for d, one in found.items()}
+    failed = {
+        d: {r.check.name for r in one.results if r.verdict is Verdict.FAILED}
+        for d, one in found.items()
+    }
     failed = {driver: names for driver, names in failed.items() if names}
     alone = asyncio.run(run_many([subject(driver) for driver in failed], only(failed), at_once=1))
     for driver, second in alone.items():
         again = {result.check.name: result for result in second.results}
-        found[driver] = replace(found[driver], results=tuple(again.get(r.check.name, r) for r in found[driver].results))
+        found[driver] = replace(
+            found[driver], results=tuple(again.get(r.check.name, r) for r in found[driver].results)
+        )
     return found
 
 
@@ -57,7 +72,9 @@ def reports(lab: Lab, request: pytest.FixtureRequest) -> Mapping[str, Report]:
         if found is None or "reports" not in getattr(item, "fixturenames", ()):
             continue
         every = {name for driver, name in cases() if driver == found.params["driver"]}
-        wanted.setdefault(found.params["driver"], set()).update({found.params["check"]} if "check" in found.params else every)
+        wanted.setdefault(found.params["driver"], set()).update(
+            {found.params["check"]} if "check" in found.params else every
+        )
     return _run(lab, wanted)
 
 

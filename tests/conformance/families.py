@@ -1,4 +1,6 @@
-"""What each driver declares it can do, and how to put it in front of its emulator. A declared ability that fails is a failure."""
+"""What each driver declares it can do, and how to put it in front of its emulator. A declared
+ability that fails is a failure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SETTLE_S = 0.02
 
 @dataclass(frozen=True)
 class Family:
-    """One driver. `breaks` and `makes`: patterns of the commands that do so, in the order they are sent."""
+    """One driver. `breaks` and `makes`: patterns of the commands that do so, in the order they are
+    sent.
+    """
 
     driver: str
     ingress: tuple[str, ...]
@@ -110,11 +114,15 @@ class Bench:
     def set(self, *numbers: tuple[int, int]) -> frozenset[tuple[str, str]]:
         return frozenset(self.family.pair(a, b) for a, b in numbers)
 
-    async def apply(self, remove: Iterable[tuple[str, str]] = (), add: Iterable[tuple[str, str]] = ()) -> Outcome:
+    async def apply(
+        self, remove: Iterable[tuple[str, str]] = (), add: Iterable[tuple[str, str]] = ()
+    ) -> Outcome:
         return await self.device.apply(Change("ocs1", self.settings(remove), self.settings(add)))
 
     def honest(self, outcome: Outcome) -> None:
-        """The outcome is true: its map is the emulator's, its failures are not lit, its timestamps are in order."""
+        """The outcome is true: its map is the emulator's, its failures are not lit, its timestamps
+        are in order.
+        """
         assert {(s.ingress.label, s.egress.label) for s in outcome.observed} == self.light
         assert outcome.sent_ns <= outcome.broken_ns <= outcome.acked_ns <= outcome.settled_ns
         assert not self.server.plant.violations

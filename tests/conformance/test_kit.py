@@ -1,4 +1,6 @@
-"""The driver kit: a scaffolded driver fails until written, a recording holds no secret, a replay answers as the device did."""
+"""The driver kit: a scaffolded driver fails until written, a recording holds no secret, a replay
+answers as the device did.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
-def test_a_scaffold_installs_says_who_the_device_is_and_fails_in_the_rest(protocol: str, tmp_path: Path) -> None:
+def test_a_scaffold_installs_says_who_the_device_is_and_fails_in_the_rest(
+    protocol: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "acme"
     scaffold("acme-x", protocol, folder)
-    info = folder / "acme_x_testbed-0.1.0.dist-info"  # what an installation leaves, entry points and all
+    # what an installation leaves, entry points and all
+    info = folder / "acme_x_testbed-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-x-testbed\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text(
@@ -69,7 +74,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_recording_masks_a_password_that_comes_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_masks_a_password_that_comes_back_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = itertools.count(step=2 * PAUSE_S)
     monkeypatch.setattr(transcript.time, "monotonic", lambda: next(clock))
     recorder = Recorder(["s3cret"])
@@ -92,7 +99,9 @@ def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Pa
     assert "s3cret" not in text and "YWRtaW46czNjcmV0" not in text and text.count(MASK) == 2
     path = tmp_path / "x.txt"
     path.write_text(text)
-    assert read_transcript(path).exchanges[0].answer == [(0.0, ["", "   NE 26-01-01 12:00:00", "M  1 COMPLD", ";"])]
+    assert read_transcript(path).exchanges[0].answer == [
+        (0.0, ["", "   NE 26-01-01 12:00:00", "M  1 COMPLD", ";"])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +114,9 @@ def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Pa
         ("# source: x\n# grade: REAL\n> a\n~ soon\n", ":4: wanted seconds"),
     ],
 )
-def test_a_file_that_is_no_transcript_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_transcript_is_refused_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.txt"
     path.write_text(text)
     with pytest.raises(BadFile) as caught:
@@ -114,7 +125,9 @@ def test_a_file_that_is_no_transcript_is_refused_with_its_place(text: str, messa
 
 
 @pytest.mark.testbed(driver="polatis-scpi")
-async def test_what_was_recorded_of_a_device_is_the_device_again(emulated_lab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+async def test_what_was_recorded_of_a_device_is_the_device_again(
+    emulated_lab, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     from drivers.link.recorder import listening
 
     (config,) = emulated_lab.devices.values()
@@ -127,7 +140,9 @@ async def test_what_was_recorded_of_a_device_is_the_device_again(emulated_lab, t
     path.write_text(recorder.text("emulated device", "constructed"))
     async with Replay(read_transcript(path), piece=1) as replay:
         again = open_device(DeviceConfig("ocs1", "polatis-scpi", f"tcp://127.0.0.1:{replay.port}"))
-        assert await again.identify() == identity and {str(s)[4:] for s in await again.read()} == {str(s) for s in held}
+        assert await again.identify() == identity and {str(s)[4:] for s in await again.read()} == {
+            str(s) for s in held
+        }
         await again.close()
     assert replay.asked == ["*IDN?", ":oxc:swit:size?", ":oxc:swit:conn:stat?"]
 
@@ -138,7 +153,10 @@ async def test_http_is_served_from_a_transcript(tmp_path: Path) -> None:
         '# source: x\n# grade: constructed\n> GET /info\n< HTTP/1.1 200\n< content-type: application/json\n<\n< {"a": 1}\n'
         "> PUT /pair=1\n> content-type: text/plain\n>\n> 9\n< HTTP/1.1 204\n"
     )
-    async with Replay(read_transcript(path)) as replay, httpx.AsyncClient(base_url=f"http://127.0.0.1:{replay.port}") as client:
+    async with (
+        Replay(read_transcript(path)) as replay,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{replay.port}") as client,
+    ):
         assert (await client.get("/info")).json() == {"a": 1}
         assert (await client.put("/pair=1", content="9")).status_code == 204
         assert (await client.put("/pair=1", content="8")).status_code == 404

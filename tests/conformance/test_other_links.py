@@ -99,7 +99,13 @@ async def serial_line(port: int) -> AsyncIterator[str]:
 
 async def test_a_polatis_switch_is_driven_over_a_serial_line() -> None:
     async with bench(POLATIS) as b, serial_line(b.server.port) as path:
-        config = DeviceConfig("ocs1", "polatis-scpi", f"serial://{path}?baud=38400", traits={"settle_s": 0.02}, timeout_s=1.0)
+        config = DeviceConfig(
+            "ocs1",
+            "polatis-scpi",
+            f"serial://{path}?baud=38400",
+            traits={"settle_s": 0.02},
+            timeout_s=1.0,
+        )
         device = open_device(config)
         try:
             wanted = b.settings(b.set((1, 2), (3, 4)))
@@ -107,7 +113,9 @@ async def test_a_polatis_switch_is_driven_over_a_serial_line() -> None:
             assert outcome.observed == wanted
             assert b.light == b.set((1, 2), (3, 4))
             b.server.add_fault("swallow", match="conn:stat", count=1)
-            quick = open_device(DeviceConfig("ocs1", "polatis-scpi", f"serial://{path}", timeout_s=0.2))
+            quick = open_device(
+                DeviceConfig("ocs1", "polatis-scpi", f"serial://{path}", timeout_s=0.2)
+            )
             with pytest.raises(Unreachable):  # one program per line
                 await quick.read()
             await quick.close()

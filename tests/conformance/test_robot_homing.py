@@ -1,4 +1,6 @@
-"""A robot that an earlier change left stuck: the next one fails at once, or homes it if the inventory allows that."""
+"""A robot that an earlier change left stuck: the next one fails at once, or homes it if the
+inventory allows that.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOVE = Change("robot", add=frozenset({CrossConnect(Port("robot", "E1"), Port("ro
 
 @asynccontextmanager
 async def robot() -> AsyncIterator[DeviceServer]:
-    """A panel over telnet, its gripper stuck in the middle of a move that an earlier change asked for."""
+    """A panel over telnet, its gripper stuck in the middle of a move that an earlier change asked
+    for.
+    """
     own = {"username": "admin", "password": "admin"}
     model, dialect = device_from_config("robot", FAMILY.driver, own, 1, time_scale=SCALE)
     server = DeviceServer("robot", dialect, model, scheme="telnet")
@@ -33,7 +37,15 @@ async def robot() -> AsyncIterator[DeviceServer]:
 async def changed(server: DeviceServer, homing: str) -> Outcome:
     address = f"telnet://127.0.0.1:{server.port}"
     device = open_device(
-        DeviceConfig("robot", FAMILY.driver, address, "admin", "admin", time_scale=SCALE, options={"homing": homing})
+        DeviceConfig(
+            "robot",
+            FAMILY.driver,
+            address,
+            "admin",
+            "admin",
+            time_scale=SCALE,
+            options={"homing": homing},
+        )
     )
     try:
         return await device.apply(MOVE)
@@ -51,4 +63,8 @@ async def test_a_robot_that_was_left_stuck_is_reported_and_gets_no_further_reque
     async with robot() as server:
         writes = server.plant.writes
         outcome = await changed(server, "never")
-        assert "homing run" in str(outcome.failed) and server.plant.writes == writes and outcome.writes == 0
+        assert (
+            "homing run" in str(outcome.failed)
+            and server.plant.writes == writes
+            and outcome.writes == 0
+        )

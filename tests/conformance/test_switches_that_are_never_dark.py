@@ -1,4 +1,6 @@
-"""Switches without a dark position against their emulators: what the checks, which remove all they make, cannot ask of them."""
+"""Switches without a dark position against their emulators: what the checks, which remove all they
+make, cannot ask of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def change(config: DeviceConfig, remove: Pairs, add: Pairs) -> Outcome:
     async def apply() -> Outcome:
         device = open_device(config)
         try:
-            return await device.apply(Change(config.name, settings(config, remove), settings(config, add)))
+            return await device.apply(
+                Change(config.name, settings(config, remove), settings(config, add))
+            )
         finally:
             await device.close()
 

@@ -73,19 +73,40 @@ async def test_a_reserved_connection_of_ours_is_finished_or_cleared() -> None:
 
 
 async def test_a_reservation_of_somebody_else_is_refused_by_name_and_not_touched() -> None:
-    rows = [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "group": "LABX", "name": "theirs", "active": False}]
+    rows = [
+        {
+            "in": "1.1.1",
+            "out": "1.1.2",
+            "type": "1WAY",
+            "group": "LABX",
+            "name": "theirs",
+            "active": False,
+        }
+    ]
     async with bench(CALIENT, preset=rows) as b:
         outcome = await b.apply(add=b.set((1, 3), (4, 5)))
         ((setting, text),) = outcome.failed.items()
         assert str(setting) == "ocs1:1.1.1->1.1.3"
-        assert text == "port 1.1.1 is held by 1.1.1->1.1.2, connection 'theirs' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
+        assert (
+            text
+            == "port 1.1.1 is held by 1.1.1->1.1.2, connection 'theirs' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
+        )
         assert b.light == b.set((4, 5))
         b.server.add_fault("stuck-port", port="1.2.8")  # unrelated
         assert outcome.writes == 2
 
 
 async def test_an_adopted_connection_under_another_name_is_removed_with_its_own_group() -> None:
-    rows = [{"in": "1.1.1", "out": "1.1.2", "type": "2WAY", "group": "LABX", "name": "uplink_7", "active": True}]
+    rows = [
+        {
+            "in": "1.1.1",
+            "out": "1.1.2",
+            "type": "2WAY",
+            "group": "LABX",
+            "name": "uplink_7",
+            "active": True,
+        }
+    ]
     async with bench(CALIENT, preset=rows) as b:
         await asyncio.sleep(SETTLE_S)
         assert await b.device.read() == b.settings(b.set((1, 2), (2, 1)))
@@ -95,7 +116,9 @@ async def test_an_adopted_connection_under_another_name_is_removed_with_its_own_
 
 
 @pytest.mark.parametrize("lost", [None, "CANC-CRS", "DLT-CRS", "ENT-CRS", "ACT-CRS"])
-async def test_half_of_a_two_way_connection_survives_the_removal_of_the_other(lost: str | None) -> None:
+async def test_half_of_a_two_way_connection_survives_the_removal_of_the_other(
+    lost: str | None,
+) -> None:
     async with bench(CALIENT) as b:
         await b.apply(add=b.set((1, 2), (2, 1)))
         if lost:
@@ -116,7 +139,9 @@ async def test_twelve_pairs_take_half_the_commands() -> None:
 
 async def test_a_password_tl1_cannot_carry_is_refused_before_anything_is_sent() -> None:
     async with bench(CALIENT) as b:
-        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{b.server.port}", "admin", 'a"b'))
+        device = open_device(
+            DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{b.server.port}", "admin", 'a"b')
+        )
         with pytest.raises(Refused, match="cannot be sent over TL1"):
             await device.read()
         await device.close()
@@ -128,7 +153,11 @@ async def test_a_reservation_that_could_not_be_activated_is_given_back() -> None
         assert b.settings(b.set((1, 2))) == (await b.apply(add=b.set((1, 2)))).failed.keys()
         b.server.remove_fault(fault)
         address = f"tcp://127.0.0.1:{b.server.port}"
-        other = open_device(DeviceConfig("ocs1", "calient-tl1", address, "admin", "secret", options={"group": "OTHER"}))
+        other = open_device(
+            DeviceConfig(
+                "ocs1", "calient-tl1", address, "admin", "secret", options={"group": "OTHER"}
+            )
+        )
         try:
             outcome = await other.apply(Change("ocs1", add=b.settings(b.set((1, 2)))))
             assert not outcome.failed
@@ -137,10 +166,14 @@ async def test_a_reservation_that_could_not_be_activated_is_given_back() -> None
 
 
 @pytest.mark.parametrize(
-    "family", [family for family in FAMILIES if family.driver.endswith("-tl1")], ids=lambda family: family.driver
+    "family",
+    [family for family in FAMILIES if family.driver.endswith("-tl1")],
+    ids=lambda family: family.driver,
 )
 @pytest.mark.parametrize("chunking", ["whole", "split", "byte"])
-async def test_a_tl1_switch_is_driven_through_telnet_with_its_prompt_and_echo(family: Family, chunking: str) -> None:
+async def test_a_tl1_switch_is_driven_through_telnet_with_its_prompt_and_echo(
+    family: Family, chunking: str
+) -> None:
     async with bench(family, chunking=chunking, scheme="telnet") as b:
         assert (await b.device.identify()).egress == family.egress
         b.server.add_fault("unsolicited-inside")

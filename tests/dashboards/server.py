@@ -45,13 +45,17 @@ class Influx:
     url: str
 
     def _call(self, path: str, data: bytes | None = None, **texts: str) -> bytes:
-        request = urllib.request.Request(f"{self.url}{path}?{urllib.parse.urlencode(texts)}", data=data)
+        request = urllib.request.Request(
+            f"{self.url}{path}?{urllib.parse.urlencode(texts)}", data=data
+        )
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             with error:
-                raise AssertionError(f"{path}: {error.code} {error.read().decode(errors='replace')}") from None
+                raise AssertionError(
+                    f"{path}: {error.code} {error.read().decode(errors='replace')}"
+                ) from None
 
     def make(self, database: str) -> None:
         self._call("/query", b"", q=f'CREATE DATABASE "{database}"')
@@ -75,14 +79,18 @@ def running_influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Influx]
     binary = shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin")
     if binary is None:
         assert not os.environ.get("CI"), "influxd is missing: scripts/install-deps"
-        pytest.skip("influxd is not installed (scripts/install-deps): no query of any dashboard was run")
+        pytest.skip(
+            "influxd is not installed (scripts/install-deps): no query of any dashboard was run"
+        )
     folder = tmp_path_factory.mktemp("influxd")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     (folder / "influxdb.conf").write_text(CONFIG.format(folder=folder, port=port))
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([binary, "run", "-config", folder / "influxdb.conf"], stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [binary, "run", "-config", folder / "influxdb.conf"], stdout=log, stderr=log
+        )
     try:
         give_up = time.monotonic() + 20
         while True:
@@ -90,7 +98,9 @@ def running_influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Influx]
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=2):
                     break
             except OSError:
-                assert server.poll() is None and time.monotonic() < give_up, (folder / "log").read_text()[-2000:]
+                assert server.poll() is None and time.monotonic() < give_up, (
+                    folder / "log"
+                ).read_text()[-2000:]
                 time.sleep(0.02)
         yield Influx(f"http://127.0.0.1:{port}")
     finally:

@@ -1,4 +1,6 @@
-"""Every query of every dashboard, as Grafana sends it, on a real InfluxDB: it returns rows, and not too many of them."""
+"""Every query of every dashboard, as Grafana sends it, on a real InfluxDB: it returns rows, and not
+too many of them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,18 @@ from tests.dashboards.grafana import QUERIES, Asked, expanded
 from tests.dashboards.server import Influx
 
 RANGE = (synthetic.BEGIN_NS // 1_000_000, synthetic.END_NS // 1_000_000)
-CHOSEN = {"run": (synthetic.RUNS[1],), "device": ("ocs1", "wss1"), "job": ("ddp",), "host": ("gpu01", "gpu06")}
+CHOSEN = {
+    "run": (synthetic.RUNS[1],),
+    "device": ("ocs1", "wss1"),
+    "job": ("ddp",),
+    "host": ("gpu01", "gpu06"),
+}
 
 
 MOST_ROWS = 720
-"""Rows of one series over the two minutes of the runs. Samples at 10 Hz that a query hands on one by one are 1200."""
+"""Rows of one series over the two minutes of the runs. Samples at 10 Hz that a query hands on one
+by one are 1200.
+"""
 
 
 def rows(influx: Influx, database: str, query: Asked, chosen: dict[str, tuple[str, ...]]) -> int:
@@ -30,14 +39,21 @@ def rows(influx: Influx, database: str, query: Asked, chosen: dict[str, tuple[st
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-def test_every_query_returns_rows_and_no_series_longer_than_a_panel_needs(query: Asked, influx: Influx, imagined: str) -> None:
+def test_every_query_returns_rows_and_no_series_longer_than_a_panel_needs(
+    query: Asked, influx: Influx, imagined: str
+) -> None:
     assert rows(influx, imagined, query, {})
 
 
 def test_a_query_that_returns_every_sample_is_noticed(influx: Influx, imagined: str) -> None:
     query = 'SELECT "tx_bytes" FROM "port" WHERE $timeFilter GROUP BY "host", "port"'
     with pytest.raises(AssertionError, match="1200 rows of one series"):
-        rows(influx, imagined, Asked("testbed-fabric", "every sample", query, "time_series", "A", "", 1000), {})
+        rows(
+            influx,
+            imagined,
+            Asked("testbed-fabric", "every sample", query, "time_series", "A", "", 1000),
+            {},
+        )
 
 
 @pytest.mark.parametrize("query", [q for q in QUERIES if "${" in q.query], ids=str)
@@ -54,7 +70,15 @@ def test_a_choice_that_nothing_fits_leaves_none(influx: Influx, imagined: str) -
 
 def test_a_misspelt_field_is_noticed(influx: Influx, imagined: str) -> None:
     (one,) = (q for q in QUERIES if str(q) == "testbed-live: Last dark time A")
-    wrong = Asked(one.dashboard, one.place, one.query.replace("dark_ms", "dark_msec"), one.format, one.ref_id, one.alias, 1000)
+    wrong = Asked(
+        one.dashboard,
+        one.place,
+        one.query.replace("dark_ms", "dark_msec"),
+        one.format,
+        one.ref_id,
+        one.alias,
+        1000,
+    )
     assert not rows(influx, imagined, wrong, {})
 
 
@@ -74,7 +98,9 @@ def test_what_is_counted_is_right(influx: Influx, imagined: str) -> None:
 
     assert value("testbed-live: Reconfigurations A") == 20
     assert value("testbed-live: Failed A") == 2
-    assert value("testbed-reconfiguration: The ten ring changes that cost most A") == 100, "the least of the ten"
+    assert value("testbed-reconfiguration: The ten ring changes that cost most A") == 100, (
+        "the least of the ten"
+    )
     assert value("testbed-fabric: Links down A") == 1
     assert value("testbed-fabric: Checks failed A") == 2
     assert value("testbed-fabric: Largest loss A") == pytest.approx(1.4 + 0.59)
@@ -83,5 +109,14 @@ def test_what_is_counted_is_right(influx: Influx, imagined: str) -> None:
 def test_removed_circuits_are_not_drawn(influx: Influx, imagined: str) -> None:
     (query,) = (q for q in QUERIES if q.ref_id == "edges")
     answer = influx.ask(imagined, expanded(query, *RANGE, {}))
-    assert sorted(series["tags"]["id"] for series in answer["results"][0]["series"]) == ["1", "2", "3", "4", "5"]
-    assert all(re.match(r"gpu\d\d:p1->", series["values"][0][1]) for series in answer["results"][0]["series"])
+    assert sorted(series["tags"]["id"] for series in answer["results"][0]["series"]) == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
+    assert all(
+        re.match(r"gpu\d\d:p1->", series["values"][0][1])
+        for series in answer["results"][0]["series"]
+    )

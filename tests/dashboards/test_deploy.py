@@ -1,4 +1,6 @@
-"""The compose file agrees with what it mounts: pinned images, paths that are there, the variables provisioning reads."""
+"""The compose file agrees with what it mounts: pinned images, paths that are there, the variables
+provisioning reads.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,25 @@ def test_no_secret_has_a_default() -> None:
 
 
 def test_what_is_mounted_is_there_and_where_the_files_expect_it() -> None:
-    mounts = [volume.split(":") for volume in COMPOSE["services"]["grafana"]["volumes"] if volume.startswith("..")]
+    mounts = [
+        volume.split(":")
+        for volume in COMPOSE["services"]["grafana"]["volumes"]
+        if volume.startswith("..")
+    ]
     assert all((DEPLOY / source).is_dir() and mode == "ro" for source, _, mode in mounts)
-    (provider,) = yaml.safe_load((PROVISIONING / "dashboards" / "testbed.yaml").read_text())["providers"]
-    assert {target for _, target, _ in mounts} == {"/etc/grafana/provisioning", provider["options"]["path"]}
+    (provider,) = yaml.safe_load((PROVISIONING / "dashboards" / "testbed.yaml").read_text())[
+        "providers"
+    ]
+    assert {target for _, target, _ in mounts} == {
+        "/etc/grafana/provisioning",
+        provider["options"]["path"],
+    }
 
 
 def test_grafana_is_given_the_variables_its_files_read_and_a_refresh_short_enough() -> None:
-    read = set(re.findall(r"\$\{(\w+)\}", (PROVISIONING / "datasources" / "testbed.yaml").read_text()))
+    read = set(
+        re.findall(r"\$\{(\w+)\}", (PROVISIONING / "datasources" / "testbed.yaml").read_text())
+    )
     given = COMPOSE["services"]["grafana"]["environment"]
     assert read <= given.keys() and given["GF_DASHBOARDS_MIN_REFRESH_INTERVAL"] == "200ms"
     influx = COMPOSE["services"]["influxdb"]["environment"]

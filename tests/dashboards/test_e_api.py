@@ -1,4 +1,6 @@
-"""Calls to Grafana against a contract written by hand, over real HTTP, to a server that answers in Grafana's words."""
+"""Calls to Grafana against a contract written by hand, over real HTTP, to a server that answers in
+Grafana's words.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from orchestrator.cli.main import run
 from orchestrator.telemetry import provisioning
 from orchestrator.telemetry.grafana import Annotation, GrafanaApi
 
-CONTRACT: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("contract.json").read_text())["calls"]
+CONTRACT: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("contract.json").read_text()
+)["calls"]
 TYPES = {"string": str, "object": dict, "array": list, "integer": int, "boolean": bool}
 TOKEN = "glsa_0123456789abcdefABCDEF"
 
@@ -41,7 +45,9 @@ class Request:
         """The line of the contract it belongs to."""
         for line in CONTRACT:
             method, _, path = line.partition(" ")
-            if method == self.method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", f"/api{path}"), self.path):
+            if method == self.method and re.fullmatch(
+                re.sub(r"\{\w+\}", "[^/]+", f"/api{path}"), self.path
+            ):
                 return line
         raise AssertionError(f"{self.method} {self.path} is not in the contract")
 
@@ -58,7 +64,11 @@ class Server:
         if request.call in self.emit:
             return self.emit[request.call]
         if CONTRACT[request.call].get("auth", True) and request.token != f"Bearer {TOKEN}":
-            return 401, {"message": "Invalid API key", "messageId": "api-key.invalid", "statusCode": 401}
+            return 401, {
+                "message": "Invalid API key",
+                "messageId": "api-key.invalid",
+                "statusCode": 401,
+            }
         match request.call:
             case "GET /health":
                 return 200, {"database": "ok", "version": "13.2.3", "commit": "none"}
@@ -73,10 +83,19 @@ class Server:
             case "PUT /datasources/uid/{uid}":
                 return 200, {"id": 1, "message": "Datasource updated", "name": request.body["name"]}
             case "GET /datasources/uid/{uid}/health":
-                return 200, {"status": "OK", "message": "datasource is working. 12 measurements found"}
+                return 200, {
+                    "status": "OK",
+                    "message": "datasource is working. 12 measurements found",
+                }
             case "POST /dashboards/db":
                 uid = request.body["dashboard"]["uid"]
-                return 200, {"id": 1, "uid": uid, "url": f"/d/{uid}/x", "status": "success", "version": 1}
+                return 200, {
+                    "id": 1,
+                    "uid": uid,
+                    "url": f"/d/{uid}/x",
+                    "status": "success",
+                    "version": 1,
+                }
             case "POST /annotations":
                 return 200, {"message": "Annotation added", "id": 42}
         raise AssertionError(request.call)
@@ -91,12 +110,19 @@ def server() -> Iterator[Server]:
             length = int(self.headers.get("Content-Length", 0))
             data = self.rfile.read(length)
             is_json = "json" in self.headers.get("Content-Type", "") and data
-            request = Request(self.command, self.path, self.headers.get("Authorization", ""), json.loads(data) if is_json else data)
+            request = Request(
+                self.command,
+                self.path,
+                self.headers.get("Authorization", ""),
+                json.loads(data) if is_json else data,
+            )
             notified.heard.append(request)
             status, body = notified.answer(request)
             text = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
-            self.send_header("Content-Type", "text/html" if isinstance(body, str) else "application/json")
+            self.send_header(
+                "Content-Type", "text/html" if isinstance(body, str) else "application/json"
+            )
             self.send_header("Content-Length", str(len(text)))
             if status in (301, 302):
                 self.send_header("Location", "https://elsewhere.invalid/")
@@ -147,18 +173,29 @@ def test_every_call_is_as_the_contract_says_and_every_line_of_it_is_called(serve
     assert not [wrong for request in heard for wrong in against(request)]
     assert {request.call for request in heard} == set(CONTRACT)
     assert {request.token for request in heard} == {f"Bearer {TOKEN}"}
-    assert not any(value is None for request in heard if isinstance(request.body, dict) for value in request.body.values())
+    assert not any(
+        value is None
+        for request in heard
+        if isinstance(request.body, dict)
+        for value in request.body.values()
+    )
 
 
 def test_a_body_that_breaks_the_contract_is_noticed() -> None:
-    wrong = Request("POST", "/api/annotations", "", {"tags": ["x"], "text": "y", "time": 1.5, "panelId": None})
+    wrong = Request(
+        "POST", "/api/annotations", "", {"tags": ["x"], "text": "y", "time": 1.5, "panelId": None}
+    )
     assert len(against(wrong)) == 3
 
 
 def swagger() -> dict[str, Any]:
-    path = Path(os.environ.get("TESTBED_GRAFANA_CONTRACTS", "")) / "grafana-http-api-11.4.swagger.json"
+    path = (
+        Path(os.environ.get("TESTBED_GRAFANA_CONTRACTS", "")) / "grafana-http-api-11.4.swagger.json"
+    )
     if not path.is_file():
-        pytest.skip("not compared with Grafana's full HTTP contract: TESTBED_GRAFANA_CONTRACTS names no folder of it")
+        pytest.skip(
+            "not compared with Grafana's full HTTP contract: TESTBED_GRAFANA_CONTRACTS names no folder of it"
+        )
     read: dict[str, Any] = json.loads(path.read_text())
     return read
 
@@ -168,7 +205,9 @@ def test_the_contract_agrees_with_grafanas_own(server: Server) -> None:
     for request in everything(server):
         method, _, path = request.call.partition(" ")
         operation = full["paths"][path][method.lower()]
-        schemas = [each["schema"] for each in operation.get("parameters", []) if each["in"] == "body"]
+        schemas = [
+            each["schema"] for each in operation.get("parameters", []) if each["in"] == "body"
+        ]
         assert bool(schemas) == bool(request.body), request.call
         for each in schemas:
             jsonschema.validate(request.body, {**each, "definitions": full["definitions"]})
@@ -186,20 +225,32 @@ def test_the_library_is_the_maintained_one_and_nothing_overwrote_it() -> None:
 
 def test_what_is_pushed_is_what_is_committed(server: Server) -> None:
     done = provisioning.push(GrafanaApi(server.url, TOKEN))
-    sent = {r.body["dashboard"]["uid"]: r.body for r in server.heard if r.call == "POST /dashboards/db"}
+    sent = {
+        r.body["dashboard"]["uid"]: r.body for r in server.heard if r.call == "POST /dashboards/db"
+    }
     assert {uid: body["dashboard"] for uid, body in sent.items()} == provisioning.read_dashboards()
     assert all(body["overwrite"] and body["folderUid"] == "testbed" for body in sent.values())
-    assert done.pages["testbed-live"] == "/d/testbed-live/x" and done.version == "13.2.3" and done.source == "none"
+    assert (
+        done.pages["testbed-live"] == "/d/testbed-live/x"
+        and done.version == "13.2.3"
+        and done.source == "none"
+    )
 
 
 def test_a_data_source_from_files_is_left_alone(server: Server) -> None:
     server.emit["GET /datasources/uid/{uid}"] = (200, {"uid": "testbed-influx", "readOnly": True})
-    assert provisioning.push(GrafanaApi(server.url, TOKEN), influx_url="http://influx:8086").source == "kept"
+    assert (
+        provisioning.push(GrafanaApi(server.url, TOKEN), influx_url="http://influx:8086").source
+        == "kept"
+    )
     assert not [r for r in server.heard if r.method == "PUT"]
 
 
 def test_a_data_source_that_does_not_work_is_told(server: Server) -> None:
-    server.emit["GET /datasources/uid/{uid}/health"] = (400, {"status": "ERROR", "message": "connection refused"})
+    server.emit["GET /datasources/uid/{uid}/health"] = (
+        400,
+        {"status": "ERROR", "message": "connection refused"},
+    )
     assert provisioning.push(GrafanaApi(server.url, TOKEN)).source_answer == "connection refused"
 
 
@@ -212,17 +263,25 @@ def refused(server: Server, call: str, status: int, body: Any) -> TestbedError:
 
 
 def test_a_wrong_token_is_refused_with_what_to_do(server: Server) -> None:
-    with pytest.raises(Refused, match=r"refused to read the folder: 401, Invalid API key") as caught:
+    with pytest.raises(
+        Refused, match=r"refused to read the folder: 401, Invalid API key"
+    ) as caught:
         provisioning.push(GrafanaApi(server.url, "glsa_wrong"))
     assert "TESTBED_GRAFANA_TOKEN" in caught.value.hint and "glsa_wrong" not in str(caught.value)
 
 
 def test_every_refusal_names_the_server_the_call_and_grafanas_words(server: Server) -> None:
-    error = refused(server, "POST /dashboards/db", 400, {"message": "Cannot save provisioned dashboard"})
-    assert isinstance(error, Refused) and "store the dashboard testbed-demand: 400, Cannot save prov" in str(error)
+    error = refused(
+        server, "POST /dashboards/db", 400, {"message": "Cannot save provisioned dashboard"}
+    )
+    assert isinstance(
+        error, Refused
+    ) and "store the dashboard testbed-demand: 400, Cannot save prov" in str(error)
     assert error.hint == "it came from files: change it there"
     del server.emit["POST /dashboards/db"]
-    error = refused(server, "POST /datasources", 403, {"message": "You'll need additional permissions"})
+    error = refused(
+        server, "POST /datasources", 403, {"message": "You'll need additional permissions"}
+    )
     assert "role Editor" in error.hint
 
 
@@ -238,7 +297,9 @@ def test_every_refusal_names_the_server_the_call_and_grafanas_words(server: Serv
     ],
     ids=["page", "empty list", "number", "moved", "gateway", "empty object"],
 )
-def test_what_is_no_answer_of_grafana_is_an_error_of_ours(server: Server, status: int, body: Any, kind: type[Exception]) -> None:
+def test_what_is_no_answer_of_grafana_is_an_error_of_ours(
+    server: Server, status: int, body: Any, kind: type[Exception]
+) -> None:
     assert isinstance(refused(server, "GET /health", status, body), kind)
 
 
@@ -290,9 +351,16 @@ def test_push_and_note_from_the_command_line(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TESTBED_GRAFANA_TOKEN", TOKEN)
-    assert run(["telemetry", "grafana", "push", "--url", server.url, "--influx", "http://influx:8086"]) == 0
+    assert (
+        run(["telemetry", "grafana", "push", "--url", server.url, "--influx", "http://influx:8086"])
+        == 0
+    )
     output = capsys.readouterr().out
-    assert f"{server.url}/d/testbed-live/x" in output and "Grafana 13.2.3" in output and TOKEN not in output
+    assert (
+        f"{server.url}/d/testbed-live/x" in output
+        and "Grafana 13.2.3" in output
+        and TOKEN not in output
+    )
     assert (
         run(
             [
@@ -309,18 +377,30 @@ def test_push_and_note_from_the_command_line(
         )
         == 0
     )
-    assert json.loads(capsys.readouterr().out)["data"] == {"id": 42, "time_ms": 1795269780000, "end_ms": None}
+    assert json.loads(capsys.readouterr().out)["data"] == {
+        "id": 42,
+        "time_ms": 1795269780000,
+        "end_ms": None,
+    }
     assert server.heard[-1].body["tags"] == ["testbed", "testbed-note"]
     assert server.heard[-1].body["timeEnd"] == server.heard[-1].body["time"]
 
 
-def test_what_is_missing_or_wrong_on_the_command_line_is_named(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_or_wrong_on_the_command_line_is_named(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     for argv, output in (
         (["push"], "--url is missing"),
         (["push", "--url", server.url], "--token is missing"),
         (["note", " ", "--url", server.url, "--token", TOKEN], "the note is empty"),
-        (["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"], "'noon' is not a time"),
-        (["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"], "--influx must be http"),
+        (
+            ["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"],
+            "'noon' is not a time",
+        ),
+        (
+            ["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"],
+            "--influx must be http",
+        ),
     ):
         assert run(["telemetry", "grafana", *argv]) == 2
         assert output in capsys.readouterr().err
@@ -334,7 +414,17 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
     import yaml
 
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "orchestrator.cli.main", "telemetry", "grafana", "provision", "--out", out, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator.cli.main",
+        "telemetry",
+        "grafana",
+        "provision",
+        "--out",
+        out,
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = {str(Path(file).relative_to(out)) for file in json.loads(done.stdout)["data"]["files"]}
     assert names == {
@@ -342,15 +432,31 @@ def test_provision_writes_what_grafana_reads(tmp_path: Path) -> None:
         "provisioning/dashboards/testbed.yaml",
         *(f"dashboards/{uid}.json" for uid in provisioning.read_dashboards()),
     }
-    (source,) = yaml.safe_load((out / "provisioning/datasources/testbed.yaml").read_text())["datasources"]
-    assert source["uid"] == provisioning.SOURCE_UID and source["jsonData"]["timeInterval"] == "100ms"
-    pushed = provisioning.source_spec("${TESTBED_INFLUX_URL}", "${TESTBED_INFLUX_DB}", "${TESTBED_INFLUX_TOKEN}")
+    (source,) = yaml.safe_load((out / "provisioning/datasources/testbed.yaml").read_text())[
+        "datasources"
+    ]
+    assert (
+        source["uid"] == provisioning.SOURCE_UID and source["jsonData"]["timeInterval"] == "100ms"
+    )
+    pushed = provisioning.source_spec(
+        "${TESTBED_INFLUX_URL}", "${TESTBED_INFLUX_DB}", "${TESTBED_INFLUX_TOKEN}"
+    )
     assert source == pushed
-    (provider,) = yaml.safe_load((out / "provisioning/dashboards/testbed.yaml").read_text())["providers"]
-    assert (provider["folder"], provider["folderUid"], provider["allowUiUpdates"]) == ("Testbed", provisioning.FOLDER_UID, False)
+    (provider,) = yaml.safe_load((out / "provisioning/dashboards/testbed.yaml").read_text())[
+        "providers"
+    ]
+    assert (provider["folder"], provider["folderUid"], provider["allowUiUpdates"]) == (
+        "Testbed",
+        provisioning.FOLDER_UID,
+        False,
+    )
     # the program keeps what it writes to itself; Grafana's own user must read these
-    assert {oct(path.stat().st_mode & 0o777) for path in out.rglob("*") if path.is_file()} == {"0o644"}
-    assert {oct(path.stat().st_mode & 0o777) for path in (out, *out.rglob("*")) if path.is_dir()} == {"0o755"}
+    assert {oct(path.stat().st_mode & 0o777) for path in out.rglob("*") if path.is_file()} == {
+        "0o644"
+    }
+    assert {
+        oct(path.stat().st_mode & 0o777) for path in (out, *out.rglob("*")) if path.is_dir()
+    } == {"0o755"}
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

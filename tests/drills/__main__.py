@@ -1,4 +1,6 @@
-"""`make drill [NAME=...]`: the drills whole, one after the other; each ends with its table and one line that sums it up."""
+"""`make drill [NAME=...]`: the drills whole, one after the other; each ends with its table and one
+line that sums it up.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def main() -> int:
     ended: dict[str, int] = {}
     for name, *argv in runs:
         print(f"== {name}", flush=True)
-        ended[name] = subprocess.run([sys.executable, "-m", f"tests.drills.{name}", *argv], check=False).returncode
+        ended[name] = subprocess.run(
+            [sys.executable, "-m", f"tests.drills.{name}", *argv], check=False
+        ).returncode
     for name, code in ended.items():
         print(f"{name:<14} {'ok' if code == 0 else 'NOT MET'}")
     return int(any(ended.values()))

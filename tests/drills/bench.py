@@ -1,7 +1,9 @@
-"""A lab in one process: the real verbs and drivers, emulated devices on loopback, the hosts of `tests.change.fleet`.
+"""A lab in one process: the real verbs and drivers, emulated devices on loopback, the hosts of
+`tests.change.fleet`.
 
-Every verb runs as a process of its own would: it may be cancelled, and it may die. One that died does nothing more: no commit, no
-byte, no request gets through, whatever its `finally` blocks try. Nothing of this is known to the program.
+Every verb runs as a process of its own would: it may be cancelled, and it may die. One that died
+does nothing more: no commit, no byte, no request gets through, whatever its `finally` blocks try.
+Nothing of this is known to the program.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Killed(BaseException):
 
 @dataclass
 class Process:
-    """One run of a verb. `kill_at`: the number of the point at which it dies; `act`: called at every point with its name."""
+    """One run of a verb. `kill_at`: the number of the point at which it dies; `act`: called at
+    every point with its name.
+    """
 
     mark: str
     kill_at: int = 0
@@ -87,7 +91,11 @@ class Light:
         self.bench, self.lab = bench, bench.lab
 
     def at(self) -> dict[tuple[str, Port], Dbm]:
-        return {("out", Port(name, egress)): -2.0 for name, lit in self.bench.lit.items() for _, egress in lit}
+        return {
+            ("out", Port(name, egress)): -2.0
+            for name, lit in self.bench.lit.items()
+            for _, egress in lit
+        }
 
 
 class Hosts(Fleet):
@@ -114,7 +122,9 @@ class Requests(Points):
 
 
 def inventory(folder: Path, hosts: int, ports: int, devices: Mapping[str, tuple[str, int]]) -> None:
-    """Write the three files: port p of every host is wired to device 1 + (p - 1) mod devices. devices: name -> driver, port."""
+    """Write the three files: port p of every host is wired to device 1 + (p - 1) mod devices.
+    devices: name -> driver, port.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["all:", "  hosts:"]
     for host in range(1, hosts + 1):
@@ -125,7 +135,9 @@ def inventory(folder: Path, hosts: int, ports: int, devices: Mapping[str, tuple[
     for name, (driver, number) in devices.items():
         login = "username: admin, password: emulated, " if driver == "calient-tl1" else ""
         timing = f'timeout_s: {SILENCE_S}, traits: {{settle_s: {SETTLE_S}}}, options: {{patience_s: "{PATIENCE_S}"}}'
-        lines.append(f'  {name}: {{driver: {driver}, address: "tcp://127.0.0.1:{number}", {login}{timing}}}')
+        lines.append(
+            f'  {name}: {{driver: {driver}, address: "tcp://127.0.0.1:{number}", {login}{timing}}}'
+        )
     (folder / "devices.yml").write_text("\n".join(lines) + "\n")
     lines = ["fibres:"]
     for host in range(1, hosts + 1):
@@ -152,14 +164,22 @@ class Bench:
     async def start(self) -> None:
         for name, driver in self.drivers.items():
             more = {"settle_s": SETTLE_S, "boot_s": BOOT_S, "size": "16x16"}
-            more |= {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
+            more |= (
+                {"row_delay_s": 0.0, "bulk_settle_s": SETTLE_S} if driver == "calient-tl1" else {}
+            )
             plant, dialect = device_from_config(name, driver, more)
-            self.servers[name] = DeviceServer(name, dialect, plant, on_light_change=self._light_changed)
+            self.servers[name] = DeviceServer(
+                name, dialect, plant, on_light_change=self._light_changed
+            )
             self.make_foreign(name)
             self.lit[name] = frozenset()
             await self.servers[name].start()
         where = self.folder / "inventory"
-        inventory(where, *self.size, {name: (self.drivers[name], server.port) for name, server in self.servers.items()})
+        inventory(
+            where,
+            *self.size,
+            {name: (self.drivers[name], server.port) for name, server in self.servers.items()},
+        )
         self.inventory, self.lab = where, load_lab(where)
         self.requests = Requests()
         self.fleet = Hosts(cast(Any, Light(self)), self.requests)
@@ -177,7 +197,9 @@ class Bench:
 
     def settings(self, owner: str = "ann") -> Settings:
         f = self.folder
-        return Settings(self.inventory, 30.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner)
+        return Settings(
+            self.inventory, 30.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner
+        )
 
     @contextmanager
     def store(self, owner: str = "ann") -> Iterator[Store]:
@@ -191,8 +213,12 @@ class Bench:
     def key(self) -> str:
         return key_of(self.lab)
 
-    async def verb(self, verb: Any, *argv: Any, owner: str = "ann", process: Process | None = None, **more: Any) -> Any:
-        """Run one verb of the engine as a process of its own. Raises: what the verb raises; Killed."""
+    async def verb(
+        self, verb: Any, *argv: Any, owner: str = "ann", process: Process | None = None, **more: Any
+    ) -> Any:
+        """Run one verb of the engine as a process of its own. Raises: what the verb raises;
+        Killed.
+        """
         self.lives += 1
         process = process or Process("")
         process.mark = f"life-{self.lives}"
@@ -204,7 +230,11 @@ class Bench:
                 return await verb(Command(Silent(), opened, self.settings(owner)), *argv, **more)
         except Killed:
             process.dead = True
-            mine = {task for task in asyncio.all_tasks() - others - {asyncio.current_task()} if not _emulated(task)}
+            mine = {
+                task
+                for task in asyncio.all_tasks() - others - {asyncio.current_task()}
+                if not _emulated(task)
+            }
             for task in mine:  # they died with it
                 task.cancel()
             await asyncio.gather(*mine, return_exceptions=True)
@@ -213,10 +243,14 @@ class Bench:
             NOW.reset(token)
             self.living.discard(process.mark)
 
-    async def up(self, plan: str, *, owner: str = "ann", process: Process | None = None, **asked: Any) -> Any:
+    async def up(
+        self, plan: str, *, owner: str = "ann", process: Process | None = None, **asked: Any
+    ) -> Any:
         path = self.folder / f"{owner}.json"
         path.write_text(plan)
-        return await self.verb(engine.up, path, replace(NO_JOB, **asked), owner=owner, process=process)
+        return await self.verb(
+            engine.up, path, replace(NO_JOB, **asked), owner=owner, process=process
+        )
 
     async def status(self, owner: str = "ann") -> Any:
         return await self.verb(survey.status, owner=owner)
@@ -257,14 +291,21 @@ class Bench:
         return labels(self.drivers[device], FOREIGN, FOREIGN)
 
     def routes(self) -> dict[str, Rules | None]:
-        return {n: None if h.active is None else h.staged.get(h.active) for n, h in self.fleet.all.items()}
+        return {
+            n: None if h.active is None else h.staged.get(h.active)
+            for n, h in self.fleet.all.items()
+        }
 
     def owing(self) -> list[str]:
         """Hosts that will change their routes by themselves."""
         return [name for name, host in self.fleet.all.items() if host.pending or host.armed]
 
     def violations(self) -> list[str]:
-        return [f"{name}: {v.pair}: {v.why}" for name, server in self.servers.items() for v in server.plant.violations]
+        return [
+            f"{name}: {v.pair}: {v.why}"
+            for name, server in self.servers.items()
+            for v in server.plant.violations
+        ]
 
     def wanted(self, links: Iterable[tuple[str, str]]) -> dict[str, set[Pair]]:
         """The circuits that duplex links need, and the foreign ones, read off the cables."""
@@ -272,7 +313,9 @@ class Bench:
         cables = {str(port): fibre for port, fibre in self.lab.fibres.items()}
         for a, b in links:
             for one, other in ((a, b), (b, a)):
-                found[cables[one].enters.device].add((cables[one].enters.label, cables[other].leaves.label))
+                found[cables[one].enters.device].add(
+                    (cables[one].enters.label, cables[other].leaves.label)
+                )
         return found
 
     def locked(self, owner: str = "ann") -> list[str]:
@@ -306,12 +349,18 @@ def _wrapped(bench: Bench) -> Iterator[None]:
             process.point(f"after {self.who}")
 
     @asynccontextmanager
-    async def session(lab: Any, inventory: Path, run_dir: Path, bounds: Bounds) -> AsyncIterator[Session]:
+    async def session(
+        lab: Any, inventory: Path, run_dir: Path, bounds: Bounds
+    ) -> AsyncIterator[Session]:
         devices = {name: open_device(config) for name, config in lab.devices.items()}
         try:
             yield Session(lab, inventory, devices, cast(Any, bench.fleet), bounds)
         finally:
-            await asyncio.shield(asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True))
+            await asyncio.shield(
+                asyncio.gather(
+                    *(device.close() for device in devices.values()), return_exceptions=True
+                )
+            )
 
     def mark(pid: int) -> str:
         process = NOW.get()
@@ -352,8 +401,18 @@ def _emulated(task: Any) -> bool:
 
 
 def plan_text(name: str, links: Iterable[tuple[str, str]]) -> str:
-    accept = {"neighbours": False, "all_pairs": False, "link_up_timeout_s": LINK_S, "max_loss_db": 20}
-    body = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], "acceptance": accept}
+    accept = {
+        "neighbours": False,
+        "all_pairs": False,
+        "link_up_timeout_s": LINK_S,
+        "max_loss_db": 20,
+    }
+    body = {
+        "schema": "testbed.plan/1",
+        "name": name,
+        "links": [{"a": a, "b": b} for a, b in links],
+        "acceptance": accept,
+    }
     return json.dumps(body)
 
 

@@ -1,4 +1,6 @@
-"""Crash-point drill: `up` killed before and after everything it cannot take back, then resumed and, separately, rolled back."""
+"""Crash-point drill: `up` killed before and after everything it cannot take back, then resumed and,
+separately, rolled back.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class CrashPoints:
         """Bring both plans up once, keep what they look like, and count the points between them."""
         for name in (OTHER, HERE):
             self.lab.up(self.plans[name]).must()
-            self.states[name] = Wanted(name, wanted_light(self.lab, self.links[name]), routes(self.lab))
+            self.states[name] = Wanted(
+                name, wanted_light(self.lab, self.links[name]), routes(self.lab)
+            )
             with self.store() as store:
                 assert not (found := wrong(self.lab, store, self.tenancy, self.states[name])), found
         file = self.lab.folder / "points"
@@ -73,12 +77,30 @@ class CrashPoints:
 
     def deadly(self, **env: str) -> Answer:
         """`up` of the other plan, with something to happen on its way."""
-        argv = [sys.executable, "-m", "tests.drills.deadly", "up", "--topology", str(self.plans[OTHER]), "--json"]
-        done = subprocess.run(argv, env=self.lab.env | env, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
+        argv = [
+            sys.executable,
+            "-m",
+            "tests.drills.deadly",
+            "up",
+            "--topology",
+            str(self.plans[OTHER]),
+            "--json",
+        ]
+        done = subprocess.run(
+            argv,
+            env=self.lab.env | env,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=110,
+            check=False,
+        )
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 
     def kill(self, point: str) -> RunRecord | bool | None:
-        """Kill `up` at the point and see what the next command says; the run that died, None: none began, False: not reached."""
+        """Kill `up` at the point and see what the next command says; the run that died, None: none
+        began, False: not reached.
+        """
         with self.store() as store:
             before = store.get("last")
         answer = self.deadly(DRILL_AT=point)
@@ -101,15 +123,30 @@ class CrashPoints:
         if run is None or run.status == "ok":
             up = OTHER if run is not None else HERE
             found = [f"names a run nobody left: {unfinished}"] if unfinished else []
-            return found + ([] if status["plan"] == up and not status["drift"] else [f"{status['plan']}, {status['drift']}"])
+            return found + (
+                []
+                if status["plan"] == up and not status["drift"]
+                else [f"{status['plan']}, {status['drift']}"]
+            )
         if [u["run"] for u in unfinished] != [run.id] or run.status != "died":
             return [f"run {run.id} is {run.status}, and status names {unfinished}"]
         (report,) = unfinished
-        if report["resume"] != f"testbed resume {run.id}" or (report["undo"] == f"testbed rollback {run.id}") is not run.begun:
+        if (
+            report["resume"] != f"testbed resume {run.id}"
+            or (report["undo"] == f"testbed rollback {run.id}") is not run.begun
+        ):
             return [f"names {report['resume']!r} and {report['undo']!r}"]
         if not run.begun:
-            return [f"had not begun, and status says {report}"] if report["done"] or report["not_done"] else []
-        reply = {m[1]: tuple(map(int, m.groups()[1:])) for line in report["done"] if (m := _DONE.match(line))}
+            return (
+                [f"had not begun, and status says {report}"]
+                if report["done"] or report["not_done"]
+                else []
+            )
+        reply = {
+            m[1]: tuple(map(int, m.groups()[1:]))
+            for line in report["done"]
+            if (m := _DONE.match(line))
+        }
         light = self.lab.light()
         found = []
         for device, pairs in self.states[OTHER].light.items():
@@ -117,7 +154,9 @@ class CrashPoints:
             make, remove = pairs - was, was - pairs
             true = (len(now & make), len(make), len(remove - now), len(remove))
             if make | remove and reply.get(device) != true:
-                found.append(f"{device}: says {reply.get(device)} made, of, removed, of; it is {true}")
+                found.append(
+                    f"{device}: says {reply.get(device)} made, of, removed, of; it is {true}"
+                )
         return found
 
     def problems(self, point: str, what: str, found: Iterable[str]) -> None:
@@ -126,7 +165,12 @@ class CrashPoints:
     def judge(self, point: str, what: str, name: str) -> bool:
         with self.store() as store:
             found = wrong(self.lab, store, self.tenancy, self.states[name])
-            if left := [run.id for run in store.unfinished(self.tenancy.partition("/")[0], self.tenancy.partition("/")[2])]:
+            if left := [
+                run.id
+                for run in store.unfinished(
+                    self.tenancy.partition("/")[0], self.tenancy.partition("/")[2]
+                )
+            ]:
                 found.append(f"runs {left} still count as unfinished")
         self.problems(point, what, found)
         return not found
@@ -137,7 +181,9 @@ class CrashPoints:
             answer = self.lab.testbed("rollback", run.id)
             nothing = not run.begun and "changed nothing" in answer.envelope["message"]
             if answer.exit_code and not nothing:
-                self.problems(point, "rollback", [f"exit {answer.exit_code}: {answer.envelope['message']}"])
+                self.problems(
+                    point, "rollback", [f"exit {answer.exit_code}: {answer.envelope['message']}"]
+                )
             if nothing:
                 self.lab.up(self.plans[HERE]).must()  # whatever comes next supersedes it
         if run is not False and self.judge(point, "rollback", HERE):
@@ -150,7 +196,9 @@ class CrashPoints:
         if isinstance(run, RunRecord) and run.status != "ok":
             answer = self.lab.testbed("resume", run.id)
             if answer.exit_code:
-                self.problems(point, "resume", [f"exit {answer.exit_code}: {answer.envelope['message']}"])
+                self.problems(
+                    point, "resume", [f"exit {answer.exit_code}: {answer.envelope['message']}"]
+                )
         elif run is None:
             self.lab.up(self.plans[OTHER]).must()
         if run is not False:
@@ -174,7 +222,8 @@ class CrashPoints:
             if notified:
                 bad = self.tally.problems[known:]
                 print(
-                    f"  {number:>3}/{len(points)} {time.monotonic() - began:6.0f} s  {point}{'  WRONG' if bad else ''}", flush=True
+                    f"  {number:>3}/{len(points)} {time.monotonic() - began:6.0f} s  {point}{'  WRONG' if bad else ''}",
+                    flush=True,
                 )
                 for line in bad:
                     print(f"        {line}", flush=True)
@@ -194,14 +243,27 @@ def kind(point: str) -> str:
 
 
 def table(tally: Tally) -> str:
-    lines = ["| point | count |", "|---|---|", *(f"| {name} | {count} |" for name, count in sorted(tally.kinds.items()))]
+    lines = [
+        "| point | count |",
+        "|---|---|",
+        *(f"| {name} | {count} |" for name, count in sorted(tally.kinds.items())),
+    ]
     return "\n".join(lines)
 
 
 def whole(folder: Path, only: str = "") -> int:
     """The drill on a lab of its own. only: a regular expression that chooses among the points."""
     lab = Lab(folder)
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "6", "--free-ports"]
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "6",
+        "--ports",
+        "6",
+        "--free-ports",
+    ]
     where = ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
     subprocess.run([*generate, *where], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
@@ -221,7 +283,11 @@ def whole(folder: Path, only: str = "") -> int:
     )
     if tally.unreached:
         print("not reached:", *tally.unreached, sep="\n  ")
-    return int(bool(tally.problems) or (not only and len(points) < 60) or len(tally.unreached) > len(chosen) // 10)
+    return int(
+        bool(tally.problems)
+        or (not only and len(points) < 60)
+        or len(tally.unreached) > len(chosen) // 10
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""`python -m tests.drills.deadly ARGUMENTS OF testbed`: the real command, and something happens at one point of its way.
+"""`python -m tests.drills.deadly ARGUMENTS OF testbed`: the real command, and something happens at
+one point of its way.
 
-A point is before or after what cannot be taken back by forgetting it: a commit of the store, bytes that change a device, a request
-that changes a host, a play. The program knows nothing of it: its functions are wrapped here, from outside. Environment:
-DRILL_POINTS, a file that gets the name of every point passed; DRILL_AT, the point, or DRILL_LIKE, a regular expression for its name
-without its number, and DRILL_NTH, the how manieth of those it is; DRILL_DO, what happens there: `kill` (this process), `wait FILE`
-(write the point's name to it and wait until it is removed), or a request to the lab's control socket as JSON, with the socket's
-path in DRILL_SOCKET.
+A point is before or after what cannot be taken back by forgetting it: a commit of the store, bytes
+that change a device, a request that changes a host, a play. The program knows nothing of it: its
+functions are wrapped here, from outside. Environment: DRILL_POINTS, a file that gets the name of
+every point passed; DRILL_AT, the point, or DRILL_LIKE, a regular expression for its name without
+its number, and DRILL_NTH, the how manieth of those it is; DRILL_DO, what happens there: `kill`
+(this process), `wait FILE` (write the point's name to it and wait until it is removed), or a
+request to the lab's control socket as JSON, with the socket's path in DRILL_SOCKET.
 """
 
 from __future__ import annotations
@@ -74,7 +76,12 @@ class Points:
 def _who_commits() -> str:
     """The function of the program that asked for the commit."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ or frame.f_code.co_name in ("write", "_write", "__enter__", "__exit__"):
+    while frame.f_code.co_filename == __file__ or frame.f_code.co_name in (
+        "write",
+        "_write",
+        "__enter__",
+        "__exit__",
+    ):
         assert frame.f_back is not None
         frame = frame.f_back
     return frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name
@@ -89,7 +96,12 @@ def wrap(points: Points) -> None:
     from orchestrator.hosts.channel import Channel
     from orchestrator.store.store import Store
 
-    transaction, write, send, play = Store.transaction, TcpLink._write, Channel.send, runner.Ansible.play
+    transaction, write, send, play = (
+        Store.transaction,
+        TcpLink._write,
+        Channel.send,
+        runner.Ansible.play,
+    )
 
     @contextmanager
     def committed(self: Store) -> Iterator[Any]:
@@ -143,6 +155,7 @@ def wrap(points: Points) -> None:
 if __name__ == "__main__":
     from orchestrator.cli.main import main
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a drill in the background hands down one that is ignored
+    # a drill in the background hands down one that is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wrap(Points(os.environ))
     main()

@@ -1,4 +1,5 @@
-"""Faults of hosts: real hosts and fibres fail at every kind of step of `up`; the lab and the kernels are the judges.
+"""Faults of hosts: real hosts and fibres fail at every kind of step of `up`; the lab and the
+kernels are the judges.
 
 What happens after the last look is no fault of a success; then `testbed verify` must tell of it.
 """
@@ -28,13 +29,22 @@ OUTCOMES = {0: SUCCESS, 6: BACK, 7: HANDS}
 Request = Mapping[str, object]
 FAULTS: Mapping[str, tuple[Request, Request | None]] = {
     "host down": ({"op": "host.down", "host": "gpu02"}, None),
-    "sshd gone": ({"op": "host.sshd", "host": "gpu02", "up": False}, {"op": "host.sshd", "host": "gpu02", "up": True}),
-    "sshd slow": ({"op": "host.sshd", "host": "gpu02", "slow_s": 3.0}, {"op": "host.sshd", "host": "gpu02", "slow_s": 0.0}),
+    "sshd gone": (
+        {"op": "host.sshd", "host": "gpu02", "up": False},
+        {"op": "host.sshd", "host": "gpu02", "up": True},
+    ),
+    "sshd slow": (
+        {"op": "host.sshd", "host": "gpu02", "slow_s": 3.0},
+        {"op": "host.sshd", "host": "gpu02", "slow_s": 0.0},
+    ),
     "link that never comes up": (
         {"op": "link", "host": "gpu02", "port": 1, "up": False},
         {"op": "link", "host": "gpu02", "port": 1, "up": True},
     ),
-    "fibre break": ({"op": "fibre", "name": "f-gpu02-p1", "cut": True}, {"op": "fibre", "name": "f-gpu02-p1", "cut": False}),
+    "fibre break": (
+        {"op": "fibre", "name": "f-gpu02-p1", "cut": True},
+        {"op": "fibre", "name": "f-gpu02-p1", "cut": False},
+    ),
     "swapped fibres": (
         {"op": "fibre.swap", "a": "f-gpu02-p1", "b": "f-gpu01-p1"},
         {"op": "fibre.swap", "a": "f-gpu02-p1", "b": "f-gpu01-p1"},
@@ -53,7 +63,9 @@ class HostFaults(CrashPoints):
         self.fibres = load_lab(lab.inventory).fibres
 
     def case(self, fault: str, point: str) -> tuple[str, list[str], str]:
-        """Let it happen at the point; return the outcome, what is wrong with it, and what was said."""
+        """Let it happen at the point; return the outcome, what is wrong with it, and what was
+        said.
+        """
         request, cure = FAULTS[fault]
         sock = str(self.lab.folder / "lab" / "control.sock")
         answer = self.deadly(DRILL_AT=point, DRILL_DO=json.dumps(request), DRILL_SOCKET=sock)
@@ -85,20 +97,31 @@ class HostFaults(CrashPoints):
             verified = self.lab.testbed("verify")
             output = verified.envelope["message"] + json.dumps(verified.envelope["data"])
             found = [line for line in found if self._receiver(line) not in dark]
-            named = all(word in output for word in (*dark, *self.ended())) or self._swap_named(output)
+            named = all(word in output for word in (*dark, *self.ended())) or self._swap_named(
+                output
+            )
             if verified.exit_code and named:
                 return found
-            return [*found, f"verify does not tell of {dark}, {self.ended()}: exit {verified.exit_code}: {output}"]
+            return [
+                *found,
+                f"verify does not tell of {dark}, {self.ended()}: exit {verified.exit_code}: {output}",
+            ]
         found = self._of_living(self._wrong(HERE))
         if outcome != HANDS:
             return [line for line in found if self._receiver(line) not in self._unlit(HERE)]
-        listed = [line.partition(". ")[2] for line in answer.envelope["message"].splitlines() if re.match(r"\s+\d+\. ", line)]
+        listed = [
+            line.partition(". ")[2]
+            for line in answer.envelope["message"].splitlines()
+            if re.match(r"\s+\d+\. ", line)
+        ]
         named = {line.partition(": ")[0] for line in listed}
         where = [(line, {line.partition(": ")[0], self._receiver(line)}) for line in found]
         return [line for line, text in where if not text & named] or ([] if listed else ["no list"])
 
     def _swap_named(self, message: str) -> bool:
-        """Whether the two ports are named whose fibres are in each other's sockets: that explains who else has no light."""
+        """Whether the two ports are named whose fibres are in each other's sockets: that explains
+        who else has no light.
+        """
         swapped = re.search(r"([\w:]+) and ([\w:]+) are swapped at ", message)
         return swapped is not None and set(swapped.groups()) == {"gpu01:p1", "gpu02:p1"}
 
@@ -116,14 +139,23 @@ class HostFaults(CrashPoints):
     def _receiver(self, line: str) -> str:
         """The host port that a missing circuit would reach."""
         found = re.match(r"(\S+): \S+->(\S+) is missing", line)
-        return next((str(p) for p, f in self.fibres.items() if found and (f.leaves.device, f.leaves.label) == found.groups()), "")
+        return next(
+            (
+                str(p)
+                for p, f in self.fibres.items()
+                if found and (f.leaves.device, f.leaves.label) == found.groups()
+            ),
+            "",
+        )
 
     def ended(self) -> set[str]:
         """Hosts that nobody can ask."""
         return {name for name, host in self.lab.ask("status")["hosts"].items() if not host["sshd"]}
 
     def _of_living(self, found: list[str]) -> list[str]:
-        """A host whose power or door is gone by our own hand cannot be asked; it is asked after the cure."""
+        """A host whose power or door is gone by our own hand cannot be asked; it is asked after the
+        cure.
+        """
         return [line for line in found if line.partition(":")[0] not in self.ended()]
 
     def _cure(self, cure: Request | None) -> None:
@@ -139,7 +171,16 @@ class HostFaults(CrashPoints):
 def prepared(folder: Path) -> tuple[HostFaults, list[str]]:
     """A lab of three hosts with `here` up, and the points of one change."""
     lab = Lab(folder)
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "3", "--ports", "4", "--free-ports"]
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "3",
+        "--ports",
+        "4",
+        "--free-ports",
+    ]
     where = ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
     subprocess.run([*generate, *where], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     lab.testbed("lab", "start").must()
@@ -148,11 +189,21 @@ def prepared(folder: Path) -> tuple[HostFaults, list[str]]:
 
 
 def counted(cell: Counter[str], every: bool = False) -> str:
-    return ", ".join(f"{cell[what]} {what}" for what in (SUCCESS, BACK, UNCHANGED, HANDS, WRONG) if cell[what] or every)
+    return ", ".join(
+        f"{cell[what]} {what}"
+        for what in (SUCCESS, BACK, UNCHANGED, HANDS, WRONG)
+        if cell[what] or every
+    )
 
 
 def table(cells: Mapping[str, Counter[str]]) -> str:
-    return "\n".join(["| fault | hosts |", "|---|---|", *(f"| {fault} | {counted(cell)} |" for fault, cell in cells.items())])
+    return "\n".join(
+        [
+            "| fault | hosts |",
+            "|---|---|",
+            *(f"| {fault} | {counted(cell)} |" for fault, cell in cells.items()),
+        ]
+    )
 
 
 def whole(only: str = "", every: int = 1) -> int:
@@ -167,7 +218,11 @@ def whole(only: str = "", every: int = 1) -> int:
                 print(f"  {at}  {fault} {point}: {outcome}", flush=True)
                 if found:
                     wrongs += 1
-                    print("        " + "\n        ".join([*found, *(f"| {line}" for line in text.splitlines())]), flush=True)
+                    print(
+                        "        "
+                        + "\n        ".join([*found, *(f"| {line}" for line in text.splitlines())]),
+                        flush=True,
+                    )
         finally:
             drill.lab.testbed("lab", "stop")
     total: Counter[str] = sum(drill.cells.values(), Counter())

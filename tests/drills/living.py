@@ -1,8 +1,9 @@
-"""Living jobs: whoever takes part in a turn is killed in each of its states; the job goes on or is resumed, nobody is held.
+"""Living jobs: whoever takes part in a turn is killed in each of its states; the job goes on or is
+resumed, nobody is held.
 
-`make drill NAME=living` runs all, which takes about an hour; NAME="living REGEX" runs the cases whose name matches, for example
-"living ^operator"; NAME="living REGEX SECONDS" begins no case after so many seconds. Each case
-prints a line; the last one is JSON.
+`make drill NAME=living` runs all, which takes about an hour; NAME="living REGEX" runs the cases
+whose name matches, for example "living ^operator"; NAME="living REGEX SECONDS" begins no case after
+so many seconds. Each case prints a line; the last one is JSON.
 """
 
 from __future__ import annotations
@@ -24,17 +25,30 @@ from tests.drills.living_trouble import Trouble
 from tests.drills.moments import STATES
 from tests.end_to_end.conftest import ROOT, Lab
 
-SOME: Mapping[str, tuple[str, ...]] = {"frozen": ("held", "dark", "changed"), "second": ("prepared", "held")}
-"""Cases that are tried in some states only: an operator that does nothing until all leases have ended, and a second operator."""
+SOME: Mapping[str, tuple[str, ...]] = {
+    "frozen": ("held", "dark", "changed"),
+    "second": ("prepared", "held"),
+}
+"""Cases that are tried in some states only: an operator that does nothing until all leases have
+ended, and a second operator.
+"""
 FIRST = [Case("rank", state, host="gpu01") for state in ("preparing", "held", "changed")]
-FIRST += [Case("host", "held", host="gpu01"), Case("agent", "held", host="gpu01"), Case("watchdog", "changed", host="gpu01")]
+FIRST += [
+    Case("host", "held", host="gpu01"),
+    Case("agent", "held", host="gpu01"),
+    Case("watchdog", "changed", host="gpu01"),
+]
 """Rank 0 keeps the store in which the ranks decide."""
 Look = Callable[[], list[str]]
 
 
 def cases() -> list[Case]:
     found = [Case("operator", state, then) for state in STATES for then in ("rollback", "resume")]
-    found += [Case(who, state) for who in ("agent", "watchdog", "interrupt", "rank", "host") for state in STATES]
+    found += [
+        Case(who, state)
+        for who in ("agent", "watchdog", "interrupt", "rank", "host")
+        for state in STATES
+    ]
     found += [Case(who, state) for who, states in SOME.items() for state in states]
     return [*found, *FIRST]
 
@@ -52,15 +66,28 @@ def named(drill: LivingJobs) -> dict[str, Look]:
         "job: one rank cannot, so it is resumed": partial(trouble.cannot, live=False),
     }
     found |= {str(each): partial(drill.case, each) for each in cases() if each.who == "rank"}
-    found["rank: weights of a replay of all launches"] = partial(trouble.weights_then_another, resumed=True)
+    found["rank: weights of a replay of all launches"] = partial(
+        trouble.weights_then_another, resumed=True
+    )
     return found | {str(each): partial(drill.case, each) for each in cases() if each.who != "rank"}
 
 
 def whole(only: str = "", within_s: str = "inf") -> int:
-    """The drill on a lab of its own. only: a regular expression that chooses cases. within_s: no case begins later (s)."""
+    """The drill on a lab of its own. only: a regular expression that chooses cases. within_s: no
+    case begins later (s).
+    """
     with tempfile.TemporaryDirectory(prefix="testbed-drill-") as made:
         lab = Lab(Path(made))
-        generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "4", "--free-ports"]
+        generate = [
+            sys.executable,
+            "-m",
+            "emulators.generate",
+            "--hosts",
+            "6",
+            "--ports",
+            "4",
+            "--free-ports",
+        ]
         where = ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
         subprocess.run([*generate, *where], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         lab.testbed("lab", "start").must()
@@ -68,7 +95,12 @@ def whole(only: str = "", within_s: str = "inf") -> int:
             drill = LivingJobs(lab)
             chosen = {name: look for name, look in named(drill).items() if re.search(only, name)}
             if not chosen:
-                print(f"no case matches {only!r}; there are:", *named(drill), sep="\n  ", file=sys.stderr)
+                print(
+                    f"no case matches {only!r}; there are:",
+                    *named(drill),
+                    sep="\n  ",
+                    file=sys.stderr,
+                )
                 return 2
             drill.ready()
             return judged(drill, chosen, only, float(within_s))
@@ -90,7 +122,10 @@ def judged(drill: LivingJobs, chosen: Mapping[str, Look], only: str, within_s: f
         took, passed = time.monotonic() - at, time.monotonic() - began
         left = passed / number * (len(chosen) - number)
         verdict = "WRONG" if found else "ok"
-        print(f"  {number:>3}/{len(chosen)} {took:4.0f} s, {left / 60:2.0f} min left  {verdict:<5}  {name}", flush=True)
+        print(
+            f"  {number:>3}/{len(chosen)} {took:4.0f} s, {left / 60:2.0f} min left  {verdict:<5}  {name}",
+            flush=True,
+        )
         for line in found:
             print(f"        {line}", flush=True)
         if found:
@@ -112,7 +147,15 @@ def judged(drill: LivingJobs, chosen: Mapping[str, Look], only: str, within_s: f
 def _looked(look: Look) -> list[str]:
     try:
         return look()
-    except (AssertionError, LookupError, TypeError, ValueError, OSError, subprocess.SubprocessError, TestbedError) as error:
+    except (
+        AssertionError,
+        LookupError,
+        TypeError,
+        ValueError,
+        OSError,
+        subprocess.SubprocessError,
+        TestbedError,
+    ) as error:
         return [f"{type(error).__name__}: {error}"]
 
 

@@ -1,4 +1,6 @@
-"""What goes wrong with a running job's move without anybody dying, and what the weights say at the end."""
+"""What goes wrong with a running job's move without anybody dying, and what the weights say at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ class Trouble:
         """Light that never comes, in this state of the job: a mirror that does not move."""
         drill = self.drill
         drill.choose("always" if state == "dark" else "never", fresh=True)
-        port = min(ingress for ingress, _ in drill.states[drill.other].light["ocs1"] - drill.states[drill.at].light["ocs1"])
+        port = min(
+            ingress
+            for ingress, _ in drill.states[drill.other].light["ocs1"]
+            - drill.states[drill.at].light["ocs1"]
+        )
         number = self.lab.ask("faults.add", device="ocs1", kind="stuck-port", port=port)["number"]
         try:
             answer, found = drill.reach(state, lambda _: None, "--job", "live")
@@ -36,13 +42,21 @@ class Trouble:
         return found + drill.ends(drill.at)
 
     def failed(self) -> list[str]:
-        """A change whose verification fails, once the job has turned, is rolled back, and the job with it."""
+        """A change whose verification fails, once the job has turned, is rolled back, and the job
+        with it.
+        """
         drill = self.drill
         plan = drill.choose("never", fresh=True)
-        plan.write_text(json.dumps(json.loads(plan.read_text()) | {"acceptance": {"light_window_db": 0.0001}}))
+        plan.write_text(
+            json.dumps(json.loads(plan.read_text()) | {"acceptance": {"light_window_db": 0.0001}})
+        )
         steps = len(self.job.lines("ring_changes.jsonl"))
         answer = self.lab.up(plan, "--job", "live")
-        found = [] if answer.exit_code == 6 else [f"exit {answer.exit_code}: {answer.envelope['message']}"]
+        found = (
+            []
+            if answer.exit_code == 6
+            else [f"exit {answer.exit_code}: {answer.envelope['message']}"]
+        )
         if (count := len(self.job.lines("ring_changes.jsonl")) - steps) != 2:
             found.append(f"the job turned {count} times, not there and back")
         return found + drill.ends(drill.at)
@@ -55,7 +69,10 @@ class Trouble:
         for number in range(count):
             answer = self.lab.up(drill.choose("never"), "--job", "live")
             if answer.exit_code:
-                return [*found, f"move {number + 1}: exit {answer.exit_code}: {answer.envelope['message']}"]
+                return [
+                    *found,
+                    f"move {number + 1}: exit {answer.exit_code}: {answer.envelope['message']}",
+                ]
             drill.at = drill.other
             found += drill.layout(drill.at)
         if (changed := len(self.job.lines("ring_changes.jsonl")) - steps) != count:
@@ -65,7 +82,8 @@ class Trouble:
     def cannot(self, live: bool = True) -> list[str]:
         """One rank may open one descriptor more, which is too few for rings: its host is named.
 
-        live: nothing is changed; else, by the policy of the plan, the job is resumed from its newest checkpoint on its new rings.
+        live: nothing is changed; else, by the policy of the plan, the job is resumed from its
+        newest checkpoint on its new rings.
         """
         drill = self.drill
         plan = drill.choose("never", fresh=True)
@@ -75,7 +93,9 @@ class Trouble:
         found = [] if "gpu03" in message else [f"gpu03 is not named: {message}"]
         if live:
             if not answer.exit_code or (self.lab.writes(), self.lab.light()) != (before, light):
-                found.append(f"exit {answer.exit_code}, light was moved: {light != self.lab.light()}")
+                found.append(
+                    f"exit {answer.exit_code}, light was moved: {light != self.lab.light()}"
+                )
             return found + drill.ends(drill.at)
         if answer.exit_code:
             return [*found, f"exit {answer.exit_code}: {message}"]
@@ -93,7 +113,9 @@ class Trouble:
                 _open_files(rank, allowed)
 
     def weights(self, *, resumed: bool = False) -> list[str]:
-        """Stop the job: its weights are those of a replay of what its launches journalled. resumed: there may be several."""
+        """Stop the job: its weights are those of a replay of what its launches journalled. resumed:
+        there may be several.
+        """
         found = self.job.gapless()
         self.lab.testbed("job", "stop").must()
         reply: dict[str, Any] = self.job.summary()
@@ -104,7 +126,9 @@ class Trouble:
         with tempfile.TemporaryDirectory(prefix="testbed-replay-") as made:
             replayed = self.job.replayed(Path(made), self.drill.args, self.job.journalled())
         if replayed != reply["weights_sha256"]:
-            found.append(f"after {reply['iterations']} iterations the weights are {reply['weights_sha256']}, replayed {replayed}")
+            found.append(
+                f"after {reply['iterations']} iterations the weights are {reply['weights_sha256']}, replayed {replayed}"
+            )
         return found
 
     def weights_then_another(self, *, resumed: bool = False) -> list[str]:
@@ -118,8 +142,17 @@ class Trouble:
 
 
 def _open_files(pid: int, most: int) -> int:
-    """Set how many files a process may have open, as the user that it runs as; return how many it might."""
+    """Set how many files a process may have open, as the user that it runs as; return how many it
+    might.
+    """
     limits, owner = Path(f"/proc/{pid}/limits").read_text(), Path(f"/proc/{pid}").stat()
-    as_it = ["setpriv", "--reuid", str(owner.st_uid), "--regid", str(owner.st_gid), "--clear-groups"]
+    as_it = [
+        "setpriv",
+        "--reuid",
+        str(owner.st_uid),
+        "--regid",
+        str(owner.st_gid),
+        "--clear-groups",
+    ]
     subprocess.run([*as_it, "prlimit", "--pid", str(pid), f"--nofile={most}:"], check=True)
     return int(re.findall(r"^Max open files\s+(\d+)", limits, re.MULTILINE)[0])

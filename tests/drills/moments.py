@@ -1,4 +1,6 @@
-"""The states of a move in which the drill of living jobs lets something happen, and what hosts, ranks and glass show in each."""
+"""The states of a move in which the drill of living jobs lets something happen, and what hosts,
+ranks and glass show in each.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ WAITING = ("held",)
 
 @dataclass(frozen=True)
 class Now:
-    """What is at one moment. ranks: by the agents of the hosts that answer; down: hosts without power."""
+    """What is at one moment. ranks: by the agents of the hosts that answer; down: hosts without
+    power.
+    """
 
     hellos: Mapping[str, Hello | Exception]
     ranks: tuple[RankState, ...]
@@ -29,14 +33,24 @@ class Now:
     down: frozenset[str]
 
     def not_all(self, state: str) -> str:
-        """In words which ranks are not in this state of one and the same move; empty where all are."""
-        if {s.state for s in self.ranks} == {state} and len({s.move for s in self.ranks}) == 1 and len(self.ranks) == len(HOSTS):
+        """In words which ranks are not in this state of one and the same move; empty where all
+        are.
+        """
+        if (
+            {s.state for s in self.ranks} == {state}
+            and len({s.move for s in self.ranks}) == 1
+            and len(self.ranks) == len(HOSTS)
+        ):
             return ""
-        return f"not all ranks are {state}: " + ", ".join(f"{s.rank} {s.state} in move {s.move}" for s in self.ranks)
+        return f"not all ranks are {state}: " + ", ".join(
+            f"{s.rank} {s.state} in move {s.move}" for s in self.ranks
+        )
 
 
 def now(lab: Lab, job: Job) -> Now:
-    """Ask the lab, the agents and, through them, the ranks. A rank whose job has ended is left out."""
+    """Ask the lab, the agents and, through them, the ranks. A rank whose job has ended is left
+    out.
+    """
     down = frozenset(name for name, host in lab.ask("status")["hosts"].items() if not host["sshd"])
     name = job.launch()
 
@@ -47,9 +61,15 @@ def now(lab: Lab, job: Job) -> Now:
             return ()
 
     async def ask() -> tuple[dict[str, Hello | Exception], tuple[RankState, ...]]:
-        async with open_session(load_lab(lab.inventory), lab.inventory, lab.folder / "look") as session:
-            hellos = dict(await session.hosts.channels.connect([host for host in HOSTS if host not in down]))
-            found = await asyncio.gather(*(ranks(session, h) for h, hello in hellos.items() if isinstance(hello, Hello)))
+        async with open_session(
+            load_lab(lab.inventory), lab.inventory, lab.folder / "look"
+        ) as session:
+            hellos = dict(
+                await session.hosts.channels.connect([host for host in HOSTS if host not in down])
+            )
+            found = await asyncio.gather(
+                *(ranks(session, h) for h, hello in hellos.items() if isinstance(hello, Hello))
+            )
         return hellos, tuple(sorted((s for states in found for s in states), key=lambda s: s.rank))
 
     hellos, states = asyncio.run(ask())
@@ -58,9 +78,11 @@ def now(lab: Lab, job: Job) -> Now:
 
 @dataclass(frozen=True)
 class State:
-    """hold: the plan's policy under which it is looked at. like, nth: the point of the change that lies in it, see deadly.py.
+    """hold: the plan's policy under which it is looked at. like, nth: the point of the change that
+    lies in it, see deadly.py.
 
-    missing: what is not as it must be in this state, given the glass before and after the change; empty: the state is there.
+    missing: what is not as it must be in this state, given the glass before and after the change;
+    empty: the state is there.
     """
 
     hold: str
@@ -74,7 +96,9 @@ def _preparing(seen: Now, here: FibrePlant, _: FibrePlant) -> str:
     others = {s.state for s in seen.ranks if found and s.move == found[0].move} - {"preparing"}
     if found and len(found) < len(HOSTS) and not others:
         return _light(seen, here)
-    return "no rank connects its next rings: " + ", ".join(f"{s.rank} {s.state} in move {s.move}" for s in seen.ranks)
+    return "no rank connects its next rings: " + ", ".join(
+        f"{s.rank} {s.state} in move {s.move}" for s in seen.ranks
+    )
 
 
 def _prepared(seen: Now, here: FibrePlant, _: FibrePlant) -> str:
@@ -94,23 +118,47 @@ def _riding(seen: Now, here: FibrePlant, other: FibrePlant) -> str:
 
 
 def _rings_changed(seen: Now, _: FibrePlant, other: FibrePlant) -> str:
-    pending = any(isinstance(hello, Hello) and hello.pending_s is not None for hello in seen.hellos.values())
-    return seen.not_all("changed") or _light(seen, other) or ("" if pending else "no host waits to be confirmed")
+    pending = any(
+        isinstance(hello, Hello) and hello.pending_s is not None for hello in seen.hellos.values()
+    )
+    return (
+        seen.not_all("changed")
+        or _light(seen, other)
+        or ("" if pending else "no host waits to be confirmed")
+    )
 
 
 def _confirmed(seen: Now, _: FibrePlant, other: FibrePlant) -> str:
-    pending = [host for host, hello in seen.hellos.items() if not isinstance(hello, Hello) or hello.pending_s is not None]
-    return seen.not_all("changed") or _light(seen, other) or (f"not confirmed: {', '.join(pending)}" if pending else "")
+    pending = [
+        host
+        for host, hello in seen.hellos.items()
+        if not isinstance(hello, Hello) or hello.pending_s is not None
+    ]
+    return (
+        seen.not_all("changed")
+        or _light(seen, other)
+        or (f"not confirmed: {', '.join(pending)}" if pending else "")
+    )
 
 
 def _light(seen: Now, wanted: FibrePlant) -> str:
-    return "" if all(seen.light[device] == pairs for device, pairs in wanted.items()) else "the light is elsewhere"
+    return (
+        ""
+        if all(seen.light[device] == pairs for device, pairs in wanted.items())
+        else "the light is elsewhere"
+    )
 
 
 def _broken(seen: Now, here: FibrePlant, other: FibrePlant) -> str:
     ended = any(pairs - seen.light[device] for device, pairs in here.items())
     come = all(pairs <= seen.light[device] for device, pairs in other.items())
-    return "" if ended and not come else "no circuit is broken" if not ended else "all circuits are made"
+    return (
+        ""
+        if ended and not come
+        else "no circuit is broken"
+        if not ended
+        else "all circuits are made"
+    )
 
 
 STATES: Mapping[str, State] = {

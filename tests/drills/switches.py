@@ -1,4 +1,6 @@
-"""The two kinds of emulated switch of the bench and of the simulation: their ports, and what hands do to them."""
+"""The two kinds of emulated switch of the bench and of the simulation: their ports, and what hands
+do to them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ def labels(driver: str, ingress: int, egress: int) -> Pair:
     """Two ports of a 16x16 device by number, as its faceplate has them."""
     if driver == "polatis-scpi":
         return str(ingress), str(16 + egress)
-    return f"1.{(ingress - 1) // 8 + 1}.{(ingress - 1) % 8 + 1}", f"1.{(egress - 1) // 8 + 1}.{(egress - 1) % 8 + 1}"
+    return (
+        f"1.{(ingress - 1) // 8 + 1}.{(ingress - 1) % 8 + 1}",
+        f"1.{(egress - 1) // 8 + 1}.{(egress - 1) % 8 + 1}",
+    )
 
 
 def made_by_hand(server: DeviceServer, pair: Pair) -> None:

@@ -37,5 +37,9 @@ async def test_a_change_talks_to_the_lab_alone_and_every_point_is_in_its_own_jou
         report = await bench.up(plan_text("here", HERE))
         assert called == {server.port for server in bench.servers.values()}
         points = list(read_points(Path(report.journal).parent))
-        assert {phase.name for phase in report.phases} <= {p.tags["phase"] for p in points if p.measurement == "phase"}
-        assert {p.tags["device"] for p in points if p.measurement == "reconfig_device"} == set(bench.servers)
+        assert {phase.name for phase in report.phases} <= {
+            p.tags["phase"] for p in points if p.measurement == "phase"
+        }
+        assert {p.tags["device"] for p in points if p.measurement == "reconfig_device"} == set(
+            bench.servers
+        )

@@ -1,4 +1,6 @@
-"""What the benchmark of sharing reads out of packets: bursts, iterations, gaps, and the gaps that are to be expected."""
+"""What the benchmark of sharing reads out of packets: bursts, iterations, gaps, and the gaps that
+are to be expected.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def job(begin_s: float, period_s: float, sends_s: float, count: int) -> list[tup
 def test_bursts_are_found_between_pauses_and_small_packets_are_none() -> None:
     found = bursts([*job(1.0, 0.5, 0.2, 3), (2.7, 9000)], 0.05)
     assert [round(burst.begin_s, 3) for burst in found] == [1.0, 1.5, 2.0]
-    assert [round(burst.end_s - burst.begin_s, 3) for burst in found] == [0.2] * 3 and found[0].bytes == 101 * 9000
+    assert [round(burst.end_s - burst.begin_s, 3) for burst in found] == [0.2] * 3 and found[
+        0
+    ].bytes == 101 * 9000
     assert took(found) == pytest.approx([0.5, 0.5])
     assert bursts([], 0.05) == []
 
@@ -30,7 +34,9 @@ def test_bursts_are_found_between_pauses_and_small_packets_are_none() -> None:
 def test_a_gap_is_to_the_nearer_burst_and_before_it_below_zero() -> None:
     one, other = bursts(job(1.0, 0.5, 0.1, 4), 0.05), bursts(job(1.1, 0.45, 0.1, 4), 0.05)
     assert gaps(one, other) == pytest.approx([0.1, 0.05, 0.0, -0.05], abs=1e-9)
-    assert gaps(one, [Burst(0.9, 0.95, 1), Burst(2.6, 2.7, 1)]) == [], "no burst before, or none after"
+    assert gaps(one, [Burst(0.9, 0.95, 1), Burst(2.6, 2.7, 1)]) == [], (
+        "no burst before, or none after"
+    )
 
 
 def test_gaps_grow_as_the_equation_says_until_nothing_is_sent_together() -> None:

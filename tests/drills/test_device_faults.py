@@ -1,4 +1,6 @@
-"""Faults of devices during a change: those that the stories by seed do not have or do not judge to the word."""
+"""Faults of devices during a change: those that the stories by seed do not have or do not judge to
+the word.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ CASES = (
     (Case("ocs1", "failed-port", "write 1", {"port": "18"}), HANDS),
     (Case("ocs2", "dark-port", "write 3", {"port": "1.1.2/in"}), HANDS),
     (Case("ocs1", "extra-loss", "the beginning", {"port": "18", "db": 40.0}), BACK),
-    (Case("ocs2", "port-locked", "the beginning", {"port": "1.1.3/out", "for_s": 0.5}), None),  # went wrong once
+    # went wrong once
+    (Case("ocs2", "port-locked", "the beginning", {"port": "1.1.3/out", "for_s": 0.5}), None),
     # No session is to be had.
     (Case("ocs2", "login-limit", "the beginning", {"limit": 0}), BACK),
     # Restarts; the circuit of a stranger's that one lost is for hands.
@@ -32,7 +35,9 @@ CASES = (
     (Case("ocs1", "reboot-lose", "read 1"), UNCHANGED),  # went wrong once
     (Case("ocs1", "reboot-lose", "write 2"), HANDS),
 )
-"""A fault and what is expected; None: it depends on the moment which of the honest ends it comes to."""
+"""A fault and what is expected; None: it depends on the moment which of the honest ends it comes
+to.
+"""
 
 
 @pytest.mark.parametrize(("case", "expected"), CASES, ids=str)
@@ -45,7 +50,9 @@ async def test_a_fault_ends_in_success_exactly_as_before_or_in_an_honest_list(
     assert found.outcome == (expected or found.outcome), found.message
 
 
-async def test_a_judge_that_is_told_a_lie_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_judge_that_is_told_a_lie_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The judge can fail: a circuit that is gone from the mirrors is no success."""
     honest = device_faults.state
     calls = itertools.count()
@@ -54,7 +61,8 @@ async def test_a_judge_that_is_told_a_lie_notices(tmp_path: Path, monkeypatch: p
         if next(calls) == 1:
             plant = bench.servers["ocs1"].plant
             plant.disconnect(
-                [pair for pair in plant.pairs() if pair != bench.foreign("ocs1")][:1], bench.servers["ocs1"].loop.time()
+                [pair for pair in plant.pairs() if pair != bench.foreign("ocs1")][:1],
+                bench.servers["ocs1"].loop.time(),
             )
         return honest(bench)
 

@@ -1,4 +1,6 @@
-"""What the benchmark `diagnosis` takes for the right component, from entries of a lab's log made by hand."""
+"""What the benchmark `diagnosis` takes for the right component, from entries of a lab's log made by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from benchmarks.diagnosis import KINDS, fits, wilson
 
 PLACES = {"link", "circuit", "device", "rank", "host", "segment", "cable", "fibres"}
 FIBRE = {"host": "gpu05", "port": 1, "device": "ocs1", "enters": "5", "leaves": "21"}
-ENTRY = {"host": "gpu05", "device": "ocs1", "port": 5, "switch": "segment ideal", "a": "f-gpu03-p1", "b": "f-gpu08-p1"}
+ENTRY = {
+    "host": "gpu05",
+    "device": "ocs1",
+    "port": 5,
+    "switch": "segment ideal",
+    "a": "f-gpu03-p1",
+    "b": "f-gpu08-p1",
+}
 
 
 @pytest.mark.parametrize(
@@ -25,10 +34,16 @@ ENTRY = {"host": "gpu05", "device": "ocs1", "port": 5, "switch": "segment ideal"
         ("host", "host gpu05", "rank gpu05"),
         ("segment", "segment ideal", "cable gpu05:p5 - ideal"),
         ("cable", "cable gpu05:p5 - ideal", "cable gpu04:p5 - ideal"),
-        ("fibres", "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p1", "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p11"),
+        (
+            "fibres",
+            "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p1",
+            "links gpu03:p1 - gpu04:p1 and gpu07:p1 - gpu08:p11",
+        ),
     ],
 )
-def test_only_the_component_where_the_fault_is_counts_as_right(place: str, right: str, wrong: str) -> None:
+def test_only_the_component_where_the_fault_is_counts_as_right(
+    place: str, right: str, wrong: str
+) -> None:
     assert fits(right, place, ENTRY, FIBRE) and not fits(wrong, place, ENTRY, FIBRE)
     assert not fits("", place, ENTRY, FIBRE)
 

@@ -20,7 +20,9 @@ def records(took: list[float], first: int = 1, begin: float = 0.0) -> list[dict[
 
 def test_what_iterations_took_beyond_the_usual_is_lost() -> None:
     seen = records([100.0] * 30 + [190.0, 130.0] + [80.0] * 30)
-    assert lost(seen, 3050.0, 31) == (pytest.approx(90 + 50), 100), "the turned one counts against the new usual"
+    assert lost(seen, 3050.0, 31) == (pytest.approx(90 + 50), 100), (
+        "the turned one counts against the new usual"
+    )
 
 
 def test_a_pause_between_two_iterations_counts_and_a_slow_one_before_it_does_not() -> None:
@@ -39,11 +41,19 @@ def test_a_turn_that_no_iteration_follows_and_too_few_iterations_give_no_figure(
 
 def test_a_restart_loses_the_time_between_and_what_is_trained_twice() -> None:
     old = records([100.0] * 50)
-    assert lost_by_restart(old, records([300.0], first=51, begin=15000.0)) == pytest.approx(10000 + 300 - 100)
-    assert lost_by_restart(old, records([300.0], first=41, begin=15000.0)) == pytest.approx(10000 + 300 - 100 + 1000)
+    assert lost_by_restart(old, records([300.0], first=51, begin=15000.0)) == pytest.approx(
+        10000 + 300 - 100
+    )
+    assert lost_by_restart(old, records([300.0], first=41, begin=15000.0)) == pytest.approx(
+        10000 + 300 - 100 + 1000
+    )
 
 
 def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
     values = [float(v) for v in (90, 100, 110, 120, 250, 95, 105)]
     low, high = ends_of(values)
-    assert low <= 105 <= high < 250.1 and (low, high) == ends_of(values) and ends_of([7.0]) == (7.0, 7.0)
+    assert (
+        low <= 105 <= high < 250.1
+        and (low, high) == ends_of(values)
+        and ends_of([7.0]) == (7.0, 7.0)
+    )

@@ -1,4 +1,6 @@
-"""What the benchmark `storm` holds against a job: lost and repeated iterations, recoveries without a fault, budgets exceeded."""
+"""What the benchmark `storm` holds against a job: lost and repeated iterations, recoveries without
+a fault, budgets exceeded.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.storm import Round, Row, budget_problems, fault_problems, goodput, interval, journal_problems, reached
+from benchmarks.storm import (
+    Round,
+    Row,
+    budget_problems,
+    fault_problems,
+    goodput,
+    interval,
+    journal_problems,
+    reached,
+)
 from orchestrator.services.guard.policy import Budget
 
 
@@ -28,9 +39,21 @@ def launch(*numbers: int, at: float = 0.0) -> list[tuple[int, float]]:
         ([launch(2, 3)], 1, []),
         ([], 0, []),
     ],
-    ids=["back to 40", "20 and one in flight", "one more", "a gap", "no checkpoint", "a hole", "twice", "a late start", "nothing"],
+    ids=[
+        "back to 40",
+        "20 and one in flight",
+        "one more",
+        "a gap",
+        "no checkpoint",
+        "a hole",
+        "twice",
+        "a late start",
+        "nothing",
+    ],
 )
-def test_iterations_are_lost_back_to_a_checkpoint_only(launches: Sequence[Any], problems: int, again: list[int]) -> None:
+def test_iterations_are_lost_back_to_a_checkpoint_only(
+    launches: Sequence[Any], problems: int, again: list[int]
+) -> None:
     found, made = journal_problems(launches)
     assert (len(found), made) == (problems, again), found
 
@@ -59,13 +82,18 @@ def begun(at: float, host: str, kind: str, event: str = "begin") -> dict[str, ob
         ([begun(10, "gpu02", "hang-rank")], [], 0),
     ],
 )
-def test_every_recovery_has_a_fault_and_every_killed_rank_a_recovery(log: Any, rows: list[Row], problems: int) -> None:
+def test_every_recovery_has_a_fault_and_every_killed_rank_a_recovery(
+    log: Any, rows: list[Row], problems: int
+) -> None:
     assert len(fault_problems(log, rows)) == problems
 
 
 def test_a_period_with_more_recoveries_than_the_budget_is_a_problem() -> None:
     rows = [row(at) for at in (0.0, 20.0, 59.0, 61.0)]
-    assert not budget_problems(rows, Budget(3, 60.0)) and budget_problems(rows, Budget(2, 60.0)) == ["3 recoveries in 60 s"] * 2
+    assert (
+        not budget_problems(rows, Budget(3, 60.0))
+        and budget_problems(rows, Budget(2, 60.0)) == ["3 recoveries in 60 s"] * 2
+    )
 
 
 def test_the_goodput_is_of_iterations_kept_by_the_pace_without_faults() -> None:

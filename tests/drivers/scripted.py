@@ -1,4 +1,6 @@
-"""Devices of a few lines, for what a link or a driver does with an answer; emulators are an independent reading of the manuals."""
+"""Devices of a few lines, for what a link or a driver does with an answer; emulators are an
+independent reading of the manuals.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ Answers = Callable[[Request], "bytes | Awaitable[bytes]"]
 def http(status: int, body: bytes | str = b"", **headers: str) -> bytes:
     """A whole HTTP/1.1 answer."""
     content = body.encode() if isinstance(body, str) else body
-    named = {"content-length": str(len(content)), **{key.replace("_", "-"): value for key, value in headers.items()}}
+    named = {
+        "content-length": str(len(content)),
+        **{key.replace("_", "-"): value for key, value in headers.items()},
+    }
     head = "".join(f"{key}: {value}\r\n" for key, value in named.items())
     return f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + content
 
@@ -43,7 +48,9 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[CircuitSwitch]:
-    """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its configuration."""
+    """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its
+    configuration.
+    """
     talks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +85,9 @@ def cross(ingress: int, egress: int) -> CrossConnect:
 
 @asynccontextmanager
 async def http_device(answers: Answers) -> AsyncIterator[tuple[str, list[Request]]]:
-    """Serve HTTP on loopback: every request's answer is what `answers` says, byte for byte; empty closes the connection."""
+    """Serve HTTP on loopback: every request's answer is what `answers` says, byte for byte; empty
+    closes the connection.
+    """
     heard: list[Request] = []
     talks: set[asyncio.Task[None]] = set()
 
@@ -89,7 +98,10 @@ async def http_device(answers: Answers) -> AsyncIterator[tuple[str, list[Request
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.split("\r\n")
-            headers = {key.lower(): value for key, _, value in (line.partition(": ") for line in lines if line)}
+            headers = {
+                key.lower(): value
+                for key, _, value in (line.partition(": ") for line in lines if line)
+            }
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             method, path, _ = first.split(" ")
             heard.append(Request(method, path, headers, body))
@@ -116,7 +128,9 @@ async def http_device(answers: Answers) -> AsyncIterator[tuple[str, list[Request
 
 @dataclass
 class Netconf:
-    """A NETCONF device being served: `known_hosts` names its key, `heard` the operations (XML inside the rpc)."""
+    """A NETCONF device being served: `known_hosts` names its key, `heard` the operations (XML
+    inside the rpc).
+    """
 
     address: str
     known_hosts: Path
@@ -136,11 +150,16 @@ async def netconf_device(
 ) -> AsyncIterator[Netconf]:
     """Serve NETCONF over SSH on loopback.
 
-    `answers` gets the operation and returns what belongs inside the rpc-reply; bytes go out as they are ("{id}" is the message-id),
-    None is silence, b"" ends the session. chunked: framing of NETCONF 1.1 (RFC 6242), split into small chunks.
+    `answers` gets the operation and returns what belongs inside the rpc-reply; bytes go out as they
+    are ("{id}" is the message-id), None is silence, b"" ends the session. chunked: framing of
+    NETCONF 1.1 (RFC 6242), split into small chunks.
     """
     key = asyncssh.generate_private_key("ssh-ed25519")
-    base = ["urn:ietf:params:netconf:base:1.0", *(["urn:ietf:params:netconf:base:1.1"] if chunked else []), *capabilities]
+    base = [
+        "urn:ietf:params:netconf:base:1.0",
+        *(["urn:ietf:params:netconf:base:1.1"] if chunked else []),
+        *capabilities,
+    ]
     listed = "".join(f"<capability>{uri}</capability>" for uri in base)
     greeting = f'<hello xmlns="{NC}"><capabilities>{listed}</capabilities><session-id>4</session-id></hello>]]>]]>'.encode()
 
@@ -156,7 +175,11 @@ async def netconf_device(
             return text.encode() + b"]]>]]>"
         data = text.encode()
         return (
-            b"".join(b"\n#%d\n%s" % (len(data[at : at + 100]), data[at : at + 100]) for at in range(0, len(data), 100)) + b"\n##\n"
+            b"".join(
+                b"\n#%d\n%s" % (len(data[at : at + 100]), data[at : at + 100])
+                for at in range(0, len(data), 100)
+            )
+            + b"\n##\n"
         )
 
     async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
@@ -187,11 +210,21 @@ async def netconf_device(
                     if isinstance(output, bytes):
                         process.stdout.write(output.replace(b"{id}", number[1].encode()))
                     elif output is not None:
-                        process.stdout.write(framed(f'<rpc-reply xmlns="{NC}" message-id="{number[1]}">{output}</rpc-reply>'))
+                        process.stdout.write(
+                            framed(
+                                f'<rpc-reply xmlns="{NC}" message-id="{number[1]}">{output}</rpc-reply>'
+                            )
+                        )
         process.exit(0)
 
     server = await asyncssh.listen(
-        "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=serve, encoding=None, allow_scp=False
+        "127.0.0.1",
+        0,
+        server_factory=Server,
+        server_host_keys=[key],
+        process_factory=serve,
+        encoding=None,
+        allow_scp=False,
     )
     port = server.get_port()
     known = folder / "known_hosts"

@@ -1,4 +1,6 @@
-"""An SSH device of a few lines: single commands and an interactive shell, as a test says; not an emulator."""
+"""An SSH device of a few lines: single commands and an interactive shell, as a test says; not an
+emulator.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Printed = tuple[str, int] | None
 
 @dataclass
 class SshDevice:
-    """Being served: `known_hosts` names its key, `heard` the commands; `connections` counts logins."""
+    """Being served: `known_hosts` names its key, `heard` the commands; `connections` counts
+    logins.
+    """
 
     port: int
     known_hosts: Path
@@ -41,7 +45,9 @@ async def ssh_device(
     shell: Callable[[asyncssh.SSHServerProcess[bytes]], Awaitable[None]] | None = None,
     password: str = "secret",
 ) -> AsyncIterator[SshDevice]:
-    """Serve SSH on loopback: a command's answer is what `commands` says, a shell is what `shell` does."""
+    """Serve SSH on loopback: a command's answer is what `commands` says, a shell is what `shell`
+    does.
+    """
     key = asyncssh.generate_private_key("ssh-ed25519")
 
     class Server(asyncssh.SSHServer):
@@ -71,7 +77,13 @@ async def ssh_device(
             process.exit(lines[1])
 
     server = await asyncssh.listen(
-        "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=serve, encoding=None, allow_scp=False
+        "127.0.0.1",
+        0,
+        server_factory=Server,
+        server_host_keys=[key],
+        process_factory=serve,
+        encoding=None,
+        allow_scp=False,
     )
     known = folder / "known_hosts"
     device = SshDevice(server.get_port(), known)

@@ -1,4 +1,6 @@
-"""Calient tables as real switches write them: ports that are plain numbers or have a suffix, and rows that no driver can read."""
+"""Calient tables as real switches write them: ports that are plain numbers or have a suffix, and
+rows that no driver can read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.drivers.tl1_device import circuits, driven
 # REAL: as a client of a switch with plain port numbers noted it down.
 LOOPBACK = "1>1:SRCPORT=1,DSTPORT=1,GRPNAME=SYSTEM,CONNNAME=LOOPBACK_001,CONNTYPE=1WAY,AS=UMA,OS=RDY,OC=OK,PS=UPR,AL=CL"
 NAMES = (["1", "2", "10", "17"], ["3.1.4/1", "3.1.4/2", "3.1.4/10", "1.1.2"])
-"""Plain numbers (REAL); triplets with a suffix (CODE: a client's pattern for the ports of the REST interface)."""
+"""Plain numbers (REAL); triplets with a suffix (CODE: a client's pattern for the ports of the REST
+interface).
+"""
 
 
 def stream(*rows: str) -> bytes:
@@ -45,7 +49,10 @@ class Switch:
             case "RTRV-PORT-SUM":
                 return [f'"{aid}:ALIAS=NONE,INPWR=-3.50,OUTPWR=-4.75"']
             case "RTRV-CRS":
-                return [*(f'"{row}"' for row in self.strange), *(self.row(at, state) for at, state in self.states.items())]
+                return [
+                    *(f'"{row}"' for row in self.strange),
+                    *(self.row(at, state) for at, state in self.states.items()),
+                ]
             case "ENT-CRS":
                 self.states[aid] = "UMA,OS=RDY"
             case "ACT-CRS":
@@ -74,7 +81,12 @@ def test_a_loopback_of_a_plain_number_is_a_row_however_it_arrives() -> None:
         (answer,) = [message for piece in cut for message in parser.feed(piece)]
         assert isinstance(answer, Reply) and not answer.stray
         (row,) = map(parse, answer.rows)
-        assert (row.source, row.destination, row.name, row.state) == ("1", "1", "LOOPBACK_001", "AS=UMA,OS=RDY,OC=OK")
+        assert (row.source, row.destination, row.name, row.state) == (
+            "1",
+            "1",
+            "LOOPBACK_001",
+            "AS=UMA,OS=RDY,OC=OK",
+        )
 
 
 def test_plain_numbers_and_suffixes_sort_as_people_count() -> None:
@@ -84,18 +96,31 @@ def test_plain_numbers_and_suffixes_sort_as_people_count() -> None:
 
 
 @pytest.mark.parametrize("ports", NAMES, ids=["numbers", "suffixes"])
-async def test_a_switch_with_other_port_names_is_identified_read_and_changed(ports: list[str]) -> None:
+async def test_a_switch_with_other_port_names_is_identified_read_and_changed(
+    ports: list[str],
+) -> None:
     switch = Switch([*reversed(ports)])
     async with driven("calient-tl1", switch) as (device, _):
         identity = await device.identify()
         assert identity.ingress == identity.egress == tuple(sorted(ports, key=natural))
-        made = await device.apply(Change("ocs1", frozenset(), circuits((ports[0], ports[2]), (ports[1], ports[3]))))
-        assert not made.failed and await device.read() == circuits((ports[0], ports[2]), (ports[1], ports[3]))
-        moved = await device.apply(Change("ocs1", circuits((ports[0], ports[2])), circuits((ports[0], ports[0]))))
-        assert not moved.failed and await device.read() == circuits((ports[0], ports[0]), (ports[1], ports[3]))
+        made = await device.apply(
+            Change("ocs1", frozenset(), circuits((ports[0], ports[2]), (ports[1], ports[3])))
+        )
+        assert not made.failed and await device.read() == circuits(
+            (ports[0], ports[2]), (ports[1], ports[3])
+        )
+        moved = await device.apply(
+            Change("ocs1", circuits((ports[0], ports[2])), circuits((ports[0], ports[0])))
+        )
+        assert not moved.failed and await device.read() == circuits(
+            (ports[0], ports[0]), (ports[1], ports[3])
+        )
         assert isinstance(device, PowerMeter)
         port = Port("ocs1", ports[0])
-        assert await device.power([port, Port("ocs1", f"{ports[0]}:in")]) == {port: -4.75, Port("ocs1", f"{ports[0]}:in"): -3.5}
+        assert await device.power([port, Port("ocs1", f"{ports[0]}:in")]) == {
+            port: -4.75,
+            Port("ocs1", f"{ports[0]}:in"): -3.5,
+        }
 
 
 async def test_a_reserved_loopback_of_a_plain_number_holds_its_port() -> None:
@@ -109,7 +134,10 @@ async def test_a_reserved_loopback_of_a_plain_number_holds_its_port() -> None:
 
 
 STRANGE = {
-    "kind": ("1.1.3>1.1.4:SRCPORT=1.1.3,DSTPORT=1.1.4,GRPNAME=LAB,CONNNAME=x,CONNTYPE=MCAST,AS=IS,OS=IS,OC=OK", {"1.1.3", "1.1.4"}),
+    "kind": (
+        "1.1.3>1.1.4:SRCPORT=1.1.3,DSTPORT=1.1.4,GRPNAME=LAB,CONNNAME=x,CONNTYPE=MCAST,AS=IS,OS=IS,OC=OK",
+        {"1.1.3", "1.1.4"},
+    ),
     "port": (
         "x:SRCPORT=1.1.3,DSTPORT=1.1.4#2,GRPNAME=LAB,CONNNAME=x,CONNTYPE=1WAY,AS=IS,OS=IS,OC=OK",
         {"1.1.3", "1.1.4", "1.1.4#2"},
@@ -119,7 +147,9 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_a_row_that_cannot_be_read_hides_no_other_and_its_ports_are_never_free(name: str) -> None:
+async def test_a_row_that_cannot_be_read_hides_no_other_and_its_ports_are_never_free(
+    name: str,
+) -> None:
     row, named = STRANGE[name]
     switch = Switch(["1.1.1"], row)
     switch.states["1.1.1,1.1.2"] = "IS,OS=IS"
@@ -132,13 +162,19 @@ async def test_a_row_that_cannot_be_read_hides_no_other_and_its_ports_are_never_
         (blocked,) = circuits(("1.1.5", "1.1.4"))
         (free,) = circuits(("1.1.5", "1.1.6"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({blocked})))
-        assert outcome.failed[blocked].startswith("port 1.1.4 is unknown, its row is not understood")
+        assert outcome.failed[blocked].startswith(
+            "port 1.1.4 is unknown, its row is not understood"
+        )
         assert not heard.verbs("ENT-CRS")
-        outcome = await device.apply(Change("ocs1", circuits(("1.1.1", "1.1.2")), frozenset({free})))
+        outcome = await device.apply(
+            Change("ocs1", circuits(("1.1.1", "1.1.2")), frozenset({free}))
+        )
         assert not outcome.failed and outcome.observed == {free}
         (behind,) = circuits(("1.1.3", "1.1.4"))
         outcome = await device.apply(Change("ocs1", frozenset({behind}), frozenset()))
-        assert outcome.failed[behind].startswith("not known whether it is there: port 1.1.3 is unknown")
+        assert outcome.failed[behind].startswith(
+            "not known whether it is there: port 1.1.3 is unknown"
+        )
 
 
 async def test_a_row_that_names_no_port_may_be_any_and_nothing_new_is_made() -> None:
@@ -191,7 +227,12 @@ class RestSwitch:
         if path.startswith("/rest/crossconnects/?id=list"):
             return http(200, json.dumps([*self.strange, *self.rows.values()]))
         if path.startswith("/rest/ports/?id=detail&port="):
-            return http(200, json.dumps([{"port": path.rpartition("=")[2], "inpower": "-3.4", "outpower": "-4.8"}]))
+            return http(
+                200,
+                json.dumps(
+                    [{"port": path.rpartition("=")[2], "inpower": "-3.4", "outpower": "-4.8"}]
+                ),
+            )
         if path.startswith("/rest/ports/"):
             return http(200, json.dumps([{"port": port} for port in self.ports]))
         if path.startswith("/rest/info/"):
@@ -212,12 +253,20 @@ class RestSwitch:
 @pytest.mark.parametrize("ports", NAMES, ids=["numbers", "suffixes"])
 async def test_the_same_over_rest(ports: list[str]) -> None:
     async with http_device(RestSwitch([*reversed(ports)])) as (address, heard):
-        device: Any = open_device(DeviceConfig("ocs1", "calient-rest", address, "admin", "x", {"settle_s": 0.01}, 1.0))
+        device: Any = open_device(
+            DeviceConfig("ocs1", "calient-rest", address, "admin", "x", {"settle_s": 0.01}, 1.0)
+        )
         assert (await device.identify()).ingress == tuple(sorted(ports, key=natural))
-        made = await device.apply(Change("ocs1", frozenset(), circuits((ports[0], ports[2]), (ports[1], ports[3]))))
+        made = await device.apply(
+            Change("ocs1", frozenset(), circuits((ports[0], ports[2]), (ports[1], ports[3])))
+        )
         assert not made.failed
-        moved = await device.apply(Change("ocs1", circuits((ports[0], ports[2])), circuits((ports[0], ports[0]))))
-        assert not moved.failed and moved.observed == circuits((ports[0], ports[0]), (ports[1], ports[3]))
+        moved = await device.apply(
+            Change("ocs1", circuits((ports[0], ports[2])), circuits((ports[0], ports[0])))
+        )
+        assert not moved.failed and moved.observed == circuits(
+            (ports[0], ports[0]), (ports[1], ports[3])
+        )
         assert await device.power([Port("ocs1", ports[0])]) == {Port("ocs1", ports[0]): -4.8}
         assert all(re.fullmatch(r"[^?]*\?[\w=&.%]*", request.path) for request in heard)
         await device.close()
@@ -226,21 +275,41 @@ async def test_the_same_over_rest(ports: list[str]) -> None:
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({"name": "m", "dir": "uni", "half1": {"conn": "1.1.3>1.1.4>1.1.5", "as": "IS"}}, {"1.1.3", "1.1.4", "1.1.5"}),
-        ({"name": "m", "dir": "bi", "half1": {"conn": "1.1.3>1.1.4"}, "half2": {"conn": "1.1.3>1.1.4"}}, {"1.1.3", "1.1.4"}),
+        (
+            {"name": "m", "dir": "uni", "half1": {"conn": "1.1.3>1.1.4>1.1.5", "as": "IS"}},
+            {"1.1.3", "1.1.4", "1.1.5"},
+        ),
+        (
+            {
+                "name": "m",
+                "dir": "bi",
+                "half1": {"conn": "1.1.3>1.1.4"},
+                "half2": {"conn": "1.1.3>1.1.4"},
+            },
+            {"1.1.3", "1.1.4"},
+        ),
         ({"name": "1.1.3-1.1.4", "half1": []}, {"1.1.3", "1.1.4"}),
         ({"name": "m", "half1": {"conn": "1.1.4#2>1.1.3"}}, {"1.1.3", "1.1.4", "1.1.4#2"}),
     ],
 )
-async def test_a_row_of_the_list_that_cannot_be_read_hides_no_other(row: dict[str, Any], named: set[str]) -> None:
+async def test_a_row_of_the_list_that_cannot_be_read_hides_no_other(
+    row: dict[str, Any], named: set[str]
+) -> None:
     switch = RestSwitch(["1.1.1"], row)
     async with http_device(switch) as (address, heard):
-        device: Any = open_device(DeviceConfig("ocs1", "calient-rest", address, "admin", "x", {"settle_s": 0.01}, 1.0))
+        device: Any = open_device(
+            DeviceConfig("ocs1", "calient-rest", address, "admin", "x", {"settle_s": 0.01}, 1.0)
+        )
         (blocked,) = circuits(("1.1.6", "1.1.4"))
         good = circuits(("1.1.1", "1.1.2"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({*good, blocked})))
         assert outcome.observed == good
-        assert outcome.failed.keys() == {blocked} and "port 1.1.4 is unknown" in outcome.failed[blocked]
-        assert {what.label for what in device.holders() if not isinstance(what, CrossConnect)} == named
+        assert (
+            outcome.failed.keys() == {blocked}
+            and "port 1.1.4 is unknown" in outcome.failed[blocked]
+        )
+        assert {
+            what.label for what in device.holders() if not isinstance(what, CrossConnect)
+        } == named
         assert sum(request.path.endswith("badd") for request in heard) == 1
         await device.close()

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from drivers.wire.calient_rows import Connection, Pair, make, natural, parse, work
 
 GROUP = "TESTBED"
-REAL = (
-    "2.8.5>2.3.3:SRCPORT=2.8.5,DSTPORT=2.3.3,GRPNAME=DSTRAUB,CONNNAME=2.8.5>2.3.3,CONNTYPE=1WAY,AS=UMA,OS=RDY,OC=FAIL,PS=UPR,AL=CL"
-)
+REAL = "2.8.5>2.3.3:SRCPORT=2.8.5,DSTPORT=2.3.3,GRPNAME=DSTRAUB,CONNNAME=2.8.5>2.3.3,CONNTYPE=1WAY,AS=UMA,OS=RDY,OC=FAIL,PS=UPR,AL=CL"
 
 
-def row(a: str, b: str, bidirectional: bool = False, group: str = GROUP, state: str = "IS") -> Connection:
+def row(
+    a: str, b: str, bidirectional: bool = False, group: str = GROUP, state: str = "IS"
+) -> Connection:
     oper = "IS" if state == "IS" else "RDY"
     return replace(make(a, b, bidirectional, group), admin=state, oper=oper, condition="OK")
 
@@ -30,7 +30,12 @@ def named(connections: tuple[Connection, ...]) -> list[str]:
 
 def test_a_captured_row_is_reserved_and_carries_nothing() -> None:
     found = parse(REAL)
-    assert (found.source, found.destination, found.kind, found.group) == ("2.8.5", "2.3.3", "1WAY", "DSTRAUB")
+    assert (found.source, found.destination, found.kind, found.group) == (
+        "2.8.5",
+        "2.3.3",
+        "1WAY",
+        "DSTRAUB",
+    )
     assert not found.engaged and not found.active and not found.healthy
 
 
@@ -45,7 +50,9 @@ def test_a_loop_back_is_one_way() -> None:
 
 
 def test_what_stands_is_left_alone() -> None:
-    assert not work([row("1.1.1", "1.1.2", True)], frozenset(), pairs("1.1.1>1.1.2", "1.1.2>1.1.1"), GROUP)
+    assert not work(
+        [row("1.1.1", "1.1.2", True)], frozenset(), pairs("1.1.1>1.1.2", "1.1.2>1.1.1"), GROUP
+    )
 
 
 def test_a_circuit_under_way_is_not_made_again() -> None:
@@ -70,15 +77,25 @@ def test_our_leftover_in_the_way_is_deleted_and_one_aside_is_kept() -> None:
 
 
 def test_a_foreign_reservation_refuses_the_circuit_and_names_its_holder() -> None:
-    todo = work([row("1.1.1", "1.1.2", group="LABX", state="UMA")], frozenset(), pairs("1.1.3>1.1.2"), GROUP)
+    todo = work(
+        [row("1.1.1", "1.1.2", group="LABX", state="UMA")], frozenset(), pairs("1.1.3>1.1.2"), GROUP
+    )
     assert not todo
     assert todo.refused == {
-        ("1.1.3", "1.1.2"): "port 1.1.2 is held by 1.1.1->1.1.2, connection '1.1.1>1.1.2' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
+        (
+            "1.1.3",
+            "1.1.2",
+        ): "port 1.1.2 is held by 1.1.1->1.1.2, connection '1.1.1>1.1.2' of group 'LABX' (AS=UMA,OS=RDY,OC=OK)"
     }
 
 
 def test_ports_sort_as_people_count() -> None:
-    assert sorted(["1.10.1", "1.2.1", "0.7b.6", "1.2.10"], key=natural) == ["0.7b.6", "1.2.1", "1.2.10", "1.10.1"]
+    assert sorted(["1.10.1", "1.2.1", "0.7b.6", "1.2.10"], key=natural) == [
+        "0.7b.6",
+        "1.2.1",
+        "1.2.10",
+        "1.10.1",
+    ]
 
 
 ports = st.integers(1, 6).map(lambda n: f"1.1.{n}")
@@ -92,7 +109,14 @@ def tables(draw: st.DrawFn) -> list[Connection]:
     rows: list[Connection] = []
     for a, b, bidirectional, group, state in draw(
         st.lists(
-            st.tuples(ports, ports, st.booleans(), st.sampled_from([GROUP, "LABX"]), st.sampled_from(["IS", "UMA"])), max_size=6
+            st.tuples(
+                ports,
+                ports,
+                st.booleans(),
+                st.sampled_from([GROUP, "LABX"]),
+                st.sampled_from(["IS", "UMA"]),
+            ),
+            max_size=6,
         )
     ):
         found = row(a, b, bidirectional and a != b, group, state)
@@ -121,7 +145,12 @@ def test_the_work_leads_to_the_wanted_table_and_touches_nothing_else(
     assert set(todo.enter) <= set(todo.activate)
     table += todo.enter
     used = [side for r in table for a, b in r.pairs for side in (("in", a), ("out", b))]
-    clashes = {pair for pair in add for other in add if pair != other and (pair[0] == other[0] or pair[1] == other[1])}
+    clashes = {
+        pair
+        for pair in add
+        for other in add
+        if pair != other and (pair[0] == other[0] or pair[1] == other[1])
+    }
     assert clashes or len(used) == len(set(used)), "a side of a port is used twice"
     lit = {pair for r in table if r.engaged or r in todo.activate for pair in r.pairs}
     kept = {pair for r in rows if r.active for pair in r.pairs} - remove

@@ -22,7 +22,9 @@ SETTLE_S = 0.05
 
 @dataclass
 class Matrix:
-    """Inputs that report their output `SETTLE_S` after the command. hasty: of lines that arrive at once only the first is read."""
+    """Inputs that report their output `SETTLE_S` after the command. hasty: of lines that arrive at
+    once only the first is read.
+    """
 
     hasty: bool = False
     dumb: bool = False
@@ -39,12 +41,16 @@ class Matrix:
             self.asked[int(question[1])] += 1
             return f"{question[1]},{self.outputs[int(question[1])]}"
         if command := re.fullmatch(r"X1 CH (\d+) (\d+)", line):
-            asyncio.get_running_loop().call_later(SETTLE_S, self.outputs.__setitem__, int(command[1]), int(command[2]))
+            asyncio.get_running_loop().call_later(
+                SETTLE_S, self.outputs.__setitem__, int(command[1]), int(command[2])
+            )
         return None
 
 
 @asynccontextmanager
-async def matrix(hasty: bool = False, **options: str) -> AsyncIterator[tuple[Matrix, CircuitSwitch]]:
+async def matrix(
+    hasty: bool = False, **options: str
+) -> AsyncIterator[tuple[Matrix, CircuitSwitch]]:
     """A matrix on loopback, and its driver."""
     held = Matrix(hasty)
 
@@ -52,11 +58,15 @@ async def matrix(hasty: bool = False, **options: str) -> AsyncIterator[tuple[Mat
         while data := await reader.read(4096):
             held.trips += 1
             for line in data.decode().splitlines()[: 1 if held.hasty else None]:
-                if (output := held.answer(line.strip())) is not None and not (held.dumb and " CH " in line):
+                if (output := held.answer(line.strip())) is not None and not (
+                    held.dumb and " CH " in line
+                ):
                     writer.write(f"{output}\n".encode())
         writer.close()
 
-    async with spoken_to(talk, "dicon-scpi", traits={"settle_s": SETTLE_S}, options=options) as device:
+    async with spoken_to(
+        talk, "dicon-scpi", traits={"settle_s": SETTLE_S}, options=options
+    ) as device:
         yield held, device
 
 
@@ -92,9 +102,17 @@ async def test_a_circuit_that_is_made_by_nobody_is_not_reported_from_memory() ->
 
 
 @pytest.mark.parametrize(
-    ("options", "trips"), [({}, 2), ({"window": "5"}, 4), ({"window": "1"}, 1 + INPUTS), ({"pace_s": "0.001"}, 1 + INPUTS)]
+    ("options", "trips"),
+    [
+        ({}, 2),
+        ({"window": "5"}, 4),
+        ({"window": "1"}, 1 + INPUTS),
+        ({"pace_s": "0.001"}, 1 + INPUTS),
+    ],
 )
-async def test_the_map_is_read_in_as_few_round_trips_as_the_window_allows(options: dict[str, str], trips: int) -> None:
+async def test_the_map_is_read_in_as_few_round_trips_as_the_window_allows(
+    options: dict[str, str], trips: int
+) -> None:
     async with matrix(**options) as (held, device):
         held.outputs[12] = 1
         assert await device.read() == {cross(12, 1)}
@@ -110,7 +128,9 @@ async def test_a_matrix_that_hears_one_line_at_a_time_is_asked_one_by_one_from_t
     assert held.trips == 1 + INPUTS
 
 
-async def test_a_matrix_that_was_silent_for_a_while_is_not_taken_for_one_that_hears_one_line_at_a_time() -> None:
+async def test_a_matrix_that_was_silent_for_a_while_is_not_taken_for_one_that_hears_one_line_at_a_time() -> (
+    None
+):
     async with matrix() as (held, device):
         held.dumb = True
         with pytest.raises(TimedOut):

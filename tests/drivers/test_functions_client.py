@@ -1,4 +1,6 @@
-"""The client of the functions of packet switches: with the emulated switch, and with one that answers as it must not."""
+"""The client of the functions of packet switches: with the emulated switch, and with one that
+answers as it must not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.workloads.packetswitch import switch
 T = TypeVar("T")
 
 
-def asked(address: str, work: Callable[[FunctionSwitch], Awaitable[T]], timeout_s: float = 5.0) -> T:
+def asked(
+    address: str, work: Callable[[FunctionSwitch], Awaitable[T]], timeout_s: float = 5.0
+) -> T:
     async def run() -> T:
         client = FunctionSwitch("ideal", address, timeout_s)
         try:
@@ -35,7 +39,11 @@ def test_a_lease_is_had_renewed_counted_and_given_back_twice() -> None:
         about = await client.capabilities()
         assert about.segment == "ideal" and about.functions["aggregate"]["free_slots"] == 16
         made = await client.allocate("aggregate", "train-a", ["10.0.0.1", "10.0.0.2"], 10, 5)
-        assert (made.size, made.each_bytes, made.address) == (10, 1024, about.address) and made.token not in repr(made)
+        assert (made.size, made.each_bytes, made.address) == (
+            10,
+            1024,
+            about.address,
+        ) and made.token not in repr(made)
         with pytest.raises(Refused, match=r'refused "allocate" \(full\): '):
             await client.allocate("aggregate", "train-b", ["10.0.0.3"], 10, 5)
         kept = await client.allocate("cache", "train-a", ["10.0.0.1"], 64, 5)
@@ -51,7 +59,16 @@ def test_a_lease_is_had_renewed_counted_and_given_back_twice() -> None:
         asked(at.address, work)
 
 
-GOOD = {"allocation": 1, "token": "00" * 8, "address": "10.0.0.9", "port": 7, "mac": "", "slots": 1, "slot_bytes": 64, "lease_s": 5}
+GOOD = {
+    "allocation": 1,
+    "token": "00" * 8,
+    "address": "10.0.0.9",
+    "port": 7,
+    "mac": "",
+    "slots": 1,
+    "slot_bytes": 64,
+    "lease_s": 5,
+}
 
 
 @pytest.mark.parametrize(
@@ -59,9 +76,17 @@ GOOD = {"allocation": 1, "token": "00" * 8, "address": "10.0.0.9", "port": 7, "m
     [
         (lambda n: {"id": n, "ok": True, **GOOD, "token": "x"}, Garbled, "a token that is none"),
         (lambda n: {"id": n, "ok": True, **GOOD, "allocation": True}, Garbled, '"allocation" is'),
-        (lambda n: {"id": n, "ok": True, **GOOD, "address": "10.0.0.999"}, Garbled, "an address that is none"),
+        (
+            lambda n: {"id": n, "ok": True, **GOOD, "address": "10.0.0.999"},
+            Garbled,
+            "an address that is none",
+        ),
         (lambda n: {"id": n, "ok": True, **GOOD, "port": 70_000}, Garbled, '"port" is'),
-        (lambda n: {"id": n, "ok": False, "code": "full", "error": "\x1b[2J" + "x" * 999}, Refused, r"\(full\): [^\x1b]{1,260}$"),
+        (
+            lambda n: {"id": n, "ok": False, "code": "full", "error": "\x1b[2J" + "x" * 999},
+            Refused,
+            r"\(full\): [^\x1b]{1,260}$",
+        ),
         (lambda n: {"id": n, "ok": False, "code": "busy", "error": ""}, Refused, "busy"),
         (lambda n: {"id": n + 1, "ok": True, **GOOD}, TimedOut, "no answer"),
         (lambda n: [1], Garbled, "no JSON object"),
@@ -69,14 +94,18 @@ GOOD = {"allocation": 1, "token": "00" * 8, "address": "10.0.0.9", "port": 7, "m
     ],
 )
 def test_answers_that_must_not_be_are_no_allocation(
-    answer: Callable[[int], Any] | None, raised: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[[int], Any] | None,
+    raised: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("drivers.functions.BUSY_S", 0.0)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         talk, _ = listener.accept()
-        with suppress(ConnectionResetError), talk, talk.makefile("rwb") as file:  # the client gives up what is not answered
+        # the client gives up what is not answered
+        with suppress(ConnectionResetError), talk, talk.makefile("rwb") as file:
             for line in file:
                 if answer is None:
                     return
@@ -86,7 +115,11 @@ def test_answers_that_must_not_be_are_no_allocation(
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     with listener, pytest.raises(raised, match=message):
-        asked(f"127.0.0.1:{listener.getsockname()[1]}", lambda c: c.allocate("aggregate", "a", ["10.0.0.1"], 1, 5), 0.3)
+        asked(
+            f"127.0.0.1:{listener.getsockname()[1]}",
+            lambda c: c.allocate("aggregate", "a", ["10.0.0.1"], 1, 5),
+            0.3,
+        )
     thread.join(10)
 
 

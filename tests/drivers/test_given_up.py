@@ -1,4 +1,6 @@
-"""Connections and changes that are cancelled midway: the loop is not blocked, nothing is left behind, the next query works."""
+"""Connections and changes that are cancelled midway: the loop is not blocked, nothing is left
+behind, the next query works.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     ends = time.monotonic() + 2 * SLOW_S
-    while left := [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")]:
+    while left := [
+        thread
+        for thread in set(threading.enumerate()) - before
+        if not thread.name.startswith("asyncio")
+    ]:
         assert time.monotonic() < ends, left
         time.sleep(0.005)
 
@@ -60,26 +66,33 @@ async def a_loop_that_is_never_held_up() -> AsyncIterator[None]:
 
 
 def by_netconf(port: int) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]:
-    link = NetconfLink("ocs1", f"netconf://127.0.0.1:{port}", SLOW_S, username="admin", password="secret")
+    link = NetconfLink(
+        "ocs1", f"netconf://127.0.0.1:{port}", SLOW_S, username="admin", password="secret"
+    )
     return link.open, link.close
 
 
 def by_ssh(port: int) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]:
     login = Login("admin", "secret")
-    shell = SshCommands("ocs1", f"ssh://127.0.0.1:{port}", SLOW_S, host="127.0.0.1", port=port, login=login)
+    shell = SshCommands(
+        "ocs1", f"ssh://127.0.0.1:{port}", SLOW_S, host="127.0.0.1", port=port, login=login
+    )
     return lambda: shell.run("show version"), shell.close
 
 
 def by_shell(port: int) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]:
     login = Login("admin", "secret")
-    link = SshShell("ocs1", f"ssh://127.0.0.1:{port}", SLOW_S, host="127.0.0.1", port=port, login=login)
+    link = SshShell(
+        "ocs1", f"ssh://127.0.0.1:{port}", SLOW_S, host="127.0.0.1", port=port, login=login
+    )
     return link.open, link.close
 
 
 @pytest.mark.parametrize("backlog", [0, 8], ids=["no-connection", "no-greeting"])
 @pytest.mark.parametrize("by", [by_netconf, by_ssh, by_shell])
 async def test_a_connection_given_up_holds_nobody_up_and_leaves_nothing(
-    by: Callable[[int], tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]], backlog: int
+    by: Callable[[int], tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]],
+    backlog: int,
 ) -> None:
     with silent(backlog) as port:
         begin, close = by(port)

@@ -1,6 +1,8 @@
-"""Polatis RESTCONF, Calient REST, WaveShaper: what goes over the wire, in which order, and what becomes of each refusal.
+"""Polatis RESTCONF, Calient REST, WaveShaper: what goes over the wire, in which order, and what
+becomes of each refusal.
 
-The devices here are a few lines each and speak as the public sources say; behaviour over time is the conformance suite's.
+The devices here are a few lines each and speak as the public sources say; behaviour over time is
+the conformance suite's.
 """
 
 from __future__ import annotations
@@ -36,10 +38,14 @@ Answers = Callable[[Request], bytes]
 
 
 @asynccontextmanager
-async def opened(driver: str, answers: Answers, **options: str) -> AsyncIterator[tuple[Any, list[Request]]]:
+async def opened(
+    driver: str, answers: Answers, **options: str
+) -> AsyncIterator[tuple[Any, list[Request]]]:
     async with http_device(answers) as (address, heard):
         more = {"patience_s": "0.3", **options}
-        device = open_device(DeviceConfig("ocs1", driver, address, "admin", "root", {"settle_s": 0.02}, 0.3, more))
+        device = open_device(
+            DeviceConfig("ocs1", driver, address, "admin", "root", {"settle_s": 0.02}, 0.3, more)
+        )
         try:
             yield device, heard
         finally:
@@ -50,19 +56,29 @@ def cross(*pairs: tuple[str, str]) -> frozenset[Setting]:
     return frozenset(CrossConnect(Port("ocs1", a), Port("ocs1", b)) for a, b in pairs)
 
 
-async def apply(device: CircuitSwitch, remove: frozenset[Setting] = frozenset(), add: frozenset[Setting] = frozenset()) -> Outcome:
+async def apply(
+    device: CircuitSwitch,
+    remove: frozenset[Setting] = frozenset(),
+    add: frozenset[Setting] = frozenset(),
+) -> Outcome:
     return await device.apply(Change("ocs1", remove, add))
 
 
 def writes(heard: list[Request]) -> list[str]:
-    return [f"{request.method} {request.path.rpartition('/')[2]}" for request in heard if request.method != "GET"]
+    return [
+        f"{request.method} {request.path.rpartition('/')[2]}"
+        for request in heard
+        if request.method != "GET"
+    ]
 
 
 # Polatis RESTCONF
 
 
 class Polatis:
-    """RESTCONF as public clients know it. `tags`: whether answers carry an ETag; `meanwhile`: another client before a write."""
+    """RESTCONF as public clients know it. `tags`: whether answers carry an ETag; `meanwhile`:
+    another client before a write.
+    """
 
     def __init__(self, *pairs: tuple[int, int], tags: bool = True) -> None:
         self.pairs = dict(pairs)
@@ -101,10 +117,20 @@ class Polatis:
             return http(204) if self.pairs.pop(ingress, None) else http(404)
         if ingress in self.pairs and request.headers.get("if-none-match") == "*":
             return http(412)
-        body = re.fullmatch(rb"<pair><ingress>(\d+)</ingress><egress>(\d+)</egress></pair>", request.body)
-        assert body and int(body[1]) == ingress and request.headers["content-type"] == "application/yang-data+xml"
+        body = re.fullmatch(
+            rb"<pair><ingress>(\d+)</ingress><egress>(\d+)</egress></pair>", request.body
+        )
+        assert (
+            body
+            and int(body[1]) == ingress
+            and request.headers["content-type"] == "application/yang-data+xml"
+        )
         if int(body[2]) in self.pairs.values():
-            errors = {"error": [{"error-tag": "in-use", "error-message": f"port {int(body[2])} is connected"}]}
+            errors = {
+                "error": [
+                    {"error-tag": "in-use", "error-message": f"port {int(body[2])} is connected"}
+                ]
+            }
             return http(409, json.dumps({"ietf-restconf:errors": errors}))
         self.pairs[ingress] = int(body[2])
         return http(201)
@@ -119,15 +145,25 @@ class Polatis:
                 '"model-name":"N-VST-512x512-LA1-DMHNV-701","software-version":"6.7.3.9-dev-jenkins-20180130-181944"}}',
             )
         if name == "optical-switch:opm-power":
-            return http(200, '{"optical-switch:opm-power":{"port":[{"port-id":9,"power":"-3.25"},{"port-id":10,"power":-60.0}]}}')
+            return http(
+                200,
+                '{"optical-switch:opm-power":{"port":[{"port-id":9,"power":"-3.25"},{"port-id":10,"power":-60.0}]}}',
+            )
         return http(404)
 
 
 async def test_polatis_moves_circuits_one_by_one_removals_first() -> None:
     switch = Polatis((1, 9), (2, 10), (5, 13))
     async with opened("polatis-restconf", switch) as (device, heard):
-        outcome = await apply(device, cross(("1", "9"), ("2", "10")), cross(("1", "10"), ("2", "9")))
-        assert not outcome.failed and outcome.observed == cross(("1", "10"), ("2", "9"), ("5", "13")) == await device.read()
+        outcome = await apply(
+            device, cross(("1", "9"), ("2", "10")), cross(("1", "10"), ("2", "9"))
+        )
+        assert (
+            not outcome.failed
+            and outcome.observed
+            == cross(("1", "10"), ("2", "9"), ("5", "13"))
+            == await device.read()
+        )
         assert writes(heard) == ["DELETE pair=1", "DELETE pair=2", "PUT pair=1", "PUT pair=2"]
         assert outcome.writes == 4
         assert outcome.sent_ns <= outcome.broken_ns <= outcome.acked_ns <= outcome.settled_ns
@@ -139,8 +175,17 @@ async def test_polatis_moves_circuits_one_by_one_removals_first() -> None:
 async def test_polatis_says_who_it_is_and_what_light_it_sees() -> None:
     async with opened("polatis-restconf", Polatis()) as (device, _):
         identity = await device.identify()
-        assert (identity.vendor, identity.serial, identity.ingress[-1], identity.egress[0]) == ("Polatis", "2000", "512", "513")
-        assert isinstance(device, PowerMeter) and isinstance(device, PortControl) and isinstance(device, Attenuator)
+        assert (identity.vendor, identity.serial, identity.ingress[-1], identity.egress[0]) == (
+            "Polatis",
+            "2000",
+            "512",
+            "513",
+        )
+        assert (
+            isinstance(device, PowerMeter)
+            and isinstance(device, PortControl)
+            and isinstance(device, Attenuator)
+        )
         ports = [Port("ocs1", label) for label in ("9", "10", "11", "9:in", "x")]
         assert await device.power(ports) == {ports[0]: -3.25}
 
@@ -171,7 +216,8 @@ async def test_polatis_deletes_under_the_tag_it_read_and_reads_again_when_that_i
     switch.meanwhile = somebody
     async with opened("polatis-restconf", switch) as (device, _):
         outcome = await apply(device, remove=cross(("1", "9"), ("2", "10")))
-        assert switch.pairs == {1: 12}  # 1->9 was to go, and is gone; what took its place belongs to another client
+        # 1->9 was to go, and is gone; what took its place belongs to another client
+        assert switch.pairs == {1: 12}
         assert not outcome.failed
 
 
@@ -182,11 +228,17 @@ async def test_polatis_refusals_are_told_in_its_words() -> None:
     async with opened("polatis-restconf", switch) as (device, _):
         outcome = await apply(device, add=cross(("1", "9"), ("2", "10")))
         ((_, text),) = outcome.failed.items()
-        assert "refused" in text and "user 'admin'" in text and "read only" in text and "<" not in text
+        assert (
+            "refused" in text and "user 'admin'" in text and "read only" in text and "<" not in text
+        )
         assert switch.pairs == {1: 9}
-        switch.refuse = lambda request: http(409, '{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}')
+        switch.refuse = lambda request: http(
+            409, '{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}'
+        )
         outcome = await apply(device, add=cross(("3", "11")))
-        assert [*outcome.failed.values()] == ['refused "PUT cross-connects/pair=3": HTTP 409: in-use: 9']
+        assert [*outcome.failed.values()] == [
+            'refused "PUT cross-connects/pair=3": HTTP 409: in-use: 9'
+        ]
 
 
 async def test_polatis_whole_map_only_with_a_tag_and_never_over_somebody_elses_circuit() -> None:
@@ -203,7 +255,13 @@ async def test_polatis_whole_map_only_with_a_tag_and_never_over_somebody_elses_c
         assert not outcome.failed
         assert switch.pairs == {1: 9, 2: 10, 5: 13, 6: 14}
         puts = [request for request in heard if request.method == "PUT"]
-        assert all(request.path.endswith("cross-connects") and request.headers["if-match"] for request in puts) and len(puts) == 2
+        assert (
+            all(
+                request.path.endswith("cross-connects") and request.headers["if-match"]
+                for request in puts
+            )
+            and len(puts) == 2
+        )
     async with opened("polatis-restconf", Polatis(tags=False), bulk_from="2") as (device, heard):
         assert not (await apply(device, add=wanted)).failed
         assert writes(heard) == ["PUT pair=1", "PUT pair=2"]
@@ -215,14 +273,20 @@ async def test_polatis_ports_are_shut_by_their_whole_row_and_attenuators_set() -
 
     def answers(request: Request) -> bytes:
         if "cross-connects" in request.path:
-            return http(200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9}]}}')
+            return http(
+                200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9}]}}'
+            )
         if "opm-power" in request.path:
             # The meters disagree by 0.7 dB: the true loss is 0.5 dB.
             relative = voas[9]["atten-mode"] == "VOA_MODE_RELATIVE"
             level = -0.7 - float(str(voas[9]["atten-level"])) if relative else -1.2
             ports = [{"port-id": 1, "power": "0.0"}, {"port-id": 9, "power": f"{level:.2f}"}]
             return http(200, json.dumps({"optical-switch:opm-power": {"port": ports}}))
-        kind, held = ("optical-switch:port-config", rows) if "port-config" in request.path else ("optical-switch:voa", voas)
+        kind, held = (
+            ("optical-switch:port-config", rows)
+            if "port-config" in request.path
+            else ("optical-switch:voa", voas)
+        )
         if request.method == "GET":
             return http(200, json.dumps({kind: {"port": [*held.values()]}}))
         ((_, (row,)),) = json.loads(request.body).items()
@@ -237,7 +301,12 @@ async def test_polatis_ports_are_shut_by_their_whole_row_and_attenuators_set() -
             await device.set_ports([four], enabled=True)
         assert await device.attenuation([nine, four]) == {nine: 0.0}
         assert await device.attenuate({nine: 2.5}) == {nine: 2.5}
-        assert voas[9] == {"port-id": 9, "atten-mode": "VOA_MODE_RELATIVE", "atten-level": "3.00", "reference-port": 1}
+        assert voas[9] == {
+            "port-id": 9,
+            "atten-mode": "VOA_MODE_RELATIVE",
+            "atten-level": "3.00",
+            "reference-port": 1,
+        }
         with pytest.raises(Refused, match="no attenuator"):
             await device.attenuate({three: 1.0})
         assert await device.attenuate({nine: 0.0}) == {nine: 0.0}
@@ -260,7 +329,10 @@ BAD_BODIES = {
     "half": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1}]}}'),
     "pair no list": (200, '{"optical-switch:cross-connects":{"pair":"1-9"}}'),
     "fraction": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1.5,"egress":9}]}}'),
-    "port twice": (200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9},{"ingress":1,"egress":10}]}}'),
+    "port twice": (
+        200,
+        '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9},{"ingress":1,"egress":10}]}}',
+    ),
     "empty": (200, ""),
 }
 
@@ -306,7 +378,9 @@ def test_a_wrong_option_is_named(driver: str, options: dict[str, str]) -> None:
 
 
 class Calient:
-    """REST as public clients know it; `fail`: circuits that are refused; `dark`: circuits that come to OC=FAIL."""
+    """REST as public clients know it; `fail`: circuits that are refused; `dark`: circuits that come
+    to OC=FAIL.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
@@ -316,7 +390,14 @@ class Calient:
 
     def row(self, name: str, bidirectional: bool) -> dict[str, Any]:
         a, b = re.split("[->]", name)
-        state = {"as": "IS", "os": "IS", "oc": "FAIL" if name in self.dark else "OK", "inp": "-3.0", "outp": "-4.0", "loss": "1.0"}
+        state = {
+            "as": "IS",
+            "os": "IS",
+            "oc": "FAIL" if name in self.dark else "OK",
+            "inp": "-3.0",
+            "outp": "-4.0",
+            "loss": "1.0",
+        }
         found: dict[str, Any] = {
             "name": name,
             "connid": name,
@@ -332,7 +413,10 @@ class Calient:
             return http(200, json.dumps([*self.rows.values()]), set_cookie="JSESSIONID=4")
         if request.path.startswith("/rest/ports/?id=detail&port="):
             # REAL: NTT Com RENAT
-            return http(200, '[{"port":"3.3.1","inpower":"-3.4","outpower":"-4.8","inoptc":"-20.0","inos":"OOS","inoc":"NOHW"}]')
+            return http(
+                200,
+                '[{"port":"3.3.1","inpower":"-3.4","outpower":"-4.8","inoptc":"-20.0","inos":"OOS","inoc":"NOHW"}]',
+            )
         if request.path.startswith("/rest/ports/"):
             return http(200, json.dumps([{"port": f"1.1.{n}"} for n in (10, 2, 1)]))
         if request.path == "/rest/info/?id=softwareversion":
@@ -346,9 +430,21 @@ class Calient:
         results = []
         for item in items:
             bidirectional = item.get("dir") == "bi"
-            name = item["conn"] if verb == "bdel" else f"{item['in']}{'-' if bidirectional else '>'}{item['out']}"
+            name = (
+                item["conn"]
+                if verb == "bdel"
+                else f"{item['in']}{'-' if bidirectional else '>'}{item['out']}"
+            )
             if name in self.fail:
-                results.append({"response": {"status": "0", "msg": "Failed", "description": f"{name}: port in use"}})
+                results.append(
+                    {
+                        "response": {
+                            "status": "0",
+                            "msg": "Failed",
+                            "description": f"{name}: port in use",
+                        }
+                    }
+                )
                 continue
             if verb == "bdel":
                 self.rows.pop(name)
@@ -380,21 +476,33 @@ async def test_calient_failure_inside_http_200_is_told_item_by_item() -> None:
     async with opened("calient-rest", switch) as (device, _):
         outcome = await apply(device, add=cross(("1.1.1", "1.1.2"), ("1.1.3", "1.1.4")))
         assert outcome.failed == {
-            CrossConnect(Port("ocs1", "1.1.1"), Port("ocs1", "1.1.2")): 'refused "badd": Failed: 1.1.1>1.1.2: port in use'
+            CrossConnect(
+                Port("ocs1", "1.1.1"), Port("ocs1", "1.1.2")
+            ): 'refused "badd": Failed: 1.1.1>1.1.2: port in use'
         }
         assert outcome.observed == cross(("1.1.3", "1.1.4"))
         switch.read_only = True
-        outcome = await apply(device, cross(("1.1.3", "1.1.4")), cross(("1.1.5", "1.1.6"), ("1.1.7", "1.1.8")))
-        assert len(outcome.failed) == 3 and all("user is read-only" in text for text in outcome.failed.values())
+        outcome = await apply(
+            device, cross(("1.1.3", "1.1.4")), cross(("1.1.5", "1.1.6"), ("1.1.7", "1.1.8"))
+        )
+        assert len(outcome.failed) == 3 and all(
+            "user is read-only" in text for text in outcome.failed.values()
+        )
 
 
-async def test_calient_circuit_that_does_not_come_to_light_is_deleted_again_where_we_made_it() -> None:
+async def test_calient_circuit_that_does_not_come_to_light_is_deleted_again_where_we_made_it() -> (
+    None
+):
     switch = Calient()
     switch.dark = {"1.1.1>1.1.2"}
     async with opened("calient-rest", switch) as (device, heard):
         outcome = await apply(device, add=cross(("1.1.1", "1.1.2"), ("1.1.3", "1.1.4")))
         ((_, text),) = outcome.failed.items()
-        assert "OC=FAIL" in text and outcome.observed == cross(("1.1.3", "1.1.4")) and [*switch.rows] == ["1.1.3>1.1.4"]
+        assert (
+            "OC=FAIL" in text
+            and outcome.observed == cross(("1.1.3", "1.1.4"))
+            and [*switch.rows] == ["1.1.3>1.1.4"]
+        )
         assert writes(heard)[-1] == "POST ?id=bdel"
 
 
@@ -419,13 +527,20 @@ async def test_calient_circuit_that_comes_to_light_in_the_last_moment_is_not_del
 async def test_calient_says_who_it_is_and_what_light_it_sees() -> None:
     async with opened("calient-rest", Calient()) as (device, _):
         identity = await device.identify()
-        assert (identity.serial, identity.firmware, identity.ingress) == ("C00002227", "6.0-3", ("1.1.1", "1.1.2", "1.1.10"))
+        assert (identity.serial, identity.firmware, identity.ingress) == (
+            "C00002227",
+            "6.0-3",
+            ("1.1.1", "1.1.2", "1.1.10"),
+        )
         out, into = Port("ocs1", "3.3.1"), Port("ocs1", "3.3.1:in")
         assert await device.power([out, into]) == {out: -4.8, into: -3.4}
 
 
 async def test_calient_question_that_fails_inside_http_200_is_refused() -> None:
-    async with opened("calient-rest", lambda _: http(200, '[{"status":"0","msg":"Failed","description":"session"}]')) as (
+    async with opened(
+        "calient-rest",
+        lambda _: http(200, '[{"status":"0","msg":"Failed","description":"session"}]'),
+    ) as (
         device,
         _,
     ):
@@ -447,9 +562,7 @@ class Shaper:
 
     def __call__(self, request: Request) -> bytes:
         if request.path == "/waveshaper/devinfo":
-            info = (
-                '{"model":"4000A","sno":"SN1","ver":"2.7","startfreq":192.9,"stopfreq":193.2,"ip":"x","portcount":4,"rctext":"ok"}'
-            )
+            info = '{"model":"4000A","sno":"SN1","ver":"2.7","startfreq":192.9,"stopfreq":193.2,"ip":"x","portcount":4,"rctext":"ok"}'
             return http(200, info, content_type="text/plain")
         if request.path == "/waveshaper/getprofile":
             return http(200, self.profile, content_type="text/html")
@@ -466,10 +579,14 @@ class Shaper:
 def route(egress: int, low: int, width: int = 50, db: float = 0.0) -> SpectralRoute:
     """A route from `low` GHz above 192.9 THz."""
     edge = 192_900_000 + low * 1000
-    return SpectralRoute(Port("ocs1", "in"), Port("ocs1", str(egress)), FrequencySlot(edge, edge + width * 1000), db)
+    return SpectralRoute(
+        Port("ocs1", "in"), Port("ocs1", str(egress)), FrequencySlot(edge, edge + width * 1000), db
+    )
 
 
-async def test_waveshaper_writes_the_whole_spectrum_once_and_keeps_phase_and_foreign_bands() -> None:
+async def test_waveshaper_writes_the_whole_spectrum_once_and_keeps_phase_and_foreign_bands() -> (
+    None
+):
     shaper = Shaper()
     foreign = route(3, 200, 30, 2.0)
     async with opened("waveshaper-http", shaper) as (device, _):
@@ -477,11 +594,14 @@ async def test_waveshaper_writes_the_whole_spectrum_once_and_keeps_phase_and_for
         before = wsp.parse(shaper.profile)
         outcome = await apply(device, add=frozenset({route(1, 0), route(2, 50), route(2, 100, 50)}))
         assert not outcome.failed
-        assert outcome.observed == {foreign, route(1, 0), route(2, 50), route(2, 100)}  # touching bands of one port stay two
+        # touching bands of one port stay two
+        assert outcome.observed == {foreign, route(1, 0), route(2, 50), route(2, 100)}
         assert outcome.writes == 1 and len(shaper.uploads) == 2
         rows = wsp.parse(shaper.profile)
         assert len(rows) == 301 and {row.phase for row in rows} == {"0.250"}
-        assert [row for row in rows if (row.mhz - 192_900_000) // 1000 >= 200] == [r for r in before if r.mhz >= 193_100_000]
+        assert [row for row in rows if (row.mhz - 192_900_000) // 1000 >= 200] == [
+            r for r in before if r.mhz >= 193_100_000
+        ]
         moved = await apply(device, frozenset({route(1, 0)}), frozenset({route(4, 0)}))
         assert not moved.failed and route(4, 0) in moved.observed and moved.writes == 1
 
@@ -490,9 +610,14 @@ async def test_waveshaper_changes_an_attenuation_in_place() -> None:
     shaper = Shaper()
     async with opened("waveshaper-http", shaper) as (device, _):
         await apply(device, add=frozenset({route(1, 0, db=3.0)}))
-        outcome = await apply(device, frozenset({route(1, 0, db=3.0)}), frozenset({route(1, 0, db=4.5)}))
+        outcome = await apply(
+            device, frozenset({route(1, 0, db=3.0)}), frozenset({route(1, 0, db=4.5)})
+        )
         assert not outcome.failed and outcome.observed == {route(1, 0, db=4.5)}
-        assert all(any(band.port == 1 for band in wsp.bands(wsp.parse(text))) for text in shaper.uploads)  # never dark
+        # never dark
+        assert all(
+            any(band.port == 1 for band in wsp.bands(wsp.parse(text))) for text in shaper.uploads
+        )
 
 
 async def test_waveshaper_cuts_a_change_into_slices() -> None:

@@ -1,4 +1,6 @@
-"""The HTTP link: each kind of missing or wrong answer has its own error, and every wait is bounded."""
+"""The HTTP link: each kind of missing or wrong answer has its own error, and every wait is
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,19 @@ async def ask(answer: bytes, timeout_s: float = 0.3) -> bytes:
             await link.close()
 
 
-async def test_a_question_carries_the_login_and_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_carries_the_login_and_nothing_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     async with http_device(lambda _: http(200, "[]", etag='"7"')) as (address, heard):
         link = HttpLink("ocs1", f"{address}/lab/", 1.0, username="admin", password="root")
-        answer = await link.exchange("PUT", "/x?id=1", question="PUT /x", body=b"{}", headers={"Content-Type": "application/json"})
+        answer = await link.exchange(
+            "PUT",
+            "/x?id=1",
+            question="PUT /x",
+            body=b"{}",
+            headers={"Content-Type": "application/json"},
+        )
         await link.close()
         await link.close()
     assert (answer.status, answer.body, answer.headers["etag"]) == (200, b"[]", '"7"')
@@ -45,7 +55,10 @@ async def test_a_question_carries_the_login_and_nothing_of_the_environment(monke
 
 
 async def test_cookies_come_back_until_the_link_is_closed() -> None:
-    async with http_device(lambda _: http(200, "", set_cookie="session=5; Path=/")) as (address, heard):
+    async with http_device(lambda _: http(200, "", set_cookie="session=5; Path=/")) as (
+        address,
+        heard,
+    ):
         link = HttpLink("ocs1", address, 1.0)
         for _ in range(2):
             await link.exchange("GET", "/", question="GET /")
@@ -83,14 +96,20 @@ async def test_an_answer_without_end_is_not_taken_into_memory() -> None:
 
 
 async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
-    async with http_device(lambda _: http(302, "", location="http://127.0.0.1:1/")) as (address, heard):
+    async with http_device(lambda _: http(302, "", location="http://127.0.0.1:1/")) as (
+        address,
+        heard,
+    ):
         link = HttpLink("ocs1", address, 0.5, username="admin", password="root")
         assert (await link.exchange("GET", "/", question="GET /")).status == 302
         await link.close()
     assert len(heard) == 1
 
 
-@pytest.mark.parametrize("address", ["tcp://h:80", "http://", "http://h:99999", "http://u:p@h/", "http://h/?a=1", "http://h/#x"])
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://h:80", "http://", "http://h:99999", "http://u:p@h/", "http://h/?a=1", "http://h/#x"],
+)
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(BadFile, match="ocs1: address"):
         HttpLink("ocs1", address, 1.0)
@@ -98,7 +117,14 @@ def test_an_address_of_another_form_is_refused(address: str) -> None:
 
 async def test_https_is_trusted_only_with_the_right_certificate(tmp_path: Path) -> None:
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=ocs1"
-    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
+    files = [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        tmp_path / "key.pem",
+        "-out",
+        tmp_path / "cert.pem",
+    ]
     made = await asyncio.to_thread(subprocess.run, [*command.split(), *files], capture_output=True)
     assert made.returncode == 0
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -138,9 +164,15 @@ async def test_a_lost_read_is_asked_again_and_a_lost_change_is_not() -> None:
     assert [request.method for request in heard] == ["GET", "GET", "PUT"]
 
 
-async def test_a_session_that_is_over_is_begun_again_and_a_wrong_login_is_refused_without_its_password() -> None:
+async def test_a_session_that_is_over_is_begun_again_and_a_wrong_login_is_refused_without_its_password() -> (
+    None
+):
     def answers(request: Request) -> bytes:
-        return http(401) if request.headers.get("cookie") or "bad" in request.path else http(200, "[]", set_cookie="s=1")
+        return (
+            http(401)
+            if request.headers.get("cookie") or "bad" in request.path
+            else http(200, "[]", set_cookie="s=1")
+        )
 
     async with http_device(answers) as (address, heard):
         session = RestSession(HttpLink("ocs1", address, 0.5, username="admin", password="hush"))
@@ -174,7 +206,9 @@ async def test_a_time_out_states_how_long_it_took_not_how_long_a_silence_may_be(
 
 
 @pytest.mark.parametrize(
-    ("coding", "body"), [("gzip", gzip.compress(b"[1, 2]")), ("deflate", zlib.compress(b"[1, 2]"))], ids=["gzip", "deflate"]
+    ("coding", "body"),
+    [("gzip", gzip.compress(b"[1, 2]")), ("deflate", zlib.compress(b"[1, 2]"))],
+    ids=["gzip", "deflate"],
 )
 async def test_a_compressed_answer_is_expanded(coding: str, body: bytes) -> None:
     assert await ask(http(200, body, content_encoding=coding)) == b"[1, 2]"
@@ -196,9 +230,15 @@ async def test_a_compressed_answer_is_expanded_no_further_than_an_answer_may_be_
 
 @pytest.mark.parametrize(
     ("coding", "body", "text"),
-    [("gzip", gzip.compress(b"[1, 2]")[:-6], "cut short"), ("gzip", b"[1, 2]", "cannot be decoded"), ("br", b"x", "identity")],
+    [
+        ("gzip", gzip.compress(b"[1, 2]")[:-6], "cut short"),
+        ("gzip", b"[1, 2]", "cannot be decoded"),
+        ("br", b"x", "identity"),
+    ],
     ids=["cut short", "not gzip", "brotli"],
 )
-async def test_a_compressed_answer_that_cannot_be_read_is_garbled(coding: str, body: bytes, text: str) -> None:
+async def test_a_compressed_answer_that_cannot_be_read_is_garbled(
+    coding: str, body: bytes, text: str
+) -> None:
     with pytest.raises(Garbled, match=text):
         await ask(http(200, body, content_encoding=coding))

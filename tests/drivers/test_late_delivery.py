@@ -1,4 +1,6 @@
-"""A command that was given up does not reach the device later: its connection ends so that nothing is sent again."""
+"""A command that was given up does not reach the device later: its connection ends so that nothing
+is sent again.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,19 @@ class Cable:
 
     def __init__(self) -> None:
         self.near, self.far = linux.new_network(), linux.new_network()
-        ip(self.near, "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", f"/proc/{os.getpid()}/fd/{self.far}")
+        ip(
+            self.near,
+            "link",
+            "add",
+            "near",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "far",
+            "netns",
+            f"/proc/{os.getpid()}/fd/{self.far}",
+        )
         for net, name, address in ((self.near, "near", HERE), (self.far, "far", DEVICE)):
             ip(net, "address", "add", f"{address}/24", "dev", name)
             ip(net, "link", "set", name, "up")
@@ -80,24 +94,31 @@ def received(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "telnet"])
-async def test_a_command_given_up_while_the_cable_was_out_does_not_arrive_when_it_is_in_again(cable: Cable, scheme: str) -> None:
+async def test_a_command_given_up_while_the_cable_was_out_does_not_arrive_when_it_is_in_again(
+    cable: Cable, scheme: str
+) -> None:
     link = open_link(f"{scheme}://{DEVICE}:5025", 0.3, "ocs1")
     with linux.inside(cable.near):
         await link.open()
     with cable.device.accept()[0] as peer:
         cable.plugged(False)
         with pytest.raises(TimedOut):
-            await link.exchange(b":oxc:swit:conn:add (@1),(@17)\n", lambda _: True, question="add", timeout_s=0.1)
+            await link.exchange(
+                b":oxc:swit:conn:add (@1),(@17)\n", lambda _: True, question="add", timeout_s=0.1
+            )
         await link.close()
         given_up = cable.kept_by_the_kernel()
         cable.plugged(True)
         with suppress(AssertionError):
-            await until(lambda: not cable.kept_by_the_kernel(), 3.0)  # as long as it can still be sent
+            # as long as it can still be sent
+            await until(lambda: not cable.kept_by_the_kernel(), 3.0)
         assert (received(peer), given_up) == (b"", [])
 
 
 class Relay:
-    """Stands between a link and its device, and notes how the link ended each connection: with a reset, or with a farewell."""
+    """Stands between a link and its device, and notes how the link ended each connection: with a
+    reset, or with a farewell.
+    """
 
     def __init__(self, device: int | None) -> None:
         self.device, self.ends, self.heard, self.silent = device, list[str](), b"", device is None
@@ -180,7 +201,10 @@ async def test_only_a_connection_that_owes_an_answer_is_reset(scheme: str) -> No
 
 
 async def test_a_request_over_http_that_is_given_up_is_reset_and_an_answered_one_is_not() -> None:
-    async with http_device(lambda _: http(200, "[]")) as (address, _), relayed(port_of(address)) as (relay, port):
+    async with (
+        http_device(lambda _: http(200, "[]")) as (address, _),
+        relayed(port_of(address)) as (relay, port),
+    ):
         link = HttpLink("ocs1", f"http://127.0.0.1:{port}", 1.0)
         await link.exchange("PUT", "/x", question="PUT /x", body=b"{}")
         assert await relay.ended() == ["farewell"]
@@ -214,7 +238,9 @@ def lingers(sock: socket.socket) -> tuple[int, ...]:
 
 async def test_an_ssh_command_that_is_given_up_is_reset(tmp_path: Path) -> None:
     async with ssh_device(tmp_path, ran) as device, relayed(device.port) as (relay, port):
-        shell = SshCommands("ocs1", "ssh", 1.0, host="127.0.0.1", port=port, login=trusted(device.known_hosts, port))
+        shell = SshCommands(
+            "ocs1", "ssh", 1.0, host="127.0.0.1", port=port, login=trusted(device.known_hosts, port)
+        )
         assert await shell.run("show") == ("ran\n", 0)
         assert lingers(shell._dialled[0]) == (0, 0)
         with pytest.raises(TimedOut):
@@ -224,7 +250,10 @@ async def test_an_ssh_command_that_is_given_up_is_reset(tmp_path: Path) -> None:
 
 
 async def test_an_ssh_shell_that_owes_an_answer_is_reset(tmp_path: Path) -> None:
-    async with ssh_device(tmp_path, shell=prompting) as device, relayed(device.port) as (relay, port):
+    async with (
+        ssh_device(tmp_path, shell=prompting) as device,
+        relayed(device.port) as (relay, port),
+    ):
         login = trusted(device.known_hosts, port)
         link = SshShell("ocs1", "ssh", 1.0, host="127.0.0.1", port=port, login=login)
         await link.open()
@@ -232,13 +261,18 @@ async def test_an_ssh_shell_that_owes_an_answer_is_reset(tmp_path: Path) -> None
         assert lingers(link._dialled[0]) == (0, 0)
         relay.silent = True
         with pytest.raises(TimedOut):
-            await link.exchange(b"connect\n", lambda data: b"yes" in data, question="connect", timeout_s=0.1)
+            await link.exchange(
+                b"connect\n", lambda data: b"yes" in data, question="connect", timeout_s=0.1
+            )
         await link.close()
         assert await relay.ended() == ["reset"]
 
 
 async def test_a_netconf_operation_that_is_given_up_is_reset(tmp_path: Path) -> None:
-    async with netconf_device(lambda _: "<ok/>", tmp_path) as device, relayed(port_of(device.address)) as (relay, port):
+    async with (
+        netconf_device(lambda _: "<ok/>", tmp_path) as device,
+        relayed(port_of(device.address)) as (relay, port),
+    ):
         login = trusted(device.known_hosts, port)
         more = {"username": "admin", "password": "secret", "known_hosts": login.known_hosts}
         link = NetconfLink("roadm", f"netconf://127.0.0.1:{port}", 1.0, **more)
@@ -267,7 +301,9 @@ asyncio.run(ask())
 
 async def test_the_command_of_a_driver_that_is_killed_is_not_sent_again_either() -> None:
     async with relayed() as (relay, port):
-        driver = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, f"tcp://127.0.0.1:{port}")
+        driver = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", KILLED, f"tcp://127.0.0.1:{port}"
+        )
         await until(lambda: bool(relay.heard))
         driver.kill()
         await driver.wait()
@@ -282,7 +318,8 @@ async def test_what_a_serial_line_has_not_sent_when_its_command_is_given_up_is_n
         link = SerialLink("ocs1", "serial", 1.0, path=os.ttyname(line), baud=38400)
         await link.open()
         os.write(device, b"yes\n")
-        await link.exchange(b"?" * 8192, lambda data: b"yes" in data, question="?")  # more than the other end takes unread
+        # more than the other end takes unread
+        await link.exchange(b"?" * 8192, lambda data: b"yes" in data, question="?")
         with pytest.raises(TimedOut):
             await link.exchange(b"add 1 17\n", lambda _: True, question="add", timeout_s=0.05)
         await link.close()

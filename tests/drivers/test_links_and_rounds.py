@@ -1,4 +1,6 @@
-"""The behaviour every transport shares: deadlines, dropped connections, rounds that begin by reading, watching."""
+"""The behaviour every transport shares: deadlines, dropped connections, rounds that begin by
+reading, watching.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def test_silence_is_a_time_out_that_names_device_question_and_duration() -> None:
     async with linked(silent, 0.1) as link:
-        with pytest.raises(TimedOut, match=r'ocs1: no answer to "map\?" from tcp://127.0.0.1:\d+ in 0.1 s'):
+        with pytest.raises(
+            TimedOut, match=r'ocs1: no answer to "map\?" from tcp://127.0.0.1:\d+ in 0.1 s'
+        ):
             await link.exchange(b"map?\n", lambda data: True, question="map?")
 
 
@@ -93,7 +97,9 @@ async def test_talk_that_never_answers_is_not_listened_to_for_ever() -> None:
 async def test_a_slow_answer_that_keeps_coming_is_let_finish() -> None:
     async with linked(slow, 0.2) as link:
         heard: list[bytes] = []
-        await link.exchange(b"dump\n", lambda data: heard.append(data) or b"end" in data, question="dump")  # type: ignore[func-returns-value]
+        await link.exchange(
+            b"dump\n", lambda data: heard.append(data) or b"end" in data, question="dump"
+        )  # type: ignore[func-returns-value]
         assert b"".join(heard).count(b"row") == 8
 
 
@@ -150,7 +156,9 @@ async def test_a_lost_answer_begins_another_round() -> None:
 async def test_three_lost_answers_are_enough() -> None:
     marks = Marks[str]()
     with pytest.raises(TimedOut, match="third"):
-        await in_rounds(marks, lost(marks, TimedOut("first"), TimedOut("second"), TimedOut("third"), "never"))
+        await in_rounds(
+            marks, lost(marks, TimedOut("first"), TimedOut("second"), TimedOut("third"), "never")
+        )
 
 
 async def test_a_device_gone_after_a_write_is_not_called_untouched() -> None:
@@ -162,7 +170,9 @@ async def test_a_device_gone_after_a_write_is_not_called_untouched() -> None:
             marks.write()
         raise rest.pop(0)
 
-    with pytest.raises(TimedOut, match="cannot connect; commands were sent before, what they did is not known"):
+    with pytest.raises(
+        TimedOut, match="cannot connect; commands were sent before, what they did is not known"
+    ):
         await in_rounds(marks, attempt)
 
 
@@ -185,7 +195,9 @@ async def test_a_refusal_is_no_lost_answer() -> None:
 
 
 @pytest.mark.parametrize("takes_s", [0.0, 0.01, 0.05, 0.1])
-async def test_a_change_is_noticed_soon_whether_faster_or_slower_than_promised(takes_s: float) -> None:
+async def test_a_change_is_noticed_soon_whether_faster_or_slower_than_promised(
+    takes_s: float,
+) -> None:
     began = time.monotonic()
     polls = 0
 
@@ -210,7 +222,9 @@ async def test_the_last_report_is_returned_when_patience_ends() -> None:
     assert 0.1 <= time.monotonic() - began < 0.5
 
 
-async def test_the_last_report_was_asked_for_when_patience_ended_however_long_answers_take() -> None:
+async def test_the_last_report_was_asked_for_when_patience_ended_however_long_answers_take() -> (
+    None
+):
     began = asyncio.get_running_loop().time()
     asked: list[float] = []
 

@@ -1,4 +1,6 @@
-"""The NETCONF link, against an SSH server of its own: framing, host keys, lost and malformed replies, no thread left."""
+"""The NETCONF link, against an SSH server of its own: framing, host keys, lost and malformed
+replies, no thread left.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,32 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     ends = time.monotonic() + 1.0
-    while left := [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")]:
+    while left := [
+        thread
+        for thread in set(threading.enumerate()) - before
+        if not thread.name.startswith("asyncio")
+    ]:
         assert time.monotonic() < ends, left
         time.sleep(0.005)
 
 
 def linked(device: Netconf, timeout_s: float = 1.0, **more: str) -> NetconfLink:
-    options = {"username": "admin", "password": "secret", "known_hosts": str(device.known_hosts), **more}
+    options = {
+        "username": "admin",
+        "password": "secret",
+        "known_hosts": str(device.known_hosts),
+        **more,
+    }
     return NetconfLink("ocs1", device.address, timeout_s, **options)
 
 
 @pytest.mark.parametrize("chunked", [True, False])
 async def test_questions_are_answered_in_both_framings(tmp_path: Path, chunked: bool) -> None:
     async with netconf_device(
-        lambda _: f"<data><a>{'x' * 3000}</a></data>", tmp_path, chunked=chunked, capabilities=("urn:x?a=1",)
+        lambda _: f"<data><a>{'x' * 3000}</a></data>",
+        tmp_path,
+        chunked=chunked,
+        capabilities=("urn:x?a=1",),
     ) as d:
         link = linked(d)
         await link.open()
@@ -61,12 +75,16 @@ async def test_a_question_takes_no_tenth_of_a_second(tmp_path: Path) -> None:
         await link.close()
 
 
-async def test_an_unknown_or_changed_host_key_is_refused_before_the_password_is_sent(tmp_path: Path) -> None:
+async def test_an_unknown_or_changed_host_key_is_refused_before_the_password_is_sent(
+    tmp_path: Path,
+) -> None:
     async with netconf_device(lambda _: "<ok/>", tmp_path) as device:
         port = device.address.rpartition(":")[2]
         empty = tmp_path / "empty"
         empty.write_text("")
-        with pytest.raises(Unreachable, match=r"host key of .* \(ssh-ed25519 SHA256:.* is not known") as raised:
+        with pytest.raises(
+            Unreachable, match=r"host key of .* \(ssh-ed25519 SHA256:.* is not known"
+        ) as raised:
             await linked(device, known_hosts=str(empty)).open()
         assert f"ssh-keyscan -p {port}" in raised.value.hint
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
@@ -89,10 +107,17 @@ async def test_a_wrong_password_is_refused_and_never_shown(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "hello",
-    [b"", b"nonsense]]>]]>", b'<!DOCTYPE x [<!ENTITY a "b">]><hello>&a;</hello>]]>]]>', b"<rpc-reply/>]]>]]>"],
+    [
+        b"",
+        b"nonsense]]>]]>",
+        b'<!DOCTYPE x [<!ENTITY a "b">]><hello>&a;</hello>]]>]]>',
+        b"<rpc-reply/>]]>]]>",
+    ],
     ids=["silence", "nonsense", "entity", "reply"],
 )
-async def test_a_hello_that_is_none_is_unreachable(tmp_path: Path, hello: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hello_that_is_none_is_unreachable(
+    tmp_path: Path, hello: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("drivers.link.netconf.LOGIN_S", 1.0)
     async with netconf_device(lambda _: "<ok/>", tmp_path, hello=hello) as device:
         with pytest.raises(Unreachable, match="no NETCONF session"):
@@ -124,7 +149,16 @@ BOMB = b'<!DOCTYPE r [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>
         b'<rpc-reply message-id="{id}">&undefined;</rpc-reply>]]>]]>',
         b'<rpc-reply message-id="{id}">' + b"<a>" * 5000 + b"]]>]]>",
     ],
-    ids=["html", "no id", "entity bomb", "truncated", "no utf-8", "neither ok nor error", "entity", "deep"],
+    ids=[
+        "html",
+        "no id",
+        "entity bomb",
+        "truncated",
+        "no utf-8",
+        "neither ok nor error",
+        "entity",
+        "deep",
+    ],
 )
 async def test_a_malformed_reply_is_garbled_and_quoted(tmp_path: Path, reply: bytes) -> None:
     async with netconf_device(lambda _: reply, tmp_path, chunked=False) as device:
@@ -136,7 +170,9 @@ async def test_a_malformed_reply_is_garbled_and_quoted(tmp_path: Path, reply: by
 
 
 @pytest.mark.parametrize("reply", [b"\n#12\nab\n##\n", b"nonsense", b"\n#0x5\n<a/>\n##\n"])
-async def test_broken_chunks_are_garbled_or_a_time_out_never_a_hang(tmp_path: Path, reply: bytes) -> None:
+async def test_broken_chunks_are_garbled_or_a_time_out_never_a_hang(
+    tmp_path: Path, reply: bytes
+) -> None:
     async with netconf_device(lambda _: reply, tmp_path) as device:
         link = linked(device, 0.2)
         await link.open()
@@ -147,9 +183,13 @@ async def test_broken_chunks_are_garbled_or_a_time_out_never_a_hang(tmp_path: Pa
         await link.close()
 
 
-async def test_a_reply_without_end_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reply_without_end_is_not_taken_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("drivers.link.netconf.LONGEST_REPLY", 100_000)
-    async with netconf_device(lambda _: b"<rpc-reply>" + b"x" * 400_000, tmp_path, chunked=False) as device:
+    async with netconf_device(
+        lambda _: b"<rpc-reply>" + b"x" * 400_000, tmp_path, chunked=False
+    ) as device:
         link = linked(device, 5.0)
         await link.open()
         with pytest.raises(Garbled, match="more than 100000 bytes"):
@@ -158,13 +198,17 @@ async def test_a_reply_without_end_is_not_taken_into_memory(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_a_reply_to_nobody_and_a_notification_are_let_pass(tmp_path: Path, before: bool) -> None:
+async def test_a_reply_to_nobody_and_a_notification_are_let_pass(
+    tmp_path: Path, before: bool
+) -> None:
     noise = (
         f'<rpc-reply xmlns="{NC}" message-id="77"><ok/></rpc-reply>]]>]]>'
         '<notification xmlns="urn:ietf:params:xml:ns:netconf:notification:1.0"><eventTime>0</eventTime></notification>]]>]]>'
     ).encode()
     reply = f'<rpc-reply xmlns="{NC}" message-id="{{id}}"><ok/></rpc-reply>]]>]]>'.encode()
-    async with netconf_device(lambda _: noise + reply if before else reply + noise, tmp_path, chunked=False) as device:
+    async with netconf_device(
+        lambda _: noise + reply if before else reply + noise, tmp_path, chunked=False
+    ) as device:
         link = linked(device)
         await link.open()
         for _ in range(3):
@@ -180,17 +224,29 @@ ERROR = "<rpc-error><error-type>application</error-type><error-tag>{}</error-tag
     ("reply", "text"),
     [
         (
-            ERROR.format("in-use", "error", '<error-message xml:lang="en">port 9 is in use</error-message>'),
+            ERROR.format(
+                "in-use", "error", '<error-message xml:lang="en">port 9 is in use</error-message>'
+            ),
             "in-use: port 9 is in use",
         ),
         (ERROR.format("a", "error", "") + ERROR.format("b", "error", ""), "a; b"),
-        (ERROR.format("bad-element", "error", "<error-info><bad-element>egress</bad-element></error-info>"), "bad-element: egress"),
+        (
+            ERROR.format(
+                "bad-element", "error", "<error-info><bad-element>egress</bad-element></error-info>"
+            ),
+            "bad-element: egress",
+        ),
         ("<rpc-error/>", "an error without words"),
         ('<rpc-error xmlns=""><error-tag>lock-denied</error-tag></rpc-error>', "lock-denied"),
-        (ERROR.format("w", "warning", "") + ERROR.format("e", "error", "") + "<ok/>", '"edit pair": e'),
+        (
+            ERROR.format("w", "warning", "") + ERROR.format("e", "error", "") + "<ok/>",
+            '"edit pair": e',
+        ),
     ],
 )
-async def test_an_rpc_error_is_refused_in_the_devices_words(tmp_path: Path, reply: str, text: str) -> None:
+async def test_an_rpc_error_is_refused_in_the_devices_words(
+    tmp_path: Path, reply: str, text: str
+) -> None:
     async with netconf_device(lambda _: reply, tmp_path) as device:
         session = NetconfSession(linked(device))
         with pytest.raises(Refused) as raised:
@@ -201,7 +257,9 @@ async def test_an_rpc_error_is_refused_in_the_devices_words(tmp_path: Path, repl
 
 
 async def test_a_warning_is_no_refusal(tmp_path: Path) -> None:
-    async with netconf_device(lambda _: ERROR.format("w", "warning", "") + "<ok/>", tmp_path) as device:
+    async with netconf_device(
+        lambda _: ERROR.format("w", "warning", "") + "<ok/>", tmp_path
+    ) as device:
         session = NetconfSession(linked(device))
         await session.edit(tree("x", ns="urn:x"), question="edit pair")
         await session.close()
@@ -227,12 +285,19 @@ async def test_a_key_file_logs_in(tmp_path: Path) -> None:
 
     host = asyncssh.generate_private_key("ssh-ed25519")
     server = await asyncssh.listen(
-        "127.0.0.1", 0, server_factory=Server, server_host_keys=[host], process_factory=serve, encoding=None
+        "127.0.0.1",
+        0,
+        server_factory=Server,
+        server_host_keys=[host],
+        process_factory=serve,
+        encoding=None,
     )
     known = tmp_path / "known"
     known.write_text(f"[127.0.0.1]:{server.get_port()} {host.export_public_key().decode()}")
     address = f"netconf://127.0.0.1:{server.get_port()}"
-    link = NetconfLink("ocs1", address, 1.0, username="x", key_file=str(tmp_path / "id"), known_hosts=str(known))
+    link = NetconfLink(
+        "ocs1", address, 1.0, username="x", key_file=str(tmp_path / "id"), known_hosts=str(known)
+    )
     await link.open()
     assert link.capabilities == ("urn:x",)
     await link.close()
@@ -240,11 +305,15 @@ async def test_a_key_file_logs_in(tmp_path: Path) -> None:
     await server.wait_closed()
 
 
-@pytest.mark.parametrize("address", ["tcp://h:830", "netconf://", "netconf://u@h", "netconf://h/x", "netconf://h:99999"])
+@pytest.mark.parametrize(
+    "address", ["tcp://h:830", "netconf://", "netconf://u@h", "netconf://h/x", "netconf://h:99999"]
+)
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(BadFile, match="ocs1: address"):
         NetconfLink("ocs1", address, 1.0)
 
 
 def test_what_is_written_into_xml_is_escaped() -> None:
-    assert "<custom-name>a&lt;b&amp;c</custom-name>" in netconf.show(tree("x", tree("custom-name", "a<b&c"), ns="urn:x"))
+    assert "<custom-name>a&lt;b&amp;c</custom-name>" in netconf.show(
+        tree("x", tree("custom-name", "a<b&c"), ns="urn:x")
+    )

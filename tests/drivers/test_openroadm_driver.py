@@ -1,4 +1,6 @@
-"""OpenROADM over NETCONF: what goes over the wire, in which order, and what becomes of refusals, lost answers and strange rows."""
+"""OpenROADM over NETCONF: what goes over the wire, in which order, and what becomes of refusals,
+lost answers and strange rows.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +17,45 @@ from lxml import etree
 
 from drivers.api import PortHolders
 from drivers.registry import open_device
-from optics import BadFile, Change, DeviceConfig, FrequencySlot, Garbled, Outcome, Port, Setting, SpectralRoute
+from optics import (
+    BadFile,
+    Change,
+    DeviceConfig,
+    FrequencySlot,
+    Garbled,
+    Outcome,
+    Port,
+    Setting,
+    SpectralRoute,
+)
 from tests.drivers.scripted import Netconf, netconf_device
 
 NS = "http://org/openroadm/device"
 MC, NMC = "mediaChannelTrailTerminationPoint", "networkMediaChannelConnectionTerminationPoint"
 SLOT, NEXT = FrequencySlot(193_075_000, 193_125_000), FrequencySlot(193_125_000, 193_175_000)
 DEG1, DEG2, C1, C2 = "DEG1", "DEG2", "SRG1/3/0/C1", "SRG1/3/0/C2"
-INFO = {"node-id": "ROADM-A1", "node-type": "rdm", "vendor": "vendorA", "model": "model2", "serial-id": "0002"}
+INFO = {
+    "node-id": "ROADM-A1",
+    "node-type": "rdm",
+    "vendor": "vendorA",
+    "model": "model2",
+    "serial-id": "0002",
+}
 INFO |= {"softwareVersion": "swversion1234", "openroadm-version": "2.2.1"}
 
 
 def leaves(**named: str) -> str:
-    return "".join(f"<{key.replace('_', '-')}>{value}</{key.replace('_', '-')}>" for key, value in named.items())
+    return "".join(
+        f"<{key.replace('_', '-')}>{value}</{key.replace('_', '-')}>"
+        for key, value in named.items()
+    )
 
 
 def ports(pack: str, **named: tuple[str, str]) -> str:
     """A circuit pack; port -> qualification, direction."""
     rows = "".join(
-        f"<ports>{leaves(port_name=name, port_qual=qual, port_direction=path)}</ports>" for name, (qual, path) in named.items()
+        f"<ports>{leaves(port_name=name, port_qual=qual, port_direction=path)}</ports>"
+        for name, (qual, path) in named.items()
     )
     return f"<circuit-packs>{leaves(circuit_pack_name=pack)}{rows}</circuit-packs>"
 
@@ -53,7 +75,8 @@ def oms(name: str, pack: str, port: str) -> str:
 
 OUTSIDE, BOTH = "roadm-external", "bidirectional"
 CARDS = (  # the names and the layout of a public sample of 2.2.1 with ports for both directions
-    ports("1/0", C1=("roadm-internal", BOTH), L1=(OUTSIDE, BOTH)) + ports("2/0", L1=(OUTSIDE, BOTH)),
+    ports("1/0", C1=("roadm-internal", BOTH), L1=(OUTSIDE, BOTH))
+    + ports("2/0", L1=(OUTSIDE, BOTH)),
     ports("3/0", C1=(OUTSIDE, BOTH), C2=(OUTSIDE, BOTH), AD=("roadm-internal", BOTH)),
     degree(1, ("1/0", "L1")) + degree(2, ("2/0", "L1")),
     "<shared-risk-group><srg-number>1</srg-number><circuit-packs><index>1</index>"
@@ -76,7 +99,9 @@ def reported(element: Any, *path: str) -> str:
 
 @dataclass
 class Roadm:
-    """A node as the public model has it. bad: a word; an edit that holds it is refused. lose: such an edit is done, unanswered."""
+    """A node as the public model has it. bad: a word; an edit that holds it is refused. lose: such
+    an edit is done, unanswered.
+    """
 
     lines: str = LINES
     cards: tuple[str, ...] = CARDS
@@ -93,9 +118,14 @@ class Roadm:
     def __call__(self, operation: str) -> str | None:
         if operation.startswith("<get>"):
             inside = f"<info>{''.join(f'<{k}>{v}</{k}>' for k, v in self.info.items())}</info>{''.join(self.cards)}"
-            return f'<data><org-openroadm-device xmlns="{NS}">{inside}</org-openroadm-device></data>'
+            return (
+                f'<data><org-openroadm-device xmlns="{NS}">{inside}</org-openroadm-device></data>'
+            )
         if operation.startswith("<get-config>"):
-            rows = [etree.tostring(each).decode() for each in (*self.interfaces.values(), *self.connections.values())]
+            rows = [
+                etree.tostring(each).decode()
+                for each in (*self.interfaces.values(), *self.connections.values())
+            ]
             return f'<data><org-openroadm-device xmlns="{NS}">{"".join(rows)}</org-openroadm-device></data>'
         found = re.search(r"<config>(.*)</config>", operation)
         assert found and "<target><running/></target>" in operation
@@ -110,10 +140,17 @@ class Roadm:
 
     def edit(self, text: str) -> None:
         for row in etree.fromstring(text):
-            held, key = (self.interfaces, "name") if local(row) == "interface" else (self.connections, "connection-name")
+            held, key = (
+                (self.interfaces, "name")
+                if local(row) == "interface"
+                else (self.connections, "connection-name")
+            )
             name = reported(row, key)
             if "delete" in row.attrib.values():
-                assert not any(name == reported(each, "supporting-interface") for each in self.interfaces.values())
+                assert not any(
+                    name == reported(each, "supporting-interface")
+                    for each in self.interfaces.values()
+                )
                 assert not any(
                     name in (reported(c, "source", "src-if"), reported(c, "destination", "dst-if"))
                     for c in self.connections.values()
@@ -130,10 +167,16 @@ class Roadm:
 
     @property
     def lit(self) -> set[tuple[str, str, str]]:
-        """(source interface, destination interface, target power) of the connections that are not off."""
+        """(source interface, destination interface, target power) of the connections that are not
+        off.
+        """
         rows = [c for c in self.connections.values() if reported(c, "opticalControlMode") != "off"]
         return {
-            (reported(c, "source", "src-if"), reported(c, "destination", "dst-if"), reported(c, "target-output-power"))
+            (
+                reported(c, "source", "src-if"),
+                reported(c, "destination", "dst-if"),
+                reported(c, "target-output-power"),
+            )
             for c in rows
         }
 
@@ -146,7 +189,16 @@ class Roadm:
 async def opened(node: Roadm, folder: Path, **options: str) -> AsyncIterator[tuple[Any, Netconf]]:
     async with netconf_device(node, folder) as served:
         more = {"known_hosts": str(served.known_hosts), "patience_s": "0.4", **options}
-        config = DeviceConfig("roadm1", "openroadm-netconf", served.address, "admin", "secret", {"settle_s": 0.02}, 0.5, more)
+        config = DeviceConfig(
+            "roadm1",
+            "openroadm-netconf",
+            served.address,
+            "admin",
+            "secret",
+            {"settle_s": 0.02},
+            0.5,
+            more,
+        )
         device = open_device(config)
         try:
             yield device, served
@@ -158,13 +210,17 @@ def route(ingress: str, egress: str, slot: FrequencySlot = SLOT, db: float = 0.0
     return SpectralRoute(Port("roadm1", ingress), Port("roadm1", egress), slot, db)
 
 
-async def apply(device: Any, remove: tuple[Setting, ...] = (), add: tuple[Setting, ...] = ()) -> Outcome:
+async def apply(
+    device: Any, remove: tuple[Setting, ...] = (), add: tuple[Setting, ...] = ()
+) -> Outcome:
     outcome: Outcome = await device.apply(Change("roadm1", frozenset(remove), frozenset(add)))
     return outcome
 
 
 def edits(served: Netconf) -> list[str]:
-    return [found[1] for each in served.heard if (found := re.search("<config>(.*)</config>", each))]
+    return [
+        found[1] for each in served.heard if (found := re.search("<config>(.*)</config>", each))
+    ]
 
 
 async def test_ports_are_degrees_and_the_external_ports_of_add_drop_groups(tmp_path: Path) -> None:
@@ -178,17 +234,27 @@ async def test_ports_are_degrees_and_the_external_ports_of_add_drop_groups(tmp_p
 
 async def test_ports_for_one_direction_are_on_one_side(tmp_path: Path) -> None:
     cards = (
-        ports("1/0", E1=(OUTSIDE, "tx"), E2=(OUTSIDE, "rx")) + ports("3/0/1", C1=(OUTSIDE, "rx"), C2=(OUTSIDE, "tx")),
+        ports("1/0", E1=(OUTSIDE, "tx"), E2=(OUTSIDE, "rx"))
+        + ports("3/0/1", C1=(OUTSIDE, "rx"), C2=(OUTSIDE, "tx")),
         degree(1, ("1/0", "E1"), ("1/0", "E2")),
         CARDS[3].replace("3/0", "3/0/1"),
     )
     node = Roadm(oms("OMS-TX", "1/0", "E1") + oms("OMS-RX", "1/0", "E2"), cards)
     async with opened(node, tmp_path) as (device, _):
         identity = await device.identify()
-        assert (identity.ingress, identity.egress) == ((DEG1, "SRG1/3/0/1/C1"), (DEG1, "SRG1/3/0/1/C2"))
-        outcome = await apply(device, add=(route(DEG1, "SRG1/3/0/1/C2"), route("SRG1/3/0/1/C1", DEG1)))
+        assert (identity.ingress, identity.egress) == (
+            (DEG1, "SRG1/3/0/1/C1"),
+            (DEG1, "SRG1/3/0/1/C2"),
+        )
+        outcome = await apply(
+            device, add=(route(DEG1, "SRG1/3/0/1/C2"), route("SRG1/3/0/1/C1", DEG1))
+        )
         assert not outcome.failed
-        below = {reported(node.interfaces[name], "supporting-interface") for name in node.channels if "-mc-" in name}
+        below = {
+            reported(node.interfaces[name], "supporting-interface")
+            for name in node.channels
+            if "-mc-" in name
+        }
         assert below == {"OMS-TX", "OMS-RX"} and len(node.channels) == 6
 
 
@@ -213,9 +279,13 @@ async def test_a_channel_is_made_in_the_order_and_form_of_public_clients(tmp_pat
         and f"{NMC}</type>" in at_port
         and "<supporting-port>C1</supporting-port>" in at_port
     )
-    assert "<supporting-interface>testbed-DEG2-TXRX-mc-193075000-193125000</supporting-interface>" in at_degree
     assert (
-        "<frequency>193.1</frequency><width>50</width>" in at_port and "<frequency>193.1</frequency><width>50</width>" in at_degree
+        "<supporting-interface>testbed-DEG2-TXRX-mc-193075000-193125000</supporting-interface>"
+        in at_degree
+    )
+    assert (
+        "<frequency>193.1</frequency><width>50</width>" in at_port
+        and "<frequency>193.1</frequency><width>50</width>" in at_degree
     )
     assert connection.partition("<roadm-connections>")[2] == (
         f"<connection-name>testbed-{C1}-DEG2-193075000-193125000</connection-name><opticalControlMode>off</opticalControlMode>"
@@ -223,7 +293,10 @@ async def test_a_channel_is_made_in_the_order_and_form_of_public_clients(tmp_pat
         "<destination><dst-if>testbed-DEG2-TXRX-nmc-193075000-193125000</dst-if></destination>"
         "</roadm-connections></org-openroadm-device>"
     )
-    assert "<opticalControlMode>power</opticalControlMode><target-output-power>-9.00</target-output-power>" in light
+    assert (
+        "<opticalControlMode>power</opticalControlMode><target-output-power>-9.00</target-output-power>"
+        in light
+    )
 
 
 async def test_a_channel_is_done_when_its_power_had_time_to_be_reached(tmp_path: Path) -> None:
@@ -241,10 +314,18 @@ async def test_the_slot_of_a_route_is_the_media_channel_at_the_degree(tmp_path: 
         await apply(device, add=(route(C1, DEG2, wide),))
         for name, held in node.interfaces.items():
             if "-nmc-" in name:
-                next(leaf for leaf in next(each for each in held if local(each) == "nmc-ctp") if local(leaf) == "width").text = "75"
+                next(
+                    leaf
+                    for leaf in next(each for each in held if local(each) == "nmc-ctp")
+                    if local(leaf) == "width"
+                ).text = "75"
         assert await device.read() == {route(C1, DEG2, wide)}
         held = node.interfaces["testbed-DEG2-TXRX-mc-196006250-196093750"]
-        next(leaf for leaf in next(each for each in held if local(each) == "mc-ttp") if local(leaf) == "max-freq").text = "196.05"
+        next(
+            leaf
+            for leaf in next(each for each in held if local(each) == "mc-ttp")
+            if local(leaf) == "max-freq"
+        ).text = "196.05"
         assert await device.read() == set()  # the channels stick out of it
         assert device.holders().keys() == {Port("roadm1", C1), Port("roadm1", DEG2)}
 
@@ -267,8 +348,16 @@ async def test_removal_leaves_what_another_connection_rests_on(tmp_path: Path) -
         assert not outcome.failed and outcome.observed == {back} and len(node.channels) == 3
         first = len(edits(served))
         outcome = await apply(device, remove=(back,))
-        assert not outcome.failed and not outcome.observed and not node.channels and not node.connections
-        order = [re.findall(r'<(interface|roadm-connections) [^>]*operation="delete"', each) for each in edits(served)[first:]]
+        assert (
+            not outcome.failed
+            and not outcome.observed
+            and not node.channels
+            and not node.connections
+        )
+        order = [
+            re.findall(r'<(interface|roadm-connections) [^>]*operation="delete"', each)
+            for each in edits(served)[first:]
+        ]
         assert order == [["roadm-connections"], ["interface", "interface"], ["interface"]]
         again = await apply(device, remove=(back,))
         assert again.writes == 0
@@ -292,7 +381,9 @@ async def test_a_refused_channel_is_named_and_leaves_nothing(tmp_path: Path, bad
         assert len(node.connections) == 1 and len(node.channels) == 3
 
 
-async def test_a_connection_that_is_off_is_no_route_and_its_spectrum_is_not_free(tmp_path: Path) -> None:
+async def test_a_connection_that_is_off_is_no_route_and_its_spectrum_is_not_free(
+    tmp_path: Path,
+) -> None:
     node = Roadm()
     async with opened(node, tmp_path) as (device, served):
         await apply(device, add=(route(C1, DEG2),))
@@ -305,19 +396,29 @@ async def test_a_connection_that_is_off_is_no_route_and_its_spectrum_is_not_free
         node.connections = {"of somebody else": held}
         before = len(edits(served))
         assert await device.read() == frozenset()
-        assert isinstance(device, PortHolders) and "whether it passes light is not known" in device.holders()[route(C1, DEG2)]
+        assert (
+            isinstance(device, PortHolders)
+            and "whether it passes light is not known" in device.holders()[route(C1, DEG2)]
+        )
         outcome = await apply(device, add=(route(C2, DEG2), route(DEG1, C2, NEXT)))
-        assert outcome.observed == {route(DEG1, C2, NEXT)} and set(outcome.failed) == {route(C2, DEG2)}
+        assert outcome.observed == {route(DEG1, C2, NEXT)} and set(outcome.failed) == {
+            route(C2, DEG2)
+        }
         assert "which is off" in outcome.failed[route(C2, DEG2)]
         assert not [each for each in edits(served)[before:] if "of somebody else" in each]
 
 
-async def test_a_strange_connection_hides_no_other_and_its_ports_are_unknown(tmp_path: Path) -> None:
+async def test_a_strange_connection_hides_no_other_and_its_ports_are_unknown(
+    tmp_path: Path,
+) -> None:
     node = Roadm()
     async with opened(node, tmp_path) as (device, _):
         await apply(device, add=(route(C1, DEG2),))
         och = '<type xmlns:x="urn:x">x:opticalChannel</type>'
-        rows = [oms(f"och-{port}", pack, port).replace("OMS", "och") for pack, port in (("3/0", "C2"), ("1/0", "L1"))]
+        rows = [
+            oms(f"och-{port}", pack, port).replace("OMS", "och")
+            for pack, port in (("3/0", "C2"), ("1/0", "L1"))
+        ]
         rows = [re.sub(r"<type.*</type>", och, row) for row in rows]
         odd = (
             "<roadm-connections><connection-name>old</connection-name><opticalControlMode>power</opticalControlMode>"
@@ -327,14 +428,21 @@ async def test_a_strange_connection_hides_no_other_and_its_ports_are_unknown(tmp
         assert await device.read() == {route(C1, DEG2)}
         holders = device.holders()
         assert (
-            holders.keys() == {Port("roadm1", C2), Port("roadm1", DEG1)} and "roadm-connection old" in holders[Port("roadm1", C2)]
+            holders.keys() == {Port("roadm1", C2), Port("roadm1", DEG1)}
+            and "roadm-connection old" in holders[Port("roadm1", C2)]
         )
-        outcome = await apply(device, remove=(route(C1, DEG2),), add=(route(DEG1, DEG2, NEXT), route(DEG2, C1, NEXT)))
-        assert outcome.observed == {route(DEG2, C1, NEXT)} and set(outcome.failed) == {route(DEG1, DEG2, NEXT)}
+        outcome = await apply(
+            device, remove=(route(C1, DEG2),), add=(route(DEG1, DEG2, NEXT), route(DEG2, C1, NEXT))
+        )
+        assert outcome.observed == {route(DEG2, C1, NEXT)} and set(outcome.failed) == {
+            route(DEG1, DEG2, NEXT)
+        }
 
 
 @pytest.mark.parametrize("lost", ["mc-ttp", "nmc-ctp", "<source>", "target-output-power"])
-async def test_a_lost_answer_is_followed_by_reading_and_the_channel_is_finished(tmp_path: Path, lost: str) -> None:
+async def test_a_lost_answer_is_followed_by_reading_and_the_channel_is_finished(
+    tmp_path: Path, lost: str
+) -> None:
     node = Roadm(lose=lost)
     async with opened(node, tmp_path) as (device, _):
         outcome = await apply(device, add=(route(C1, DEG2),))
@@ -342,7 +450,9 @@ async def test_a_lost_answer_is_followed_by_reading_and_the_channel_is_finished(
         assert len(node.lit) == 1 and len(node.channels) == 3
 
 
-async def test_what_an_interrupted_change_left_is_cleared_where_it_is_in_the_way(tmp_path: Path) -> None:
+async def test_what_an_interrupted_change_left_is_cleared_where_it_is_in_the_way(
+    tmp_path: Path,
+) -> None:
     node = Roadm()
     wider = route(C1, DEG2, FrequencySlot(193_075_000, 193_150_000))
     async with opened(node, tmp_path) as (device, _):
@@ -359,7 +469,13 @@ async def test_what_an_interrupted_change_left_is_cleared_where_it_is_in_the_way
 
 async def test_what_a_node_cannot_do_is_refused_before_a_byte_is_sent(tmp_path: Path) -> None:
     node = Roadm(oms("OMS-DEG2-TTP-TXRX", "2/0", "L1"))
-    strange = [route(C1, DEG2, db=3.0), route(C1, C2), route(DEG1, C1), route("DEG9", C1), route("SRG1/3/0/C9", DEG2)]
+    strange = [
+        route(C1, DEG2, db=3.0),
+        route(C1, C2),
+        route(DEG1, C1),
+        route("DEG9", C1),
+        route("SRG1/3/0/C9", DEG2),
+    ]
     async with opened(node, tmp_path) as (device, served):
         outcome = await apply(device, add=tuple(strange))
         assert set(outcome.failed) == set(strange) and not edits(served)
@@ -377,4 +493,6 @@ async def test_another_node_or_release_is_named(tmp_path: Path, key: str, value:
 @pytest.mark.parametrize("text", ["30", "-21", "five", "nan", ""])
 def test_an_impossible_power_is_refused(text: str) -> None:
     with pytest.raises(BadFile, match="output_dbm: dBm from -20 to 5"):
-        open_device(DeviceConfig("roadm1", "openroadm-netconf", "netconf://h", options={"output_dbm": text}))
+        open_device(
+            DeviceConfig("roadm1", "openroadm-netconf", "netconf://h", options={"output_dbm": text})
+        )

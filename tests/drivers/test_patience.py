@@ -1,4 +1,6 @@
-"""How long a driver waits: slow switches, switches that work one circuit after the other, dumps that take minutes."""
+"""How long a driver waits: slow switches, switches that work one circuit after the other, dumps
+that take minutes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from drivers.rounds import Marks
 from drivers.session.pairs import PairSwitch
 from drivers.session.routes import RouteSwitch
 from drivers.watch import FARTHEST, patience_s, watch
-from optics import Change, DeviceConfig, FrequencySlot, Port, Setting, SpectralRoute, TimedOut, Traits
+from optics import (
+    Change,
+    DeviceConfig,
+    FrequencySlot,
+    Port,
+    Setting,
+    SpectralRoute,
+    TimedOut,
+    Traits,
+)
 from tests.drivers.test_links_and_rounds import linked
 from tests.drivers.test_tl1_manners import glimmer
 from tests.drivers.tl1_device import circuits, driven
@@ -66,7 +77,9 @@ async def test_readings_that_never_stand_still_extend_nothing() -> None:
 # how long by family
 
 
-@pytest.mark.parametrize("driver", [name for name in built_in_drivers() if "patience_s" in driver_class(name).OPTIONS])
+@pytest.mark.parametrize(
+    "driver", [name for name in built_in_drivers() if "patience_s" in driver_class(name).OPTIONS]
+)
 def test_the_patience_a_driver_documents_is_the_one_it_has(driver: str) -> None:
     found = driver_class(driver)
     family_s = float(found.OPTIONS["patience_s"].split("default ")[1].split(",")[0])
@@ -82,16 +95,22 @@ def test_the_patience_a_driver_documents_is_the_one_it_has(driver: str) -> None:
 def test_the_inventory_decides_and_a_slow_trait_makes_more_patient() -> None:
     assert patience_s(TRAITS, "0.5", 10.0) == 0.5
     assert patience_s(Traits(settle_s=3.0), None, 10.0) == 30.0
-    assert patience_s(TRAITS, None, 10.0 / 600) == 2.0, "also what runs faster than life has time to answer"
+    assert patience_s(TRAITS, None, 10.0 / 600) == 2.0, (
+        "also what runs faster than life has time to answer"
+    )
 
 
 # Calient
 
 
 class Calient:
-    """A switch whose connections come up as `state` says: (seconds since ACT-CRS, its place) -> AS, OS, OC."""
+    """A switch whose connections come up as `state` says: (seconds since ACT-CRS, its place) -> AS,
+    OS, OC.
+    """
 
-    def __init__(self, state: Callable[[float, int], str], *, chassis: str = "S320", denied: str = "") -> None:
+    def __init__(
+        self, state: Callable[[float, int], str], *, chassis: str = "S320", denied: str = ""
+    ) -> None:
         self.state, self.chassis, self.denied = state, chassis, denied
         self.rows: dict[str, tuple[str, str]] = {}
         self.begun: dict[str, float] = {}
@@ -117,7 +136,11 @@ class Calient:
     def row(self, place: int, aid: str) -> str:
         (a, b), (group, kind) = aid.split(","), self.rows[aid]
         begun = self.begun.get(aid)
-        state = self.state(time.monotonic() - begun, place) if begun is not None else "AS=UMA,OS=RDY,OC=OK"
+        state = (
+            self.state(time.monotonic() - begun, place)
+            if begun is not None
+            else "AS=UMA,OS=RDY,OC=OK"
+        )
         return f'"{a}>{b}:SRCPORT={a},DSTPORT={b},GRPNAME={group},CONNNAME={a}>{b},CONNTYPE={kind},{state},PS=UPR,AL=CL"'
 
 
@@ -142,8 +165,12 @@ async def test_a_calient_that_makes_one_circuit_after_the_other_is_let_finish() 
     assert not heard.verbs("CANC-CRS", "DLT-CRS")
 
 
-async def test_a_circuit_that_is_under_way_is_not_deleted_because_its_activation_was_denied() -> None:
-    switch = Calient(lambda since_s, _: GOOD if since_s > 0.15 else IN_PROGRESS, denied="SROF\n/* Failed */")
+async def test_a_circuit_that_is_under_way_is_not_deleted_because_its_activation_was_denied() -> (
+    None
+):
+    switch = Calient(
+        lambda since_s, _: GOOD if since_s > 0.15 else IN_PROGRESS, denied="SROF\n/* Failed */"
+    )
     async with driven("calient-tl1", switch, patience_s="5") as (device, heard):
         outcome = await device.apply(Change("ocs1", add=ONE))
     assert (outcome.observed, outcome.failed) == (ONE, {})
@@ -159,7 +186,9 @@ async def test_what_came_up_in_the_last_moment_is_not_rolled_back() -> None:
 
 
 @pytest.mark.parametrize("chassis", ["PXC", "S320"])
-async def test_tables_of_old_calients_may_be_silent_for_longer_than_those_of_new_ones(chassis: str) -> None:
+async def test_tables_of_old_calients_may_be_silent_for_longer_than_those_of_new_ones(
+    chassis: str,
+) -> None:
     switch = Calient(lambda *_: GOOD, chassis=chassis)
     async with driven("calient-tl1", switch, timeout_s=0.3) as (device, heard):
         heard.late_s["RTRV-CRS"] = 0.9
@@ -205,7 +234,9 @@ async def test_a_patch_whose_removal_is_denied_because_it_is_going_is_waited_for
     assert (outcome.observed, outcome.failed) == (frozenset(), {})
 
 
-async def test_a_calient_connection_whose_removal_is_denied_because_it_is_going_is_waited_for() -> None:
+async def test_a_calient_connection_whose_removal_is_denied_because_it_is_going_is_waited_for() -> (
+    None
+):
     switch = Calient(lambda *_: GOOD)
     removed: list[float] = []
 
@@ -229,7 +260,9 @@ class Spectrum:
 
 
 class LateFilter(RouteSwitch[Spectrum]):
-    """Loses the answer to its first command, refuses the second because it is carrying out the first, and shows it then."""
+    """Loses the answer to its first command, refuses the second because it is carrying out the
+    first, and shows it then.
+    """
 
     commands, looks = 0, 0
 
@@ -240,7 +273,9 @@ class LateFilter(RouteSwitch[Spectrum]):
     def _fault(self, route: SpectralRoute, seen: Spectrum) -> str:
         return ""
 
-    async def _carry_out(self, removed: object, tuned: object, new: object, seen: object, marks: Marks[Setting]) -> None:
+    async def _carry_out(
+        self, removed: object, tuned: object, new: object, seen: object, marks: Marks[Setting]
+    ) -> None:
         marks.write()
         self.commands += 1
         if self.commands == 1:
@@ -252,7 +287,9 @@ ROUTE = SpectralRoute(Port("wss1", "1"), Port("wss1", "2"), FrequencySlot.flexgr
 
 
 async def test_a_route_that_is_refused_because_it_is_being_made_is_waited_for() -> None:
-    device = LateFilter(DeviceConfig("wss1", "late", "tcp://wss1", options={"patience_s": "5"}), TRAITS)
+    device = LateFilter(
+        DeviceConfig("wss1", "late", "tcp://wss1", options={"patience_s": "5"}), TRAITS
+    )
     outcome = await device.apply(Change("wss1", add=frozenset({ROUTE})))
     assert (outcome.observed, outcome.failed, device.commands) == ({ROUTE}, {}, 2)
 
@@ -271,7 +308,10 @@ class LateGlimmerglass:
         if verb == "RTRV-CRS-FIBER":
             now = time.monotonic()
             fault = {"CONNSTATE": "fault", "CONNCAUSE": "unknown"}
-            return [glimmer(IPORTID=a, OPORTID=b, **({} if now - at > self.after_s else fault)) for (a, b), at in self.made.items()]
+            return [
+                glimmer(IPORTID=a, OPORTID=b, **({} if now - at > self.after_s else fault))
+                for (a, b), at in self.made.items()
+            ]
         if verb in ("ENT-CRS-FIBER", "DLT-CRS-FIBER"):
             for pair in zip(*(side.split("&") for side in aid.split(",")), strict=True):
                 if verb.startswith("ENT"):
@@ -281,7 +321,9 @@ class LateGlimmerglass:
         return []
 
 
-async def test_a_glimmerglass_circuit_that_is_not_steady_yet_is_neither_deleted_nor_entered_again() -> None:
+async def test_a_glimmerglass_circuit_that_is_not_steady_yet_is_neither_deleted_nor_entered_again() -> (
+    None
+):
     wanted = circuits(("10001", "20002"))
     async with driven("glimmerglass-tl1", LateGlimmerglass(0.8), patience_s="5") as (device, heard):
         outcome = await device.apply(Change("ocs1", add=wanted))
@@ -292,7 +334,9 @@ async def test_a_glimmerglass_circuit_that_is_not_steady_yet_is_neither_deleted_
 # bytes
 
 
-async def test_an_answer_that_keeps_coming_may_take_longer_than_silence_would(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_keeps_coming_may_take_longer_than_silence_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(link_base, "LONGEST", 2)
 
     async def dump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -326,10 +370,16 @@ async def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
             await link.exchange(b"dump\n", lambda data: False, question="dump")
 
 
-async def test_alarms_are_no_sign_that_a_tl1_answer_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alarms_are_no_sign_that_a_tl1_answer_will_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(link_base, "LONGEST", 2)
-    alarm = b'\r\n\n   SID 26-01-01 12:00:00\r\n*C  1 REPT ALM CRS\r\n   "1.1.1-1.1.2:CR,LOS,SA"\r\n;'
-    async with driven("polatis-tl1", lambda verb, *_: None if verb == "RTRV-PATCH" else [], timeout_s=0.3) as (device, heard):
+    alarm = (
+        b'\r\n\n   SID 26-01-01 12:00:00\r\n*C  1 REPT ALM CRS\r\n   "1.1.1-1.1.2:CR,LOS,SA"\r\n;'
+    )
+    async with driven(
+        "polatis-tl1", lambda verb, *_: None if verb == "RTRV-PATCH" else [], timeout_s=0.3
+    ) as (device, heard):
         heard.murmur = alarm
         began = time.monotonic()
         with pytest.raises(TimedOut, match="RTRV-PATCH"):

@@ -1,4 +1,6 @@
-"""ROME port tables as real panels print them: bare labels with two logical names, and connected rows that do not say to what."""
+"""ROME port tables as real panels print them: bare labels with two logical names, and connected
+rows that do not say to what.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ HEAD = """\
 Port             Admin Status Oper Status Port Status   Counter ConnectedTo    Logical
 ================ ============ =========== ============= ======= ============== ========
 """
-# REAL: rows of a panel of two logical matrices, in the tests of Quali's driver; the rows of the far sides are made in their form.
+# REAL: rows of a panel of two logical matrices, in the tests of Quali's driver; the rows of the far
+# sides are made in their form.
 MATRICES = HEAD + "".join(
     f"{line}\n"
     for line in (
@@ -49,7 +52,9 @@ LOG = "02-03-2031 04:05 CONNECTION OPERATION SUCCEEDED:E11[1AE11]<->W12[1AW12] O
 
 
 class Panel:
-    """A command line that answers with these tables, the last one from then on, and notes what it is asked to move."""
+    """A command line that answers with these tables, the last one from then on, and notes what it
+    is asked to move.
+    """
 
     def __init__(self, *tables: str, piece: int = 0) -> None:
         self.tables, self.piece = [*tables], piece
@@ -59,7 +64,11 @@ class Panel:
         writer.write(b"ROME[TECH]# ")
         while line := (await reader.readline()).decode().strip():
             self.asked.append(line)
-            data = f"{line}\r\n{self.answer(line)}\r\nROME[TECH]# ".replace("\n", "\r\n").replace("\r\r", "\r").encode()
+            data = (
+                f"{line}\r\n{self.answer(line)}\r\nROME[TECH]# ".replace("\n", "\r\n")
+                .replace("\r\r", "\r")
+                .encode()
+            )
             for at in range(0, len(data), self.piece or len(data)):
                 writer.write(data[at : at + (self.piece or len(data))])
                 await writer.drain()
@@ -85,7 +94,9 @@ async def driving(panel: Panel) -> AsyncIterator[Any]:
     server = await asyncio.start_server(panel.talk, "127.0.0.1", 0)
     address = f"telnet://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     options = {"check_s": "0.01", "move_budget_s": "1"}
-    device = open_device(DeviceConfig("ocs1", "rome-cli", address, "", "", {"settle_s": 0.01}, 2.0, options))
+    device = open_device(
+        DeviceConfig("ocs1", "rome-cli", address, "", "", {"settle_s": 0.01}, 2.0, options)
+    )
     try:
         yield device
     finally:
@@ -128,17 +139,25 @@ def test_such_a_table_torn_at_any_byte_joins_to_what_it_was(end: str) -> None:
 async def test_a_panel_of_two_matrices_is_identified_and_read(piece: int) -> None:
     async with driving(Panel(MATRICES, piece=piece)) as device:
         identity = await device.identify()
-        assert (identity.ingress, identity.egress) == (("E12", "E13", "E161", "E165"), ("W60", "W150", "W151", "W237"))
+        assert (identity.ingress, identity.egress) == (
+            ("E12", "E13", "E161", "E165"),
+            ("W60", "W150", "W151", "W237"),
+        )
         assert await device.read() == circuits(("E12", "W60"), ("E161", "W237"))
         assert device.holders() == {}
 
 
 async def test_a_panel_of_two_matrices_is_changed_by_the_same_numbers() -> None:
-    made = MATRICES.replace("Disconnected   17                     E13,Q3", "Connected      18     W151[1BW23]     E13,Q3")
+    made = MATRICES.replace(
+        "Disconnected   17                     E13,Q3",
+        "Connected      18     W151[1BW23]     E13,Q3",
+    )
     panel = Panel(MATRICES, made)
     async with driving(panel) as device:
         outcome = await device.apply(Change("ocs1", frozenset(), circuits(("E13", "W151"))))
-        assert not outcome.failed and outcome.observed == circuits(("E12", "W60"), ("E161", "W237"), ("E13", "W151"))
+        assert not outcome.failed and outcome.observed == circuits(
+            ("E12", "W60"), ("E161", "W237"), ("E13", "W151")
+        )
         assert panel.moves == ["connection create E13 to W151"]
         (shut,) = circuits(("E165", "W150"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({shut})))
@@ -166,21 +185,34 @@ async def test_a_connected_row_without_a_peer_is_unknown_and_never_free() -> Non
         assert (await device.identify()).ingress == ("E1", "E2")
         (wanted,) = circuits(("E2", "W1"))
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({wanted})))
-        assert outcome.failed[wanted].startswith("port E2 is unknown, its row is not understood: 'E2[1AE2] Unlocked")
+        assert outcome.failed[wanted].startswith(
+            "port E2 is unknown, its row is not understood: 'E2[1AE2] Unlocked"
+        )
         outcome = await device.apply(Change("ocs1", frozenset({wanted}), frozenset()))
-        assert outcome.failed[wanted].startswith("not known whether it is there: port E2 is unknown")
+        assert outcome.failed[wanted].startswith(
+            "not known whether it is there: port E2 is unknown"
+        )
         assert not panel.moves
 
 
 async def test_a_connected_port_without_a_number_makes_what_it_reaches_unknown() -> None:
-    stray = CHANGED + "1AE99            Unlocked     Enabled     Connected     3       W1[1AW1]               \n"
+    stray = (
+        CHANGED
+        + "1AE99            Unlocked     Enabled     Connected     3       W1[1AW1]               \n"
+    )
     async with driving(Panel(stray)) as device:
         await device.read()
         assert {port.label for port in device.holders()} == {"1AE99", "W1"}
 
 
-async def test_a_row_of_another_form_hides_no_other_and_its_port_is_a_port_that_is_never_free() -> None:
-    panel = Panel(CHANGED.replace("Disconnected  0                      A2", "Maintenance   0                      A2"))
+async def test_a_row_of_another_form_hides_no_other_and_its_port_is_a_port_that_is_never_free() -> (
+    None
+):
+    panel = Panel(
+        CHANGED.replace(
+            "Disconnected  0                      A2", "Maintenance   0                      A2"
+        )
+    )
     async with driving(panel) as device:
         assert await device.read() == circuits(("E1", "W2"))
         assert (await device.identify()).ingress == ("E1", "E2")
@@ -190,14 +222,19 @@ async def test_a_row_of_another_form_hides_no_other_and_its_port_is_a_port_that_
 
 
 async def test_two_rows_of_one_port_that_differ_make_it_unknown() -> None:
-    twice = CHANGED + "W1[1AW1]         Unlocked     Enabled     Connected     0                      A1      \n"
+    twice = (
+        CHANGED
+        + "W1[1AW1]         Unlocked     Enabled     Connected     0                      A1      \n"
+    )
     async with driving(Panel(twice)) as device:
         await device.read()
         assert [*device.holders()] == [Port("ocs1", "W1")]
 
 
 async def test_a_row_that_is_not_understood_only_once_is_asked_about_again() -> None:
-    torn = CHANGED.replace("Disconnected  0                      A2", "Discon                               A2")
+    torn = CHANGED.replace(
+        "Disconnected  0                      A2", "Discon                               A2"
+    )
     async with driving(Panel(torn, CHANGED)) as device:
         assert await device.read() == circuits(("E1", "W2")) and device.holders() == {}
     async with driving(Panel(torn, torn.replace("Discon", "Disco"), torn)) as device:

@@ -1,4 +1,6 @@
-"""A rotor: tagged replies, late ones and events; stored maps are checked by their checksum and never set under a turning device."""
+"""A rotor: tagged replies, late ones and events; stored maps are checked by their checksum and
+never set under a turning device.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,12 @@ async def test_maps_are_loaded_as_a_whole_and_their_checksum_must_match() -> Non
 
     async with speaking(answer) as (device, reported):
         await device.load(slots, 0.45, 0.05)
-        assert reported == ["LOAD BEGIN 2 450000 50000", "LOAD SLOT 0 1>18 2>17", "LOAD SLOT 1 -", "LOAD END"]
+        assert reported == [
+            "LOAD BEGIN 2 450000 50000",
+            "LOAD SLOT 0 1>18 2>17",
+            "LOAD SLOT 1 -",
+            "LOAD END",
+        ]
         crc = "00000000"
         with pytest.raises(Garbled, match="5836d5d3"):
             await device.load(slots, 0.45, 0.05)

@@ -1,4 +1,6 @@
-"""Switches of one common port and its channels, and those that share their grammar: what is sent, and what is believed."""
+"""Switches of one common port and its channels, and those that share their grammar: what is sent,
+and what is believed.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ def circuit(ingress: str, egress: str) -> CrossConnect:
     return CrossConnect(Port("ocs1", ingress), Port("ocs1", egress))
 
 
-async def change(device: CircuitSwitch, remove: Iterable[CrossConnect] = (), add: Iterable[CrossConnect] = ()) -> Outcome:
+async def change(
+    device: CircuitSwitch, remove: Iterable[CrossConnect] = (), add: Iterable[CrossConnect] = ()
+) -> Outcome:
     return await device.apply(Change("ocs1", frozenset(remove), frozenset(add)))
 
 
 @dataclass
 class Talker:
-    """A device of a few lines; `answer` may return None for silence. heard: every line that is no question."""
+    """A device of a few lines; `answer` may return None for silence. heard: every line that is no
+    question.
+    """
 
     answer: Callable[[str], str | None]
     end: bytes = b"\n"
@@ -50,7 +56,9 @@ class Talker:
             writer.close()
 
         traits = {"settle_s": MOVE_S}
-        async with spoken_to(talk, name, traits=traits, options={"patience_s": "0.3", **options}) as device:
+        async with spoken_to(
+            talk, name, traits=traits, options={"patience_s": "0.3", **options}
+        ) as device:
             yield device
 
 
@@ -85,10 +93,15 @@ class Chassis:
         return None
 
 
-async def test_a_chassis_offers_its_modules_of_one_common_port_and_leaves_the_others_alone() -> None:
+async def test_a_chassis_offers_its_modules_of_one_common_port_and_leaves_the_others_alone() -> (
+    None
+):
     async with Talker(Chassis()).driver("santec-scpi") as device:
         identity = await device.identify()
-        assert (identity.ingress, identity.egress) == (("0.in", "2.in"), ("0.1", "0.2", "0.3", "0.4", "2.1", "2.2", "2.3"))
+        assert (identity.ingress, identity.egress) == (
+            ("0.in", "2.in"),
+            ("0.1", "0.2", "0.3", "0.4", "2.1", "2.2", "2.3"),
+        )
         assert await device.read() == {circuit("0.in", "0.1"), circuit("2.in", "2.1")}
 
 
@@ -96,14 +109,20 @@ async def test_a_circuit_is_moved_by_one_command() -> None:
     held = Talker(Chassis())
     async with held.driver("santec-scpi") as device:
         outcome = await change(device, {circuit("0.in", "0.1")}, {circuit("0.in", "0.3")})
-    assert not outcome.failed and outcome.observed == {circuit("0.in", "0.3"), circuit("2.in", "2.1")}
+    assert not outcome.failed and outcome.observed == {
+        circuit("0.in", "0.3"),
+        circuit("2.in", "2.1"),
+    }
     assert held.heard == ["ROUTe0:CHANnel 3"]
 
 
 async def test_each_module_waits_until_the_one_before_rests() -> None:
     held = Talker(Chassis())
     async with held.driver("santec-scpi") as device:
-        old, new = {circuit("0.in", "0.1"), circuit("2.in", "2.1")}, {circuit("0.in", "0.4"), circuit("2.in", "2.3")}
+        old, new = (
+            {circuit("0.in", "0.1"), circuit("2.in", "2.1")},
+            {circuit("0.in", "0.4"), circuit("2.in", "2.3")},
+        )
         outcome = await change(device, old, new)
     assert not outcome.failed and outcome.observed == new and outcome.writes == len(held.heard) == 2
 
@@ -119,21 +138,27 @@ async def test_a_circuit_without_a_successor_stays_where_no_channel_leads_nowher
     )
 
 
-async def test_a_circuit_ends_at_the_channel_that_leads_nowhere_and_that_channel_is_no_port() -> None:
+async def test_a_circuit_ends_at_the_channel_that_leads_nowhere_and_that_channel_is_no_port() -> (
+    None
+):
     held = Talker(Chassis())
     async with held.driver("santec-scpi", rest="0:4") as device:
         assert "0.4" not in (await device.identify()).egress
         outcome = await change(device, {circuit("0.in", "0.1")})
         assert not outcome.failed and outcome.observed == {circuit("2.in", "2.1")}
         refused = await change(device, add={circuit("0.in", "0.4")})
-    assert refused.failed == {circuit("0.in", "0.4"): "not a port of ocs1"} and held.heard == ["ROUTe0:CHANnel 4"]
+    assert refused.failed == {circuit("0.in", "0.4"): "not a port of ocs1"} and held.heard == [
+        "ROUTe0:CHANnel 4"
+    ]
 
 
 async def test_a_circuit_that_was_to_be_displaced_goes_even_if_the_new_one_is_refused() -> None:
     held = Talker(Chassis())
     async with held.driver("santec-scpi", rest="0:4") as device:
         outcome = await change(device, {circuit("0.in", "0.1")}, {circuit("0.in", "0.2")})
-    assert outcome.failed == {circuit("0.in", "0.2"): 'refused "ROUTe0:CHANnel 2": -222, Data out of range'}
+    assert outcome.failed == {
+        circuit("0.in", "0.2"): 'refused "ROUTe0:CHANnel 2": -222, Data out of range'
+    }
     assert outcome.observed == {circuit("2.in", "2.1")}
 
 
@@ -141,7 +166,10 @@ async def test_a_circuit_that_the_change_does_not_name_is_not_displaced() -> Non
     held = Talker(Chassis())
     async with held.driver("santec-scpi") as device:
         outcome = await change(device, add={circuit("0.in", "0.3")})
-    assert outcome.failed == {circuit("0.in", "0.3"): "ingress port 0.in is held by 0.in->0.1"} and not held.heard
+    assert (
+        outcome.failed == {circuit("0.in", "0.3"): "ingress port 0.in is held by 0.in->0.1"}
+        and not held.heard
+    )
 
 
 async def test_a_chassis_that_never_rests_is_sent_nothing() -> None:
@@ -150,10 +178,15 @@ async def test_a_chassis_that_never_rests_is_sent_nothing() -> None:
     held = Talker(chassis)
     async with held.driver("santec-scpi") as device:
         outcome = await change(device, {circuit("0.in", "0.1")}, {circuit("0.in", "0.3")})
-    assert not held.heard and "not sent: the device has been busy for" in outcome.failed[circuit("0.in", "0.3")]
+    assert (
+        not held.heard
+        and "not sent: the device has been busy for" in outcome.failed[circuit("0.in", "0.3")]
+    )
 
 
-@pytest.mark.parametrize("text", ["", "SX", '"SX 1Ax0"', '"SX 1Ax24" "SX 1Ax24"', "1", '"SX 1Ax24",'])
+@pytest.mark.parametrize(
+    "text", ["", "SX", '"SX 1Ax0"', '"SX 1Ax24" "SX 1Ax24"', "1", '"SX 1Ax24",']
+)
 def test_a_list_of_modules_in_another_grammar_is_garbled(text: str) -> None:
     with pytest.raises(Garbled):
         catalogue(text)
@@ -166,13 +199,19 @@ def test_a_channel_of_rest_that_cannot_be_one_is_refused_with_the_inventory(text
 
 
 class Platform:
-    """An LTB-8 with a 1x4 module at 1. lights: whether SCAN lights a module in its reset position."""
+    """An LTB-8 with a 1x4 module at 1. lights: whether SCAN lights a module in its reset
+    position.
+    """
 
     def __init__(self, lights: bool) -> None:
         self.lights, self.open, self.channel, self.state = lights, False, 1, "READY"
 
     def __call__(self, line: str) -> str | None:
-        fixed = {"*IDN?": "EXFO Inc.,LTB-8,1234,2.1", "LINS1:STATus?": self.state, "SYST:ERR?": '0,"No error"'}
+        fixed = {
+            "*IDN?": "EXFO Inc.,LTB-8,1234,2.1",
+            "LINS1:STATus?": self.state,
+            "SYST:ERR?": '0,"No error"',
+        }
         fixed["INST:CAT:FULL?"] = '"FTBx-1750",3,"FTBx-9160",1'
         if line in fixed:
             return fixed[line]
@@ -191,7 +230,9 @@ class Platform:
 
 
 @pytest.mark.parametrize("lights", [True, False])
-async def test_a_module_in_its_reset_position_is_opened_only_if_its_new_channel_is_dark(lights: bool) -> None:
+async def test_a_module_in_its_reset_position_is_opened_only_if_its_new_channel_is_dark(
+    lights: bool,
+) -> None:
     held = Talker(Platform(lights))
     async with held.driver("exfo-scpi") as device:
         assert await device.read() == frozenset()
@@ -224,7 +265,12 @@ class Matrix:
         self.sized, self.outputs = sized, {1: 0, 2: 4, 3: 0}
 
     def __call__(self, line: str) -> str | None:
-        fixed = {"*IDN?": "DiCon Fiberoptics Inc, MG4, 91, A2", ":STAT?": "READY", ":SYST:ERR?": "0, No error", ":WEN?": "1"}
+        fixed = {
+            "*IDN?": "DiCon Fiberoptics Inc, MG4, 91, A2",
+            ":STAT?": "READY",
+            ":SYST:ERR?": "0, No error",
+            ":WEN?": "1",
+        }
         if line in fixed:
             return fixed[line]
         if line == ":ROUT:PATH:CAT?":
@@ -243,7 +289,12 @@ async def test_lines_of_a_dicon_mxs_lead_with_a_colon_and_end_with_a_carriage_re
     held = Talker(Matrix(sized), b"\r")
     async with held.driver("dicon-mxs", **options) as device:
         identity = await device.identify()
-        assert (identity.model, identity.serial, len(identity.ingress), len(identity.egress)) == ("MG4", "91", 3, 4)
+        assert (identity.model, identity.serial, len(identity.ingress), len(identity.egress)) == (
+            "MG4",
+            "91",
+            3,
+            4,
+        )
         outcome = await change(device, {circuit("2", "4")}, {circuit("1", "4"), circuit("2", "1")})
     assert not outcome.failed and outcome.observed == {circuit("1", "4"), circuit("2", "1")}
     assert held.heard == [":ROUT2:SCAN 0", ":ROUT1:SCAN 4", ":ROUT2:SCAN 1"]
@@ -274,7 +325,9 @@ async def test_an_old_answer_of_a_thorlabs_kit_is_not_believed() -> None:
 
 async def test_a_kit_that_names_another_model_than_the_inventory_is_refused() -> None:
     async with Talker(Kit()).driver("thorlabs-osw", model="OSW12") as device:
-        with pytest.raises(Garbled, match=r"options.model is OSW12, it says 'OSW22-1310E v1.0': OSW22"):
+        with pytest.raises(
+            Garbled, match=r"options.model is OSW12, it says 'OSW22-1310E v1.0': OSW22"
+        ):
             await device.identify()
     async with Talker(Kit()).driver("thorlabs-osw", model="OSW22") as device:
         assert (await device.identify()).ingress == ("1", "2")
@@ -292,11 +345,17 @@ async def test_a_2x2_kit_moves_both_circuits_with_one_command() -> None:
     ("remove", "add", "text"),
     [
         ({("1", "1")}, {("1", "2")}, "it would end 2->2, which stays"),
-        ({("1", "1"), ("2", "2")}, set(), "the switch has no state without light: connect the other port in the same change"),
+        (
+            {("1", "1"), ("2", "2")},
+            set(),
+            "the switch has no state without light: connect the other port in the same change",
+        ),
         ({("1", "1")}, {("1", "2"), ("2", "2")}, "it would end 2->2, which stays"),
     ],
 )
-async def test_a_2x2_kit_ends_no_circuit_that_stays(remove: set[tuple[str, str]], add: set[tuple[str, str]], text: str) -> None:
+async def test_a_2x2_kit_ends_no_circuit_that_stays(
+    remove: set[tuple[str, str]], add: set[tuple[str, str]], text: str
+) -> None:
     held = Talker(Kit())
     async with held.driver("thorlabs-osw", model="OSW22") as device:
         outcome = await change(device, {circuit(*p) for p in remove}, {circuit(*p) for p in add})
@@ -305,4 +364,11 @@ async def test_a_2x2_kit_ends_no_circuit_that_stays(remove: set[tuple[str, str]]
 
 def test_a_kit_of_another_model_is_refused_with_the_inventory() -> None:
     with pytest.raises(BadFile, match="model 'OSW44': OSW12 or OSW22"):
-        open_device(DeviceConfig("ocs1", "thorlabs-osw", "serial:///dev/ttyUSB0?baud=115200", options={"model": "OSW44"}))
+        open_device(
+            DeviceConfig(
+                "ocs1",
+                "thorlabs-osw",
+                "serial:///dev/ttyUSB0?baud=115200",
+                options={"model": "OSW44"},
+            )
+        )

@@ -1,4 +1,6 @@
-"""The SSH link against a server of its own: host keys, logins, silence, connections that end, endless output; no thread is left."""
+"""The SSH link against a server of its own: host keys, logins, silence, connections that end,
+endless output; no thread is left.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,27 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     ends = time.monotonic() + 2.0
-    while left := [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")]:
+    while left := [
+        thread
+        for thread in set(threading.enumerate()) - before
+        if not thread.name.startswith("asyncio")
+    ]:
         assert time.monotonic() < ends, left
         time.sleep(0.005)
 
 
 def commands(device: SshDevice, timeout_s: float = 1.0, **more: str) -> SshCommands:
-    login = Login(**{"username": "admin", "password": "secret", "known_hosts": str(device.known_hosts), **more})
-    return SshCommands("ocs1", device.address, timeout_s, host="127.0.0.1", port=device.port, login=login)
+    login = Login(
+        **{
+            "username": "admin",
+            "password": "secret",
+            "known_hosts": str(device.known_hosts),
+            **more,
+        }
+    )
+    return SshCommands(
+        "ocs1", device.address, timeout_s, host="127.0.0.1", port=device.port, login=login
+    )
 
 
 async def echo(command: str) -> Printed:
@@ -40,7 +55,9 @@ async def echo(command: str) -> Printed:
 async def test_commands_are_run_one_after_the_other_over_one_connection(tmp_path: Path) -> None:
     async with ssh_device(tmp_path, echo) as device:
         shell = commands(device)
-        reported = await asyncio.gather(*(shell.run(f"show {n}") for n in range(5)), shell.run("false"))
+        reported = await asyncio.gather(
+            *(shell.run(f"show {n}") for n in range(5)), shell.run("false")
+        )
         assert reported == [*((f"ran show {n}\n", 0) for n in range(5)), ("ran false\n", 3)]
         assert len(device.connections) == 1
         await shell.close()
@@ -50,7 +67,9 @@ async def test_commands_are_run_one_after_the_other_over_one_connection(tmp_path
 async def test_an_unknown_host_key_ends_the_attempt_before_the_password(tmp_path: Path) -> None:
     async with ssh_device(tmp_path, echo) as device:
         device.known_hosts.write_text("")
-        with pytest.raises(Unreachable, match=r"is not in .*known_hosts: ssh-ed25519 SHA256:") as caught:
+        with pytest.raises(
+            Unreachable, match=r"is not in .*known_hosts: ssh-ed25519 SHA256:"
+        ) as caught:
             await commands(device).run("x")
         assert "ssh-keyscan" in caught.value.hint
         assert device.heard == []
@@ -100,7 +119,9 @@ async def test_a_command_that_hangs_is_a_time_out_in_time(tmp_path: Path) -> Non
         await shell.close()
 
 
-async def test_a_connection_that_ends_under_a_command_leaves_open_what_it_did(tmp_path: Path) -> None:
+async def test_a_connection_that_ends_under_a_command_leaves_open_what_it_did(
+    tmp_path: Path,
+) -> None:
     async def once(command: str) -> Printed:
         return None if command == "die" else ("ok\n", 0)
 
@@ -175,7 +196,9 @@ async def test_a_shell_carries_bytes_both_ways_on_a_wide_terminal(tmp_path: Path
         await link.close()
 
 
-@pytest.mark.parametrize("address", ["ssh://", "ssh://user@host", "ssh://host/path", "ssh://host?x=1", "ssh://host:port"])
+@pytest.mark.parametrize(
+    "address", ["ssh://", "ssh://user@host", "ssh://host/path", "ssh://host?x=1", "ssh://host:port"]
+)
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(BadFile, match="ocs1: address"):
         open_link(address, 1.0, "ocs1")

@@ -1,4 +1,6 @@
-"""Rows that a driver of numbered pairs cannot read: they hide no other row, and their ports are neither free nor known."""
+"""Rows that a driver of numbered pairs cannot read: they hide no other row, and their ports are
+neither free nor known.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.drivers.tl1_device import circuits, driven
 
 @dataclass
 class Family:
-    """One driver's table: how a circuit is written, the commands that change it, and a row that is not understood."""
+    """One driver's table: how a circuit is written, the commands that change it, and a row that is
+    not understood.
+    """
 
     driver: str
     table: str
@@ -40,7 +44,14 @@ FAMILIES = {
         frozenset({"10003"}),
     ),
     "polatis": Family(
-        *("polatis-tl1", "RTRV-PATCH", "{},{}", "ENT-PATCH", "DLT-PATCH", (("1", "49"), ("2", "50"), ("3", "51"))),
+        *(
+            "polatis-tl1",
+            "RTRV-PATCH",
+            "{},{}",
+            "ENT-PATCH",
+            "DLT-PATCH",
+            (("1", "49"), ("2", "50"), ("3", "51")),
+        ),
         "3,52,SHARED",
         frozenset({"3", "52"}),
     ),
@@ -56,7 +67,13 @@ class Switch:
     def __call__(self, verb: str, aid: str, payload: str) -> str | list[str]:
         if verb == self.family.table:
             rows = [self.family.row.format(a, b) for a, b in self.pairs.items()]
-            return [f'"{row}"' for row in (*(self.strange[:1] if len(self.strange) < 2 else [self.strange.pop(0)]), *rows)]
+            return [
+                f'"{row}"'
+                for row in (
+                    *(self.strange[:1] if len(self.strange) < 2 else [self.strange.pop(0)]),
+                    *rows,
+                )
+            ]
         if verb == self.family.enter:
             self.pairs |= dict([aid.split(",")])
         elif verb == self.family.delete:
@@ -65,7 +82,9 @@ class Switch:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-async def test_a_row_that_is_not_understood_hides_no_other_and_its_ports_are_never_free(name: str) -> None:
+async def test_a_row_that_is_not_understood_hides_no_other_and_its_ports_are_never_free(
+    name: str,
+) -> None:
     family = FAMILIES[name]
     first, second, behind = family.ports
     switch = Switch(family, [family.strange], dict([first]))
@@ -75,7 +94,9 @@ async def test_a_row_that_is_not_understood_hides_no_other_and_its_ports_are_nev
         assert device.holders().keys() == {Port("ocs1", port) for port in family.named}
         (wanted,) = circuits(behind)
         outcome = await device.apply(Change("ocs1", frozenset(), frozenset({wanted})))
-        assert outcome.failed[wanted].startswith(f"port {behind[0]} is unknown, its row is not understood: '{family.strange[:20]}")
+        assert outcome.failed[wanted].startswith(
+            f"port {behind[0]} is unknown, its row is not understood: '{family.strange[:20]}"
+        )
         assert not heard.verbs(family.enter, family.enter.lower())
         outcome = await device.apply(Change("ocs1", frozenset({wanted}), frozenset()))
         assert outcome.failed[wanted].startswith(f"not known whether it is there: port {behind[0]}")
@@ -87,7 +108,9 @@ async def test_a_row_that_is_not_understood_hides_no_other_and_its_ports_are_nev
 async def test_a_row_that_is_not_understood_only_once_was_garbled(name: str) -> None:
     family = FAMILIES[name]
     other = family.strange.replace("1", "2")
-    switch = Switch(family, [family.strange, f"{other}?", f"{other}!", f"{other}."], dict([family.ports[0]]))
+    switch = Switch(
+        family, [family.strange, f"{other}?", f"{other}!", f"{other}."], dict([family.ports[0]])
+    )
     async with driven(family.driver, switch, user="") as (device, _):
         with pytest.raises(Garbled, match="not a row"):
             await device.read()
@@ -95,6 +118,9 @@ async def test_a_row_that_is_not_understood_only_once_was_garbled(name: str) -> 
 
 async def test_a_table_of_nothing_but_lines_without_ports_is_garbled() -> None:
     for family in FAMILIES.values():
-        async with driven(family.driver, Switch(family, ["under maintenance"]), user="") as (device, _):
+        async with driven(family.driver, Switch(family, ["under maintenance"]), user="") as (
+            device,
+            _,
+        ):
             with pytest.raises(Garbled, match="not a row"):
                 await device.read()

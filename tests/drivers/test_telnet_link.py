@@ -1,4 +1,6 @@
-"""Telnet: options refused politely, text whole however it is cut, against a scripted peer and against an independent server."""
+"""Telnet: options refused politely, text whole however it is cut, against a scripted peer and
+against an independent server.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def send(*numbers: int) -> bytes:
         ((249,), b""),  # go ahead
     ],
 )
-def test_an_option_is_refused_unless_it_is_worth_having(asked: tuple[int, ...], answered: bytes) -> None:
+def test_an_option_is_refused_unless_it_is_worth_having(
+    asked: tuple[int, ...], answered: bytes
+) -> None:
     assert heard(b"a" + send(*asked) + b"b") == (b"ab", answered)
 
 
@@ -57,7 +61,14 @@ def test_a_doubled_escape_is_one_byte_of_text() -> None:
 
 
 def test_a_subnegotiation_is_skipped_with_whatever_is_in_it() -> None:
-    script = b"a" + send(SB, TERMINAL, 1) + b"M  1 COMPLD;" + bytes((IAC, IAC, IAC, DO)) + send(SE) + b"b"
+    script = (
+        b"a"
+        + send(SB, TERMINAL, 1)
+        + b"M  1 COMPLD;"
+        + bytes((IAC, IAC, IAC, DO))
+        + send(SE)
+        + b"b"
+    )
     assert heard(script) == (b"ab", b"")
 
 
@@ -116,8 +127,12 @@ def test_line_ends_are_written_as_the_network_terminal_wants_them() -> None:
 
 
 @asynccontextmanager
-async def scripted(*sent: bytes, pause_s: float = 0.0, timeout_s: float = 1.0) -> AsyncIterator[tuple[Link, bytearray]]:
-    """A peer that sends each of `sent` once it is connected; the second value is what it receives."""
+async def scripted(
+    *sent: bytes, pause_s: float = 0.0, timeout_s: float = 1.0
+) -> AsyncIterator[tuple[Link, bytearray]]:
+    """A peer that sends each of `sent` once it is connected; the second value is what it
+    receives.
+    """
     got = bytearray()
     tasks: list[asyncio.Task[None]] = []
 
@@ -165,7 +180,10 @@ async def test_options_are_answered_before_any_question_is_asked() -> None:
 
 
 async def test_text_comes_through_one_byte_at_a_time() -> None:
-    async with scripted(*[STREAM[at : at + 1] for at in range(len(STREAM))], pause_s=0.001) as (link, _):
+    async with scripted(*[STREAM[at : at + 1] for at in range(len(STREAM))], pause_s=0.001) as (
+        link,
+        _,
+    ):
         found = bytearray()
 
         def complete(chunk: bytes) -> bool:
@@ -209,7 +227,12 @@ async def test_an_independent_telnet_server_understands_the_link() -> None:
         writer.close()
 
     server = await telnetlib3.create_server(
-        host="127.0.0.1", port=0, shell=shell, connect_maxwait=0.3, encoding="ascii", force_binary=True
+        host="127.0.0.1",
+        port=0,
+        shell=shell,
+        connect_maxwait=0.3,
+        encoding="ascii",
+        force_binary=True,
     )
     port = server.sockets[0].getsockname()[1]
     link = open_link(f"telnet://127.0.0.1:{port}", 3.0, "ocs1")

@@ -1,4 +1,6 @@
-"""TL1 sessions and the Polatis and Glimmerglass drivers with a device that answers oddly: malformed rows, denied lists, locks."""
+"""TL1 sessions and the Polatis and Glimmerglass drivers with a device that answers oddly: malformed
+rows, denied lists, locks.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ async def test_a_device_that_knows_no_logins_is_asked_without_one() -> None:
 
 
 async def test_a_device_that_still_knows_the_user_lets_it_in() -> None:
-    async with driven("polatis-tl1", patches(ACT_USER="SNVS\n/* User admin: Already logged in */")) as (device, heard):
+    async with driven(
+        "polatis-tl1", patches(ACT_USER="SNVS\n/* User admin: Already logged in */")
+    ) as (device, heard):
         assert await device.read() == frozenset()
     assert heard.verbs("CANC-USER")
 
@@ -67,7 +71,9 @@ async def test_any_other_denial_of_the_login_is_one() -> None:
 async def test_a_login_answered_under_another_tag_is_not_called_silence() -> None:
     async with driven("polatis-tl1", patches(), timeout_s=0.2) as (device, heard):
         heard.tag = "777"
-        with pytest.raises(TimedOut, match=r"ACT-USER.* in 0\.\d s; one came under tag '777', not '1'"):
+        with pytest.raises(
+            TimedOut, match=r"ACT-USER.* in 0\.\d s; one came under tag '777', not '1'"
+        ):
             await device.read()
 
 
@@ -92,7 +98,11 @@ async def test_an_idle_session_is_kept_alive_also_where_nobody_logs_in() -> None
 async def test_the_target_is_the_name_the_device_gives_itself() -> None:
     async with driven("polatis-tl1", patches(), sid="Switch Room 4", tid="auto") as (device, heard):
         await device.read()
-    assert [command.split(":")[1] for command in heard.asked] == ["", '"Switch Room 4"', '"Switch Room 4"']
+    assert [command.split(":")[1] for command in heard.asked] == [
+        "",
+        '"Switch Room 4"',
+        '"Switch Room 4"',
+    ]
 
 
 async def test_a_device_without_a_name_has_no_target() -> None:
@@ -104,7 +114,9 @@ async def test_a_device_without_a_name_has_no_target() -> None:
 async def test_the_idle_time_out_is_set_only_when_asked_and_may_be_denied() -> None:
     async with driven("polatis-tl1", patches(), idle_timeout="60") as (device, heard):
         await device.read()
-        assert heard.verbs("ED-EQPT")[0].startswith("ED-EQPT::TIMEOUT:") and heard.verbs("ED-EQPT")[0].endswith(":::ADMIN=60;")
+        assert heard.verbs("ED-EQPT")[0].startswith("ED-EQPT::TIMEOUT:") and heard.verbs("ED-EQPT")[
+            0
+        ].endswith(":::ADMIN=60;")
     async with driven("polatis-tl1", patches()) as (device, heard):
         await device.read()
         assert not heard.verbs("ED-EQPT")
@@ -188,13 +200,24 @@ async def test_a_malformed_identity_is_garbled(row: str) -> None:
 async def test_ports_without_meters_are_found_by_asking_one_by_one() -> None:
     def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
         if verb == "RTRV-PORT-POWER":
-            return "IIAC" if aid not in ("17", "19") else [f'"{aid}:-3.50"' if aid == "17" else '"19:NA"']
+            return (
+                "IIAC"
+                if aid not in ("17", "19")
+                else [f'"{aid}:-3.50"' if aid == "17" else '"19:NA"']
+            )
         return []
 
     async with driven("polatis-tl1", answer) as (device, heard):
         assert isinstance(device, PowerMeter)
-        assert await device.power([port("17"), port("18"), port("19"), port("x;y")]) == {port("17"): -3.5}
-        assert [command.split(":")[2] for command in heard.verbs("RTRV-PORT-POWER")] == ["17&&19", "17", "18", "19"]
+        assert await device.power([port("17"), port("18"), port("19"), port("x;y")]) == {
+            port("17"): -3.5
+        }
+        assert [command.split(":")[2] for command in heard.verbs("RTRV-PORT-POWER")] == [
+            "17&&19",
+            "17",
+            "18",
+            "19",
+        ]
 
 
 @pytest.mark.parametrize("row", ['"17"', '"x:1"', '"17:bright"', "noise"])
@@ -221,8 +244,13 @@ async def test_shutters_are_shut_as_a_list_and_read_back() -> None:
         assert isinstance(device, PortControl)
         ports = [port("1"), port("5")]
         assert set((await device.set_ports(ports, enabled=False)).values()) == {PortState.DISABLED}
-        assert set((await device.set_ports(ports[:1], enabled=True)).values()) == {PortState.ENABLED}
-        assert await device.port_states(ports) == {ports[0]: PortState.ENABLED, ports[1]: PortState.DISABLED}
+        assert set((await device.set_ports(ports[:1], enabled=True)).values()) == {
+            PortState.ENABLED
+        }
+        assert await device.port_states(ports) == {
+            ports[0]: PortState.ENABLED,
+            ports[1]: PortState.DISABLED,
+        }
         assert heard.verbs("OPR-PORT-SHUTTER")[0].startswith("OPR-PORT-SHUTTER::1&5:")
         with pytest.raises(Refused, match="not a port"):
             await device.set_ports([port("1;DLT-PATCH::ALL:1:")], enabled=False)
@@ -246,18 +274,32 @@ async def test_a_switch_without_attenuators_says_so() -> None:
         ('"17:MODE=ABSOLUTE,LEVEL=-10.0"', None),
     ],
 )
-async def test_attenuation_is_read_by_key_or_by_what_it_looks_like(row: str, found: float | None) -> None:
-    rows = {"RTRV_EQPT": ['"ATTEN::PORT=17,TYPE=A"'], "RTRV_PORT_ATTEN": [row], "RTRV_PATCH": ['"1,17"']}
+async def test_attenuation_is_read_by_key_or_by_what_it_looks_like(
+    row: str, found: float | None
+) -> None:
+    rows = {
+        "RTRV_EQPT": ['"ATTEN::PORT=17,TYPE=A"'],
+        "RTRV_PORT_ATTEN": [row],
+        "RTRV_PATCH": ['"1,17"'],
+    }
     async with driven("polatis-tl1", patches(**rows)) as (device, _):
         assert isinstance(device, Attenuator)
-        assert await device.attenuation([port("17"), port("18")]) == ({} if found is None else {port("17"): found})
+        assert await device.attenuation([port("17"), port("18")]) == (
+            {} if found is None else {port("17"): found}
+        )
 
 
 # Glimmerglass
 
 
 def glimmer(**fields: str) -> str:
-    known = {"IPORTID": "10001", "OPORTID": "20002", "CONNSTATE": "steady", "CONNCAUSE": "none", "INPWR": "-3.00"} | fields
+    known = {
+        "IPORTID": "10001",
+        "OPORTID": "20002",
+        "CONNSTATE": "steady",
+        "CONNCAUSE": "none",
+        "INPWR": "-3.00",
+    } | fields
     return '"GGN:' + ",".join(f"{key}={value}" for key, value in known.items()) + '"'
 
 
@@ -283,19 +325,30 @@ def test_a_malformed_glimmerglass_row_is_garbled(row: str) -> None:
     [
         ({}, True),
         ({"CONNSTATE": "fault", "CONNCAUSE": "input_loss_of_light"}, True),
-        ({"CONNSTATE": "fault", "CONNCAUSE": "initial_connection_timer_expired", "INPWR": "-49.9"}, True),
+        (
+            {
+                "CONNSTATE": "fault",
+                "CONNCAUSE": "initial_connection_timer_expired",
+                "INPWR": "-49.9",
+            },
+            True,
+        ),
         ({"CONNSTATE": "fault", "CONNCAUSE": "initial_connection_timer_expired"}, False),
         ({"CONNSTATE": "single", "OPORTID": "0", "INPWR": "NA"}, False),
     ],
 )
-def test_a_row_stands_when_it_is_steady_or_only_lacks_light(fields: dict[str, str], waits: bool) -> None:
+def test_a_row_stands_when_it_is_steady_or_only_lacks_light(
+    fields: dict[str, str], waits: bool
+) -> None:
     assert parse(glimmer(**fields).strip('"')).established == waits
 
 
 class Glimmerglass:
     """Circuits; lists are denied where `lists` is false, ports in `bad` never become steady."""
 
-    def __init__(self, *, lists: bool = True, bad: tuple[str, ...] = (), locks: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, lists: bool = True, bad: tuple[str, ...] = (), locks: dict[str, str] | None = None
+    ) -> None:
         self.made: dict[str, str] = {}
         self.lists, self.bad, self.locks = lists, bad, locks or {}
 
@@ -318,7 +371,11 @@ class Glimmerglass:
         return []
 
     def row(self, a: str, b: str) -> str:
-        failed = {"CONNSTATE": "fault", "CONNCAUSE": "initial_connection_timer_expired"} if a in self.bad else {}
+        failed = (
+            {"CONNSTATE": "fault", "CONNCAUSE": "initial_connection_timer_expired"}
+            if a in self.bad
+            else {}
+        )
         locked = {"CONNLOCK": "1", "CONNLOCKUSER": self.locks[a]} if a in self.locks else {}
         return glimmer(IPORTID=a, OPORTID=b, **failed, **locked)
 
@@ -327,7 +384,9 @@ WANTED = circuits(("10001", "20002"), ("10002", "20001"))
 
 
 @pytest.mark.parametrize(("lists", "writes"), [(True, 1), (False, 3)])
-async def test_circuits_go_in_one_list_or_where_that_is_denied_one_by_one(lists: bool, writes: int) -> None:
+async def test_circuits_go_in_one_list_or_where_that_is_denied_one_by_one(
+    lists: bool, writes: int
+) -> None:
     async with driven("glimmerglass-tl1", Glimmerglass(lists=lists), echo=True) as (device, heard):
         outcome = await device.apply(Change("ocs1", add=WANTED))
         assert (outcome.observed, outcome.failed, outcome.writes) == (WANTED, {}, writes)
@@ -336,7 +395,10 @@ async def test_circuits_go_in_one_list_or_where_that_is_denied_one_by_one(lists:
 
 
 async def test_a_locked_port_is_refused_by_the_name_of_its_holder_and_the_rest_is_made() -> None:
-    async with driven("glimmerglass-tl1", Glimmerglass(locks={"10001": "bench2"})) as (device, heard):
+    async with driven("glimmerglass-tl1", Glimmerglass(locks={"10001": "bench2"})) as (
+        device,
+        heard,
+    ):
         outcome = await device.apply(Change("ocs1", add=WANTED))
         assert list(outcome.failed.values()) == ["port 10001 is locked by bench2"]
         assert outcome.observed == circuits(("10002", "20001"))
@@ -353,7 +415,10 @@ async def test_a_circuit_that_does_not_become_steady_is_deleted_again_and_its_ca
     async with driven("glimmerglass-tl1", Glimmerglass(bad=("10001",))) as (device, heard):
         outcome = await device.apply(Change("ocs1", add=WANTED))
         ((_, text),) = outcome.failed.items()
-        assert text == "made, but reports CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired; deleted again"
+        assert (
+            text
+            == "made, but reports CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired; deleted again"
+        )
         assert outcome.observed == circuits(("10002", "20001"))
         assert outcome.writes == len(heard.verbs("ENT-CRS-FIBER", "DLT-CRS-FIBER"))
         again = await device.apply(Change("ocs1", add=circuits(("10003", "20002"))))
@@ -369,7 +434,10 @@ async def test_a_faulty_circuit_of_somebody_else_keeps_its_ports() -> None:
         assert device.holders() == dict.fromkeys(circuits(("10007", "20002")), text)
         outcome = await device.apply(Change("ocs1", add=circuits(("10001", "20002"))))
         ((_, text),) = outcome.failed.items()
-        assert "port 20002 is held by 10007->20002" in text and "initial_connection_timer_expired" in text
+        assert (
+            "port 20002 is held by 10007->20002" in text
+            and "initial_connection_timer_expired" in text
+        )
         assert switch.made == {"10007": "20002"}
 
 
@@ -377,21 +445,29 @@ async def test_a_faulty_circuit_of_somebody_else_keeps_its_ports() -> None:
 
 
 @pytest.mark.parametrize("off", [1, -1, 500])
-async def test_an_answer_under_another_tag_is_nobodys(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_under_another_tag_is_nobodys(
+    off: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = Tl1Device.talk
 
-    async def first_a_lie(self: Tl1Device, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def first_a_lie(
+        self: Tl1Device, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         plain = writer.write
 
         def write(data: bytes) -> None:
             if b"RTRV-PATCH" in self.asked[-1].encode():
                 tag = int(self.asked[-1].split(":")[3]) + off
-                plain(f'\r\n\n   SID 26-01-01 12:00:00\r\nM  {tag} COMPLD\r\n   "7,15"\r\n;'.encode())
+                plain(
+                    f'\r\n\n   SID 26-01-01 12:00:00\r\nM  {tag} COMPLD\r\n   "7,15"\r\n;'.encode()
+                )
             plain(data)
 
         monkeypatch.setattr(writer, "write", write)
         await talk(self, reader, writer)
 
     monkeypatch.setattr(Tl1Device, "talk", first_a_lie)
-    async with driven("polatis-tl1", lambda verb, *_: ['"1,9"'] if verb == "RTRV-PATCH" else []) as (device, _):
+    async with driven(
+        "polatis-tl1", lambda verb, *_: ['"1,9"'] if verb == "RTRV-PATCH" else []
+    ) as (device, _):
         assert await device.read() == circuits(("1", "9"))

@@ -1,4 +1,6 @@
-"""SCPI answers carry no tag: one that comes late or twice must never be taken for the next one. VISA has traps of its own."""
+"""SCPI answers carry no tag: one that comes late or twice must never be taken for the next one.
+VISA has traps of its own.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ async def test_old_firmware_gets_its_pause_between_lines() -> None:
         await session.close()
     lines = [at for direction, at in times if direction == ">"]
     assert len(lines) == 3
-    assert all(later - earlier > 0.049 for earlier, later in itertools.pairwise(lines))  # however late each is: by our own clock
+    # however late each is: by our own clock
+    assert all(later - earlier > 0.049 for earlier, later in itertools.pairwise(lines))
 
 
 async def test_a_closed_visa_connection_is_noticed_before_the_time_out() -> None:
@@ -89,7 +92,9 @@ async def test_a_line_with_a_long_pause_inside_is_whole_over_visa() -> None:
         await session.close()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:{port}", "visa://TCPIP::127.0.0.1::{port}::SOCKET"])
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:{port}", "visa://TCPIP::127.0.0.1::{port}::SOCKET"]
+)
 @pytest.mark.parametrize("end", ["\r", "\r\n"])
 async def test_answers_may_end_with_a_carriage_return(address: str, end: str) -> None:
     async def answer(line: str, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,6 @@
-"""What must not leave a driver, or reach one: passwords that are echoed, words a line cannot carry, files that cannot be read."""
+"""What must not leave a driver, or reach one: passwords that are echoed, words a line cannot carry,
+files that cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from drivers.registry import open_device
 from drivers.session.tl1 import Command
 from drivers.wire import wssmap
 from drivers.wire.wssmap import BLOCKED_DB, Entry
-from optics import Change, CrossConnect, DeviceConfig, Port, Refused, Setting, SpectralRoute, TestbedError, Unreachable
+from optics import (
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    Port,
+    Refused,
+    Setting,
+    SpectralRoute,
+    TestbedError,
+    Unreachable,
+)
 from tests.drivers.scripted import Request, http, http_device, netconf_device
 from tests.drivers.ssh_device import ssh_device
 from tests.drivers.tl1_device import circuits, driven
@@ -36,7 +48,9 @@ def chain(error: BaseException) -> str:
 
 @asynccontextmanager
 async def telnet_login(after: bytes) -> AsyncIterator[str]:
-    """A command line that echoes the password, then says `after`, and nothing more; it hangs up where that is empty."""
+    """A command line that echoes the password, then says `after`, and nothing more; it hangs up
+    where that is empty.
+    """
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"Login: ")
@@ -54,17 +68,23 @@ async def telnet_login(after: bytes) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-@pytest.mark.parametrize("after", [b" ", b"\r\nLogin incorrect\r\nLogin: ", b" is wrong. Login: ", b""])
+@pytest.mark.parametrize(
+    "after", [b" ", b"\r\nLogin incorrect\r\nLogin: ", b" is wrong. Login: ", b""]
+)
 async def test_a_password_that_a_command_line_echoes_is_in_no_error(after: bytes) -> None:
     async with telnet_login(after) as address:
-        device = open_device(DeviceConfig("ocs1", "rome-cli", address, "admin", SECRET, timeout_s=0.2))
+        device = open_device(
+            DeviceConfig("ocs1", "rome-cli", address, "admin", SECRET, timeout_s=0.2)
+        )
         with pytest.raises(TestbedError, match="ocs1") as caught:
             await device.read()
         await device.close()
     assert SECRET not in chain(caught.value)
 
 
-@pytest.mark.parametrize("login", [("admin\nhoming run", "secret"), ("admin", "secret\rhoming run")])
+@pytest.mark.parametrize(
+    "login", [("admin\nhoming run", "secret"), ("admin", "secret\rhoming run")]
+)
 async def test_a_login_that_would_be_a_command_is_not_sent(login: tuple[str, str]) -> None:
     async with telnet_login(b"ROME[TECH]# ") as address:
         device = open_device(DeviceConfig("ocs1", "rome-cli", address, *login, timeout_s=0.2))
@@ -82,13 +102,25 @@ def test_a_login_command_does_not_show_its_password() -> None:
 
 
 @pytest.mark.parametrize("broken", ["known_hosts", "key_file"])
-async def test_a_file_of_keys_that_cannot_be_read_is_an_error_that_names_the_device(broken: str, tmp_path: Path) -> None:
+async def test_a_file_of_keys_that_cannot_be_read_is_an_error_that_names_the_device(
+    broken: str, tmp_path: Path
+) -> None:
     file = tmp_path / "broken"
     file.write_text("[127.0.0.1]:22 ssh-ed25519 AAAA!\nnot a key\n")
     async with ssh_device(tmp_path) as ssh, netconf_device(lambda _: None, tmp_path) as netconf:
         for driver, served in (("sonic-ocs", ssh), ("polatis-netconf", netconf)):
             options = {"known_hosts": str(served.known_hosts), broken: str(file)}
-            device = open_device(DeviceConfig("ocs1", driver, served.address, "admin", "secret", timeout_s=1.0, options=options))
+            device = open_device(
+                DeviceConfig(
+                    "ocs1",
+                    driver,
+                    served.address,
+                    "admin",
+                    "secret",
+                    timeout_s=1.0,
+                    options=options,
+                )
+            )
             with pytest.raises(TestbedError, match="ocs1"):
                 await device.read()
             await device.close()
@@ -107,10 +139,16 @@ async def test_an_etag_that_no_request_can_carry_is_not_carried() -> None:
             assert "if-match" not in request.headers
             deleted = True
             return http(204)
-        return http(200, pairs % ("" if deleted else '{"ingress": 1, "egress": 9}')).replace(b"\r\n", b'\r\netag: "\xe9"\r\n', 1)
+        return http(200, pairs % ("" if deleted else '{"ingress": 1, "egress": 9}')).replace(
+            b"\r\n", b'\r\netag: "\xe9"\r\n', 1
+        )
 
     async with http_device(answers) as (address, _):
-        device = open_device(DeviceConfig("ocs1", "polatis-restconf", address, traits={"settle_s": 0.01}, timeout_s=1.0))
+        device = open_device(
+            DeviceConfig(
+                "ocs1", "polatis-restconf", address, traits={"settle_s": 0.01}, timeout_s=1.0
+            )
+        )
         circuit = CrossConnect(Port("ocs1", "1"), Port("ocs1", "9"))
         outcome = await device.apply(Change("ocs1", frozenset({circuit}), frozenset()))
         await device.close()
@@ -120,7 +158,10 @@ async def test_an_etag_that_no_request_can_carry_is_not_carried() -> None:
 
 async def test_a_connection_whose_name_no_command_can_carry_fails_in_words() -> None:
     row = r'''"lab:SRCPORT=1.1.1,DSTPORT=1.1.2,GRPNAME=LAB,CONNNAME=the \"old\" rack,CONNTYPE=1WAY,AS=IS,OS=IS,OC=OK"'''
-    async with driven("calient-tl1", lambda verb, *_: [row] if verb == "RTRV-CRS" else []) as (device, heard):
+    async with driven("calient-tl1", lambda verb, *_: [row] if verb == "RTRV-CRS" else []) as (
+        device,
+        heard,
+    ):
         (held,) = await device.read()
         outcome = await device.apply(Change("ocs1", frozenset({held}), frozenset()))
         assert "cannot be named" in outcome.failed[held]
@@ -129,7 +170,9 @@ async def test_a_connection_whose_name_no_command_can_carry_fails_in_words() -> 
 
 
 class Busy:
-    """A Calient switch that needs a moment for each step: what comes in the same breath as the step before it is denied."""
+    """A Calient switch that needs a moment for each step: what comes in the same breath as the step
+    before it is denied.
+    """
 
     def __init__(self, patient: bool) -> None:
         self.states, self.reported, self.patient = {"1.1.1,1.1.2": "IS"}, dict[str, str](), patient
@@ -137,7 +180,11 @@ class Busy:
     def __call__(self, verb: str, aid: str, payload: str) -> str | list[str]:
         step = {"CANC-CRS": "RDY", "DLT-CRS": "", "ENT-CRS": "RDY", "ACT-CRS": "IS"}.get(verb)
         if step is None:
-            return [self.row(aid, state) for aid, state in self.states.items()] if verb == "RTRV-CRS" else []
+            return (
+                [self.row(aid, state) for aid, state in self.states.items()]
+                if verb == "RTRV-CRS"
+                else []
+            )
         before, self.reported[aid] = self.reported.get(aid), verb
         if before and before != verb and verb in ("DLT-CRS", "ACT-CRS"):
             return "SNVS\n/* Not In Valid State */"
@@ -200,11 +247,17 @@ class Module:
 
 
 def route(channel: int, egress: int) -> SpectralRoute:
-    return SpectralRoute(Port("wss1", "in"), Port("wss1", str(egress)), wssmap.slot_of(channel, channel), 0.0)
+    return SpectralRoute(
+        Port("wss1", "in"), Port("wss1", str(egress)), wssmap.slot_of(channel, channel), 0.0
+    )
 
 
-async def test_a_whole_map_is_made_from_what_stands_when_the_word_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = open_device(DeviceConfig("wss1", "finisar-serial", "serial:///dev/null", traits={"settle_s": 0.01}))
+async def test_a_whole_map_is_made_from_what_stands_when_the_word_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = open_device(
+        DeviceConfig("wss1", "finisar-serial", "serial:///dev/null", traits={"settle_s": 0.01})
+    )
     module = Module()
     monkeypatch.setattr(device, "_session", module)
 
@@ -217,7 +270,9 @@ async def test_a_whole_map_is_made_from_what_stands_when_the_word_comes(monkeypa
     assert outcome.failed.keys() == {route(7, 1)}
 
 
-async def test_a_spoiled_answer_is_no_refusal_of_what_comes_about_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spoiled_answer_is_no_refusal_of_what_comes_about_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Spoiled(Module):
         async def send(self, command: str) -> None:
             if command != "RSW":
@@ -227,7 +282,9 @@ async def test_a_spoiled_answer_is_no_refusal_of_what_comes_about_all_the_same(m
             asyncio.get_running_loop().call_later(0.02, self.map.update, staged)
             raise Refused('wss1 refused "RSW": \x9aK')
 
-    device = open_device(DeviceConfig("wss1", "finisar-serial", "serial:///dev/null", traits={"settle_s": 0.02}))
+    device = open_device(
+        DeviceConfig("wss1", "finisar-serial", "serial:///dev/null", traits={"settle_s": 0.02})
+    )
     monkeypatch.setattr(device, "_session", Spoiled())
     outcome = await device.apply(Change("wss1", frozenset(), frozenset({route(5, 2)})))
     assert outcome.observed == {route(5, 2)}
@@ -238,7 +295,17 @@ async def test_an_unknown_host_is_still_unreachable(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     async with ssh_device(tmp_path) as served:
         options = {"known_hosts": str(tmp_path / "empty")}
-        device = open_device(DeviceConfig("ocs1", "sonic-ocs", served.address, "admin", "secret", timeout_s=1.0, options=options))
+        device = open_device(
+            DeviceConfig(
+                "ocs1",
+                "sonic-ocs",
+                served.address,
+                "admin",
+                "secret",
+                timeout_s=1.0,
+                options=options,
+            )
+        )
         with pytest.raises(Unreachable, match="host key"):
             await device.read()
         await device.close()

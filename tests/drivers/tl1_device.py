@@ -1,4 +1,6 @@
-"""A TL1 device made of one function: what it answers to a verb. For what no emulator does on purpose."""
+"""A TL1 device made of one function: what it answers to a verb. For what no emulator does on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ Answer = Callable[[str, str, str], str | list[str] | None]
 class Tl1Device:
     """Listens on a free port; `asked` holds the commands as they came.
 
-    late_s: verb -> how long (s) its answer takes. murmur: sent again and again where nothing is answered. tag: of every answer,
-    instead of the one that was asked under.
+    late_s: verb -> how long (s) its answer takes. murmur: sent again and again where nothing is
+    answered. tag: of every answer, instead of the one that was asked under.
     """
 
     def __init__(self, answer: Answer, *, sid: str = "SID", echo: bool = False) -> None:
@@ -49,7 +51,9 @@ class Tl1Device:
             code = "DENY" if isinstance(output, str) else "COMPLD"
             lines = output.split("\n") if isinstance(output, str) else output
             body = "".join(f"   {line}\r\n" for line in lines)
-            writer.write(f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {self.tag or tag or '0'} {code}\r\n{body};".encode())
+            writer.write(
+                f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {self.tag or tag or '0'} {code}\r\n{body};".encode()
+            )
 
 
 @asynccontextmanager
@@ -96,7 +100,9 @@ async def driven(
         password = "pass-w0rd" if user else ""
         address = f"tcp://127.0.0.1:{device.port}"
         patience = {key: value for key, value in ({"patience_s": "0.3"} | options).items() if value}
-        config = DeviceConfig("ocs1", driver, address, user, password, {"settle_s": 0.01}, timeout_s, patience)
+        config = DeviceConfig(
+            "ocs1", driver, address, user, password, {"settle_s": 0.01}, timeout_s, patience
+        )
         switch = open_device(config)
         try:
             yield switch, device

@@ -18,7 +18,13 @@ async def start() -> AsyncIterator[Start]:
     devices: list[Device] = []
 
     async def begin(
-        driver: str, *, chunking: Any = "whole", name: str = "ocs1", seed: int = 1, served: Any = None, **overrides: Any
+        driver: str,
+        *,
+        chunking: Any = "whole",
+        name: str = "ocs1",
+        seed: int = 1,
+        served: Any = None,
+        **overrides: Any,
     ) -> Device:
         """served: how it is reached, as DeviceServer's keywords; over plain TCP otherwise."""
         overrides.setdefault("settle_s", 0.02)

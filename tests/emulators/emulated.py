@@ -42,7 +42,12 @@ class Client:
     async def block(self, within_s: float = PATIENCE_S) -> str:
         """Return one TL1 output block, without carriage returns."""
         async with asyncio.timeout(within_s):
-            return (await self.reader.readuntil(b"\r\n;")).decode("latin-1").replace("\r", "").lstrip("\n")
+            return (
+                (await self.reader.readuntil(b"\r\n;"))
+                .decode("latin-1")
+                .replace("\r", "")
+                .lstrip("\n")
+            )
 
     async def ask(self, text: str, within_s: float = PATIENCE_S) -> str:
         """Send a TL1 command, return the block that answers its ctag."""

@@ -38,7 +38,9 @@ class Answer:
 
 @dataclass
 class Lab:
-    """The lab and an operator in front of it. `inventory` may be replaced by a changed copy for one command."""
+    """The lab and an operator in front of it. `inventory` may be replaced by a changed copy for one
+    command.
+    """
 
     folder: Path
     extra: dict[str, str] = field(default_factory=dict)
@@ -108,7 +110,9 @@ class Lab:
                 self.ask("settle", device=device, s=0.05)
 
     def light(self) -> dict[str, set[tuple[str, str]]]:
-        return {name: {(a, b) for a, b in pairs} for name, pairs in self.ask("light")["light"].items()}
+        return {
+            name: {(a, b) for a, b in pairs} for name, pairs in self.ask("light")["light"].items()
+        }
 
     def port(self, device: str) -> int:
         """The loopback port a device answers on."""
@@ -116,7 +120,12 @@ class Lab:
 
     def plan(self, name: str, links: list[tuple[str, str]], **more: object) -> Path:
         path = self.folder / f"{name}.json"
-        body = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], **more}
+        body = {
+            "schema": "testbed.plan/1",
+            "name": name,
+            "links": [{"a": a, "b": b} for a, b in links],
+            **more,
+        }
         path.write_text(json.dumps(body))
         return path
 
@@ -125,7 +134,9 @@ class Lab:
         return self.stored("SELECT id FROM locks WHERE state='active' AND run != ''")
 
     def steps(self) -> list[str]:
-        """The effects begun so far: where there is one, the run has connected to everybody it needs."""
+        """The effects begun so far: where there is one, the run has connected to everybody it
+        needs.
+        """
         return self.stored("SELECT what FROM steps WHERE state != 'planned'")
 
     def stored(self, query: str) -> list[str]:
@@ -147,9 +158,21 @@ class Lab:
 @pytest.fixture(scope="session")
 def running_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab = Lab(tmp_path_factory.mktemp("lab"))
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "4", "--free-ports"]
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "6",
+        "--ports",
+        "4",
+        "--free-ports",
+    ]
     subprocess.run(
-        [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+        [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
     )
     lab.testbed("lab", "start").must()
     yield lab
@@ -166,11 +189,18 @@ def lab(running_lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def small(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
     """A lab of the module's own, of the size that its SMALL gives the generator."""
     lab = Lab(tmp_path_factory.mktemp("small"))
     argv = [*request.module.SMALL, "--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "emulators.generate", *argv],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     lab.testbed("lab", "start").must()
     try:
         yield lab
@@ -182,4 +212,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def ring(ports: tuple[int, int], stride: int = 1, hosts: int = 6) -> list[tuple[str, str]]:
     """A ring of duplex links over gpu01..gpu06, its steps using two ports in turn."""
     order = [(k * stride) % hosts + 1 for k in range(hosts)]
-    return [(f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)]
+    return [
+        (f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}")
+        for k in range(hosts)
+    ]

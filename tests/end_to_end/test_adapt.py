@@ -1,4 +1,6 @@
-"""Circuits that follow a mixture of experts on an emulated lab; whoever is killed at whatever point, routes end confirmed."""
+"""Circuits that follow a mixture of experts on an emulated lab; whoever is killed at whatever
+point, routes end confirmed.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,38 @@ from tests.drills.job_truth import Job
 from tests.end_to_end.conftest import ROOT, TESTBED, Answer, Lab
 
 pytestmark = [
-    pytest.mark.long,  # every point of a turn, in memory: tests/extensions/adapt/test_region_change.py
+    # every point of a turn, in memory: tests/extensions/adapt/test_region_change.py
+    pytest.mark.long,
     pytest.mark.lab,
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
-LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu04:p2", "gpu01:p2")]
+LINKS = [
+    ("gpu01:p1", "gpu02:p1"),
+    ("gpu03:p1", "gpu04:p1"),
+    ("gpu02:p2", "gpu03:p2"),
+    ("gpu04:p2", "gpu01:p2"),
+]
 JOB = {
     "name": "experts",
     "workload": "moe",
     "ranks": HOSTS,
     "args": {"iterations": 0, "tokens": 512, "width": 32, "skew": 4, "drift": 2, "compute_ms": 150},
-    "regions": [{"name": "all", "hosts": HOSTS, "ports": [f"{h}:p{p}" for h in HOSTS for p in (1, 2)], "fallback": "ideal"}],
+    "regions": [
+        {
+            "name": "all",
+            "hosts": HOSTS,
+            "ports": [f"{h}:p{p}" for h in HOSTS for p in (1, 2)],
+            "fallback": "ideal",
+        }
+    ],
 }
 ADAPT = {"every": 1, "dark_share": 1.0}
-"""Every look at the traffic may change circuits, however slow the machine: what is tested is what is left behind."""
+"""Every look at the traffic may change circuits, however slow the machine: what is tested is what
+is left behind.
+"""
 QUIET_S = 15.0
 
 
@@ -54,25 +71,55 @@ class Site(Lab):
         self.up(plan).must()
 
     def adapt(self, *argv: str, **env: str) -> Answer:
-        """The adapter, to which something happens at one point of its way (tests/drills/deadly.py)."""
-        command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", *argv, "--json"]
-        process = subprocess.Popen(command, env=self.env | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        """The adapter, to which something happens at one point of its way
+        (tests/drills/deadly.py).
+        """
+        command = [
+            sys.executable,
+            "-m",
+            "tests.drills.deadly",
+            "service",
+            "run",
+            "adapt",
+            *argv,
+            "--json",
+        ]
+        process = subprocess.Popen(
+            command,
+            env=self.env | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err)
 
     def confirmed(self) -> set[int | None]:
-        """The generations that hosts run once none of them is going to change by itself. Raises: AssertionError - one still is."""
+        """The generations that hosts run once none of them is going to change by itself. Raises:
+        AssertionError - one still is.
+        """
         until = time.monotonic() + QUIET_S
 
         async def look() -> Mapping[str, Hello | TestbedError]:
-            async with open_session(load_lab(self.inventory), self.inventory, self.folder / "look") as session:
+            async with open_session(
+                load_lab(self.inventory), self.inventory, self.folder / "look"
+            ) as session:
                 return await session.hosts.channels.connect()
 
         while True:
             hellos = asyncio.run(look())
-            counting = [h for h in HOSTS if not isinstance(hello := hellos[h], Hello) or hello.pending_s is not None]
+            counting = [
+                h
+                for h in HOSTS
+                if not isinstance(hello := hellos[h], Hello) or hello.pending_s is not None
+            ]
             if not counting:
-                return {hello.active for hello in hellos.values() if isinstance(hello, Hello) and hello.active is not None}
+                return {
+                    hello.active
+                    for hello in hellos.values()
+                    if isinstance(hello, Hello) and hello.active is not None
+                }
             assert time.monotonic() < until, f"{counting} are not confirmed: {hellos}"
             time.sleep(0.2)
 
@@ -84,9 +131,24 @@ class Site(Lab):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Four hosts with two optical ports and one at a packet switch."""
     lab = Site(tmp_path_factory.mktemp("adapting"))
-    argv = ["--hosts", "4", "--ports", "2", "--electrical", "ideal@40", "--rate-mbps", "100", "--free-ports"]
+    argv = [
+        "--hosts",
+        "4",
+        "--ports",
+        "2",
+        "--electrical",
+        "ideal@40",
+        "--rate-mbps",
+        "100",
+        "--free-ports",
+    ]
     argv += ["--out", str(lab.inventory), "--state", str(lab.folder / "lab")]
-    subprocess.run([sys.executable, "-m", "emulators.generate", *argv], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "emulators.generate", *argv],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     lab.testbed("lab", "start").must()
     try:
         lab.bring_up()
@@ -96,7 +158,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lab.testbed("lab", "stop")
 
 
-def test_an_adapter_killed_with_the_light_gone_leaves_confirmed_routes_and_the_next_one_goes_on(site: Site) -> None:
+def test_an_adapter_killed_with_the_light_gone_leaves_confirmed_routes_and_the_next_one_goes_on(
+    site: Site,
+) -> None:
     answer = site.adapt(DRILL_LIKE="after .*(add|ent-crs)", DRILL_NTH="1")
     assert answer.exit_code == -signal.SIGKILL, answer
     assert len(site.confirmed()) == 1
@@ -138,12 +202,26 @@ def test_an_adapter_killed_anywhere_leaves_confirmed_routes_over_which_all_hosts
     assert site.job.gapless() == []
 
 
-@pytest.mark.parametrize("like", ["before gpu03 commit", "after .*(add|ent-crs)", "before gpu01 confirm"])
+@pytest.mark.parametrize(
+    "like", ["before gpu03 commit", "after .*(add|ent-crs)", "before gpu01 confirm"]
+)
 def test_an_agent_killed_during_a_turn_costs_one_turn(site: Site, like: str) -> None:
     mark = site.folder / "moment"
-    command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", "--turns", "3", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.drills.deadly",
+        "service",
+        "run",
+        "adapt",
+        "--turns",
+        "3",
+        "--json",
+    ]
     env = site.env | {"DRILL_LIKE": like, "DRILL_DO": f"wait {mark}"}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
     until = time.monotonic() + 60
     while not mark.exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -153,7 +231,10 @@ def test_an_agent_killed_during_a_turn_costs_one_turn(site: Site, like: str) -> 
     mark.unlink()
     out, err = process.communicate(timeout=120)
     report = json.loads(out.splitlines()[-1])["data"]
-    assert process.returncode == 0 and report["changes"] == 3 and report["failures"] <= 2, (out, err)
+    assert process.returncode == 0 and report["changes"] == 3 and report["failures"] <= 2, (
+        out,
+        err,
+    )
     assert len(site.confirmed()) == 1
     assert site.job.gapless() == []
 
@@ -177,7 +258,9 @@ def test_a_rank_killed_ends_the_adapter_and_routes_stay_confirmed(site: Site) ->
     for pid in site.job.ranks("gpu02"):
         os.kill(pid, signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "has ended" in json.loads(out.splitlines()[-1])["data"]["last"]
+    assert (
+        process.returncode == 0 and "has ended" in json.loads(out.splitlines()[-1])["data"]["last"]
+    )
     assert len(site.confirmed()) == 1 and not site.status()["unfinished"]
     site.bring_up()
 
@@ -203,7 +286,9 @@ def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Si
     assert len(site.confirmed()) == 1 and site.job.gapless() == []
 
 
-def test_an_adapter_in_the_background_stops_after_its_turn_and_before_the_plan_is_taken_down(site: Site) -> None:
+def test_an_adapter_in_the_background_stops_after_its_turn_and_before_the_plan_is_taken_down(
+    site: Site,
+) -> None:
     started = site.testbed("service", "start", "adapt").must()["state"]
     assert started["state"] == "adapting"
     again = site.testbed("service", "start", "adapt").must()

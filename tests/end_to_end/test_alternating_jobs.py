@@ -1,4 +1,6 @@
-"""Jobs of several owners over the uplinks of a tree, on an emulated lab: shifted, told, and free once who shifted them is dead."""
+"""Jobs of several owners over the uplinks of a tree, on an emulated lab: shifted, told, and free
+once who shifted them is dead.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,18 @@ def latest(lab: Lab, host: str) -> list[dict[str, Any]]:
 
 
 def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_path: Path) -> None:
-    lab = started(tmp_path, 8, "--ports", "1", "--rack", "2", "--electrical", "oversubscribed:2@40", "--queue", "128:job")
+    lab = started(
+        tmp_path,
+        8,
+        "--ports",
+        "1",
+        "--rack",
+        "2",
+        "--electrical",
+        "oversubscribed:2@40",
+        "--queue",
+        "128:job",
+    )
     firsts = ("gpu01", "gpu04", "gpu06")
     try:
         up(lab, "ann", "gpu01", "gpu03")
@@ -64,19 +77,40 @@ def test_three_jobs_take_turns_and_are_free_when_who_shifts_them_is_killed(tmp_p
         assert found["score"] >= 0.95, found
         begun = lab.testbed("service", "start", "pacing").must()["state"]
         assert begun["state"] == "pacing"
-        assert "pacing" in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["pacing"]
-        until(lambda: all(any("paced_ms" in record for record in latest(lab, host)) for host in firsts))
+        assert (
+            "pacing"
+            in lab.testbed("status", TESTBED_OWNER="ann").envelope["data"]["services"]["pacing"]
+        )
+        until(
+            lambda: all(
+                any("paced_ms" in record for record in latest(lab, host)) for host in firsts
+            )
+        )
         os.kill(begun["pid"], signal.SIGKILL)
-        until(lambda: not any("paced_ms" in record for host in firsts for record in latest(lab, host)), 90)
+        until(
+            lambda: (
+                not any("paced_ms" in record for host in firsts for record in latest(lab, host))
+            ),
+            90,
+        )
         again = lab.testbed("service", "start", "pacing").must()["state"]
         assert again["pid"] != begun["pid"]
         off = lab.testbed("service", "stop", "pacing").must()
-        assert off["stopped"] and sorted(off["details"]["released"]) == ["ann:exchange", "bob:exchange", "cat:exchange"]
-        up(lab, "dan", "gpu08", "gpu02")  # from rack 4, where cat is, to rack 1, where ann is: a loop
+        assert off["stopped"] and sorted(off["details"]["released"]) == [
+            "ann:exchange",
+            "bob:exchange",
+            "cat:exchange",
+        ]
+        # from rack 4, where cat is, to rack 1, where ann is: a loop
+        up(lab, "dan", "gpu08", "gpu02")
         loop = lab.testbed("job", "phases").must()
         assert "a loop" in loop["refused"]
         refused = lab.testbed("service", "start", "pacing")
-        assert refused.exit_code == 3 and "a loop" in refused.envelope["message"] and "--by mltcp" in refused.envelope["hint"]
+        assert (
+            refused.exit_code == 3
+            and "a loop" in refused.envelope["message"]
+            and "--by mltcp" in refused.envelope["hint"]
+        )
     finally:
         lab.testbed("service", "stop", "pacing")
         for owner in ("ann", "bob", "cat", "dan"):

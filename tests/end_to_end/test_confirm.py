@@ -1,4 +1,6 @@
-"""Changes that go back by themselves, on real hosts and sockets, with the process that watches alive and killed."""
+"""Changes that go back by themselves, on real hosts and sockets, with the process that watches
+alive and killed.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,22 @@ def test_unconfirmed_a_plan_and_its_job_give_way_to_the_ones_before(lab: Lab) ->
     was = lab.light()
     second = lab.plan("moved", MOVED, job=job([FORWARD]) | {"name": "second"})
     report = lab.up(second, "--confirm-within", "20s").must()
-    assert report["confirm"]["back"] == "ring" and report["confirm"]["watched"] and report["job"]["name"] == "second"
+    assert (
+        report["confirm"]["back"] == "ring"
+        and report["confirm"]["watched"]
+        and report["job"]["name"] == "second"
+    )
     watcher = awaited(lab)["pid"]
     until(lambda: awaited(lab)["state"] != "pending", 120.0)
     until(lambda: ended(watcher))
     assert awaited(lab)["state"] == "reverted" and lab.light() == was
     status = lab.testbed("status").must()
-    assert status["ok"] and status["plan"] == "ring" and status["confirm"] is None and not status["locked_by"]
+    assert (
+        status["ok"]
+        and status["plan"] == "ring"
+        and status["confirm"] is None
+        and not status["locked_by"]
+    )
     now = lab.testbed("job", "status").must()
     assert (now["name"], now["state"]) == ("first", "running") and now["run"] != first["run"]
     assert lab.testbed("verify").must()["ok"]
@@ -69,14 +80,17 @@ def test_confirmed_in_time_it_stays_and_nothing_comes_after(lab: Lab) -> None:
     moved, watcher = lab.light(), awaited(lab)["pid"]
     assert lab.testbed("confirm").must()["of"] == report["run"]
     until(lambda: ended(watcher), 20.0)
-    until(lambda: awaited(lab)["due"] + 11.0 < time.time())  # longer than everybody would have waited for a word
+    # longer than everybody would have waited for a word
+    until(lambda: awaited(lab)["due"] + 11.0 < time.time())
     status = lab.testbed("status").must()
     assert status["ok"] and status["plan"] == "pair" and lab.light() == moved
     running = {h["name"] for h in status["hosts"] if h["generation"] is not None}
     assert running == {"gpu01", "gpu02"}, "hosts that left are cleared"
 
 
-def test_killed_with_nobody_left_to_watch_the_hosts_go_back_alone_and_the_next_command_does_the_rest(lab: Lab) -> None:
+def test_killed_with_nobody_left_to_watch_the_hosts_go_back_alone_and_the_next_command_does_the_rest(
+    lab: Lab,
+) -> None:
     lab.up(lab.plan("ring", RING)).must()
     was = lab.light()
     ring_generation = lab.testbed("status").must()["generation"]
@@ -89,11 +103,18 @@ def test_killed_with_nobody_left_to_watch_the_hosts_go_back_alone_and_the_next_c
 
     report_generation = awaited(lab)["generation"]
     until(back, 60.0)
-    assert report_generation != ring_generation and lab.light() != was, "light is not a host's to move"
+    assert report_generation != ring_generation and lab.light() != was, (
+        "light is not a host's to move"
+    )
     status = lab.testbed("status")
-    assert status.envelope["data"]["confirm"]["left_s"] < 0 and not status.envelope["data"]["confirm"]["watched"]
+    assert (
+        status.envelope["data"]["confirm"]["left_s"] < 0
+        and not status.envelope["data"]["confirm"]["watched"]
+    )
     next_ = lab.up(lab.plan("ring", RING)).must()
-    assert next_["notes"][0].startswith(f"run {report['run']} (moved) was not confirmed in time; run ")
+    assert next_["notes"][0].startswith(
+        f"run {report['run']} (moved) was not confirmed in time; run "
+    )
     assert next_["nothing_to_do"] and lab.light() == was
     assert lab.testbed("status").must()["ok"] and lab.testbed("verify").must()["ok"]
     log = lab.folder / "state" / "runs" / report["run"] / "confirm.log"

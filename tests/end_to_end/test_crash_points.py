@@ -10,11 +10,19 @@ from tests.drills.crash_points import HERE, OTHER, CrashPoints
 from tests.drills.truth import Wanted, routes, wanted_light
 from tests.end_to_end.conftest import Lab, ring
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 
-def test_up_killed_between_break_and_make_is_named_and_rolled_back_and_killed_before_confirm_is_resumed(lab: Lab) -> None:
-    """S4: `kill -9` at two of the points, the next command says what is, resume and rollback both converge."""
+def test_up_killed_between_break_and_make_is_named_and_rolled_back_and_killed_before_confirm_is_resumed(
+    lab: Lab,
+) -> None:
+    """S4: `kill -9` at two of the points, the next command says what is, resume and rollback both
+    converge.
+    """
     drill = CrashPoints(lab, ring((1, 2)), [("gpu01:p3", "gpu02:p3"), *ring((1, 2))[1:]])
     for name in (OTHER, HERE):
         lab.up(drill.plans[name]).must()

@@ -15,24 +15,39 @@ from tests.dashboards.server import Influx, running_influx
 from tests.end_to_end.conftest import Lab, ring
 
 __all__ = ["running_influx"]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 BAD_NEWS = re.compile(r"\"ok\" = (0|'0')|\"error\" != ''|\"oper\" = 0|\"step\" < 0")
 """Conditions of queries that bring rows only when something went wrong."""
 
 
 def answerable(query: Asked, recorded: dict[str, set[str]]) -> bool:
-    """Whether runs that recorded these fields have an answer: some field that the query shows is among them."""
+    """Whether runs that recorded these fields have an answer: some field that the query shows is
+    among them.
+    """
     if query.query.startswith("SHOW"):
         return re.findall(r'FROM "(\w+)"', query.query)[0] in recorded
-    shown = re.findall(r'SELECT (.*?) FROM "(\w+)"', query.query.rpartition("FROM (")[2] or query.query)
+    shown = re.findall(
+        r'SELECT (.*?) FROM "(\w+)"', query.query.rpartition("FROM (")[2] or query.query
+    )
     (what, measurement) = shown[0]
-    return bool(set(re.findall(r'"(\w+)"', what)) & recorded.get(measurement, set())) and not BAD_NEWS.search(query.query)
+    return bool(
+        set(re.findall(r'"(\w+)"', what)) & recorded.get(measurement, set())
+    ) and not BAD_NEWS.search(query.query)
 
 
 @pytest.mark.long
-def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab, influx: Influx) -> None:
-    plans = [lab.plan("ring", ring((1, 2))), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])]
+def test_two_real_reconfigurations_show_wherever_something_was_recorded(
+    lab: Lab, influx: Influx
+) -> None:
+    plans = [
+        lab.plan("ring", ring((1, 2))),
+        lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]),
+    ]
     reports = [lab.up(plan).must() for plan in plans]
     influx.make("real")
     recorded: dict[str, set[str]] = defaultdict(set)
@@ -49,6 +64,16 @@ def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab
             asked += 1
             empty += [] if answer["results"][0].get("series") else [f"{query}: {query.query}"]
     assert not empty, "\n".join(empty)
-    assert {"reconfig", "reconfig_device", "device_phase", "circuit", "port", "phase", "verify", "optical"} <= recorded.keys()
-    elsewhere = ("testbed-schedules", "testbed-traffic")  # these runs turned no slots, and nothing knew their job's traffic
+    assert {
+        "reconfig",
+        "reconfig_device",
+        "device_phase",
+        "circuit",
+        "port",
+        "phase",
+        "verify",
+        "optical",
+    } <= recorded.keys()
+    # these runs turned no slots, and nothing knew their job's traffic
+    elsewhere = ("testbed-schedules", "testbed-traffic")
     assert asked > sum(query.dashboard not in elsewhere for query in QUERIES) / 2

@@ -1,4 +1,6 @@
-"""`testbed job diagnose` on a real emulated lab: a healthy job, faults of hosts and links under it, and no job at all."""
+"""`testbed job diagnose` on a real emulated lab: a healthy job, faults of hosts and links under it,
+and no job at all.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,19 @@ pytestmark = [
 SMALL = ("--hosts", "4", "--ports", "2")
 """Four hosts in a ring."""
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
-LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
-JOB = {"name": "mlp", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": {"iterations": 0, "hidden": 64}}
+LINKS = [
+    ("gpu01:p1", "gpu02:p1"),
+    ("gpu02:p2", "gpu03:p2"),
+    ("gpu03:p1", "gpu04:p1"),
+    ("gpu04:p2", "gpu01:p2"),
+]
+JOB = {
+    "name": "mlp",
+    "workload": "train",
+    "ranks": HOSTS,
+    "rings": [HOSTS],
+    "args": {"iterations": 0, "hidden": 64},
+}
 
 
 def training(lab: Lab, iterations: int = 40) -> None:
@@ -40,9 +53,13 @@ def found(answer: Answer) -> tuple[str, str]:
 
 
 def until(lab: Lab, kind: str, *options: str) -> tuple[str, str]:
-    """The verdict once it is of this kind, or what it is after a minute: a busy machine may hide it, but shows no other fault."""
+    """The verdict once it is of this kind, or what it is after a minute: a busy machine may hide
+    it, but shows no other fault.
+    """
     give_up = time.monotonic() + 60
-    while (seen := found(lab.testbed("job", "diagnose", *options)))[0] in {"none", "unknown"} - {kind}:
+    while (seen := found(lab.testbed("job", "diagnose", *options)))[0] in {"none", "unknown"} - {
+        kind
+    }:
         if time.monotonic() > give_up:
             break
     return seen
@@ -52,7 +69,9 @@ def test_a_job_that_runs_has_no_fault_and_its_faults_are_named(small: Lab) -> No
     training(small)
     assert until(small, "none", "--no-traffic") == ("none", ""), "a healthy job"
 
-    number = small.testbed("lab", "fault", "add", "gpu02", "slow-link", "--port", "2", "--mbps", "10").must()["number"]
+    number = small.testbed(
+        "lab", "fault", "add", "gpu02", "slow-link", "--port", "2", "--mbps", "10"
+    ).must()["number"]
     assert until(small, "slow-link") == ("slow-link", "link gpu02:p2 - gpu03:p2")
     small.testbed("lab", "fault", "remove", "gpu02", str(number)).must()
 

@@ -1,4 +1,6 @@
-"""Families of devices have labs that start by one command and carry a plan to the end: packets flow."""
+"""Families of devices have labs that start by one command and carry a plan to the end: packets
+flow.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ from conformance.private import CommandFailed, CommandLine
 from drivers.registry import known_drivers
 from emulators.devices.families import WHERE
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(110),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 DRIVERS = sorted(set(known_drivers()) & set(WHERE))
 HOSTS = 4
 
 
 @pytest.mark.long  # the conformance run has every one of them
-@pytest.mark.parametrize("drivers", [*((driver,) for driver in DRIVERS), ("polatis-scpi", "rome-cli")], ids="+".join)
+@pytest.mark.parametrize(
+    "drivers", [*((driver,) for driver in DRIVERS), ("polatis-scpi", "rome-cli")], ids="+".join
+)
 def test_a_ring_comes_up_on_the_lab_of_a_family_or_two_and_all_hosts_reach_each_other(
     drivers: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -37,7 +45,9 @@ def test_a_ring_comes_up_on_the_lab_of_a_family_or_two_and_all_hosts_reach_each_
 
 
 @pytest.mark.long
-def test_the_lab_of_a_family_is_the_same_one_until_another_number_of_hosts_is_wanted(tmp_path: Path) -> None:
+def test_the_lab_of_a_family_is_the_same_one_until_another_number_of_hosts_is_wanted(
+    tmp_path: Path,
+) -> None:
     testbed = CommandLine(tmp_path, tmp_path)
     first = testbed("lab", "start", "--driver", "polatis-scpi", "--hosts", 0)
     try:
@@ -54,10 +64,14 @@ def test_the_lab_of_a_family_is_the_same_one_until_another_number_of_hosts_is_wa
         testbed("lab", "stop", "--driver", "polatis-scpi")
 
 
-def test_a_driver_without_an_emulator_and_a_lab_that_never_was_are_said_to_be_so(tmp_path: Path) -> None:
+def test_a_driver_without_an_emulator_and_a_lab_that_never_was_are_said_to_be_so(
+    tmp_path: Path,
+) -> None:
     testbed = CommandLine(tmp_path, tmp_path)
     with pytest.raises(CommandFailed, match=r"E-MISSING: no lab of acme-line: .*invalid choice"):
         testbed("lab", "start", "--driver", "acme-line")
     with pytest.raises(CommandFailed, match="there is no lab of rome-cli"):
         testbed("lab", "stop", "--driver", "rome-cli")
-    assert not (tmp_path / "state" / "labs").exists() or not list((tmp_path / "state" / "labs").glob("*/devices.yml"))
+    assert not (tmp_path / "state" / "labs").exists() or not list(
+        (tmp_path / "state" / "labs").glob("*/devices.yml")
+    )

@@ -1,4 +1,6 @@
-"""Functions of packet switches, and sums that lose packets, as an operator meets them on an emulated lab."""
+"""Functions of packet switches, and sums that lose packets, as an operator meets them on an
+emulated lab.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ HOSTS = [f"gpu{n:02}" for n in range(1, 5)]
 TRAIN = {"hidden": 64, "batch": 16, "checkpoint_every": 5}
 
 
-def plan(lab: Lab, name: str, functions: list[str], *, workload: str = "train", **args: object) -> Path:
+def plan(
+    lab: Lab, name: str, functions: list[str], *, workload: str = "train", **args: object
+) -> Path:
     """Four hosts at the packet switch, of which the plan asks these functions."""
     job = {"name": name, "workload": workload, "ranks": HOSTS, "args": args}
     return lab.plan(name, [], segments=[{"name": "ideal", "functions": functions}], job=job)
@@ -47,10 +51,14 @@ def finished(lab: Lab, job: Job) -> dict[str, Any]:
 
 def keeper(lab: Lab) -> Daemon:
     """Who renews the leases of the newest job."""
-    return Daemon(**json.loads(lab.stored("SELECT spec FROM jobs ORDER BY id DESC LIMIT 1")[0])["keeper"])
+    return Daemon(
+        **json.loads(lab.stored("SELECT spec FROM jobs ORDER BY id DESC LIMIT 1")[0])["keeper"]
+    )
 
 
-def test_sums_of_a_switch_are_those_of_a_ring_and_the_same_bits_though_packets_are_lost(small: Lab) -> None:
+def test_sums_of_a_switch_are_those_of_a_ring_and_the_same_bits_though_packets_are_lost(
+    small: Lab,
+) -> None:
     lab = small
     losses = {}
     for name, functions, args in (
@@ -78,20 +86,29 @@ def test_a_cache_answers_and_its_hits_are_recorded(small: Lab) -> None:
     started = lab.up(plan(lab, "store", ["cache"], workload="retrieve", **args)).must()["job"]
     summary = finished(lab, Job(lab, "store"))
     assert summary["requests"] == 6 * 4 * 100 and 0.3 < summary["hits"] / summary["requests"] < 1
-    recorded = [point for point in read_points(lab.folder / "state" / "runs" / started["run"]) if point.measurement == "requests"]
+    recorded = [
+        point
+        for point in read_points(lab.folder / "state" / "runs" / started["run"])
+        if point.measurement == "requests"
+    ]
     assert sum(int(point.fields["hits"]) for point in recorded) == summary["hits"]
     lab.testbed("down", "--yes").must()
 
 
 def test_datagrams_over_lines_that_lose_packets_lack_no_more_than_the_bound(small: Lab) -> None:
     lab = small
-    links = [(f"{a}:p{1 + n % 2}", f"{b}:p{1 + n % 2}") for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True))]
+    links = [
+        (f"{a}:p{1 + n % 2}", f"{b}:p{1 + n % 2}")
+        for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True))
+    ]
     args = {**TRAIN, "exchange": "datagrams", "loss_bound": 0.02, "iterations": 40}
     job = {"name": "mlt", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "args": args}
     lab.up(lab.plan("mlt", links, job=job)).must()
     assert finished(lab, Job(lab, "mlt"))["weights_identical"]
     lines = Job(lab, "mlt").lines("iterations.jsonl")
-    assert all(line["lost_share"] <= 0.02 for line in lines) and any(line["lost_share"] > 0 for line in lines)
+    assert all(line["lost_share"] <= 0.02 for line in lines) and any(
+        line["lost_share"] > 0 for line in lines
+    )
     assert sum(line["resent_bytes"] for line in lines) > 0
     lab.testbed("down", "--yes").must()
 
@@ -124,14 +141,25 @@ def test_whatever_is_killed_nobody_hangs_and_nothing_is_left_behind(small: Lab) 
 
     os.kill(lab.ask("status")["functions"]["ideal"]["pid"], signal.SIGKILL)
     seen = lab.testbed("status").must()
-    assert "waits for aggregate of segment ideal: functions of ideal: cannot connect" in str(seen["drift"])
+    assert "waits for aggregate of segment ideal: functions of ideal: cannot connect" in str(
+        seen["drift"]
+    )
     refused = lab.testbed("job", "launch")
-    assert refused.exit_code == 5 and "functions of ideal: cannot connect" in refused.envelope["message"]
-    assert "exchange wires" in refused.envelope["hint"] and job.ranks("gpu01"), "before anything was stopped"
+    assert (
+        refused.exit_code == 5
+        and "functions of ideal: cannot connect" in refused.envelope["message"]
+    )
+    assert "exchange wires" in refused.envelope["hint"] and job.ranks("gpu01"), (
+        "before anything was stopped"
+    )
     lab.up(lab.plan("other", [("gpu01:p1", "gpu02:p1")])).must()
     lab.testbed("job", "stop").must()
     assert not keeper(lab).alive
     back = lab.testbed("rollback").must()
-    assert back["plan"] == "ddp" and "its job is not resumed: functions of ideal: cannot connect" in str(back["notes"])
+    assert back[
+        "plan"
+    ] == "ddp" and "its job is not resumed: functions of ideal: cannot connect" in str(
+        back["notes"]
+    )
     lab.testbed("down", "--yes").must()
     assert [job.ranks(host) for host in HOSTS] == [[], [], [], []]

@@ -34,12 +34,26 @@ def tables(lab: Lab) -> dict[str, list[str]]:
     return found
 
 
-def test_prefixes_come_and_go_with_a_change_and_its_rollback_and_what_was_not_asked_is_said(small: Lab) -> None:
-    one, two = (small.plan(f"s{s}", ring((1, 2), 1, HOSTS) + ring((3, 4), s, HOSTS)) for s in (5, 3))
-    first = small.testbed("up", "--topology", one, "--no-job", "--pairs", "300", within_s=250).must()
-    assert (first["pairs_ok"], first["pairs_total"], first["pairs_unasked"]) == (300, 300, HOSTS * (HOSTS - 1) - 300)
+def test_prefixes_come_and_go_with_a_change_and_its_rollback_and_what_was_not_asked_is_said(
+    small: Lab,
+) -> None:
+    one, two = (
+        small.plan(f"s{s}", ring((1, 2), 1, HOSTS) + ring((3, 4), s, HOSTS)) for s in (5, 3)
+    )
+    first = small.testbed(
+        "up", "--topology", one, "--no-job", "--pairs", "300", within_s=250
+    ).must()
+    assert (first["pairs_ok"], first["pairs_total"], first["pairs_unasked"]) == (
+        300,
+        300,
+        HOSTS * (HOSTS - 1) - 300,
+    )
     assert any("456 of 756 pairs of hosts were not asked" in note for note in first["notes"])
-    assert any("prefixes on 28 hosts" in phase["detail"] for phase in first["phases"] if phase["name"] == "stage")
+    assert any(
+        "prefixes on 28 hosts" in phase["detail"]
+        for phase in first["phases"]
+        if phase["name"] == "stage"
+    )
     before = tables(small)
     assert all(len(lines) < 4 * (HOSTS - 1) for lines in before.values())
     assert any("throw" in line for lines in before.values() for line in lines)
@@ -48,5 +62,11 @@ def test_prefixes_come_and_go_with_a_change_and_its_rollback_and_what_was_not_as
     back = small.testbed("rollback", "--yes", within_s=250).must()
     assert (back["pairs_ok"], back["pairs_unasked"]) == (756, 0)
     assert tables(small) == before
-    levels = {level["name"]: level for level in small.testbed("verify", TESTBED_VERIFY_PAIRS="200").must()["levels"]}
-    assert levels["forwarding"]["pairs"]["asked"] == 200 and levels["identity"]["detail"] == "neighbours 112/112"
+    levels = {
+        level["name"]: level
+        for level in small.testbed("verify", TESTBED_VERIFY_PAIRS="200").must()["levels"]
+    }
+    assert (
+        levels["forwarding"]["pairs"]["asked"] == 200
+        and levels["identity"]["detail"] == "neighbours 112/112"
+    )

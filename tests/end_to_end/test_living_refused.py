@@ -15,7 +15,11 @@ from tests.drills.crash_points import HERE, OTHER
 from tests.drills.living_jobs import LivingJobs
 from tests.end_to_end.conftest import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 
 @contextmanager
@@ -32,13 +36,17 @@ def stopped(pids: list[int]) -> Iterator[None]:
 def short(drill: LivingJobs, boundary_s: float) -> None:
     """Rewrite the plan `present` with this bound."""
     drill.held[OTHER, "never"].write_text(
-        drill.held[OTHER, "never"].read_text().replace('{"hold"', f'{{"boundary_s": {boundary_s}, "hold"')
+        drill.held[OTHER, "never"]
+        .read_text()
+        .replace('{"hold"', f'{{"boundary_s": {boundary_s}, "hold"')
     )
 
 
 @pytest.mark.long
 def test_a_silent_rank_is_named_and_nothing_is_changed(lab: Lab) -> None:
-    """Its process is stopped, so no iteration ends either: the boundary does not come within `boundary_s`."""
+    """Its process is stopped, so no iteration ends either: the boundary does not come within
+    `boundary_s`.
+    """
     drill = LivingJobs(lab, seed=1411)
     short(drill, 3)
     run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
@@ -47,7 +55,9 @@ def test_a_silent_rank_is_named_and_nothing_is_changed(lab: Lab) -> None:
     with stopped(drill.job.ranks("gpu04")):
         answer = lab.up(drill.held[OTHER, "never"], "--job", "live")
         assert answer.exit_code not in (0, 7), answer
-        assert "gpu04" in answer.envelope["message"] and re.search(r"\d+(\.\d+)? s", answer.envelope["message"]), answer
+        assert "gpu04" in answer.envelope["message"] and re.search(
+            r"\d+(\.\d+)? s", answer.envelope["message"]
+        ), answer
         assert (lab.writes(), lab.light()) == (writes, light)
         status = lab.testbed("status").envelope["data"]
         assert status["plan"] == HERE and not status["unfinished"]
@@ -59,7 +69,9 @@ def test_a_silent_rank_is_named_and_nothing_is_changed(lab: Lab) -> None:
 def test_a_boundary_that_does_not_come_in_time_changes_nothing(lab: Lab) -> None:
     drill = LivingJobs(lab, seed=1412)
     for plan in {drill.held[HERE, "never"], drill.held[OTHER, "never"]}:
-        plan.write_text(plan.read_text().replace('"hidden": 512, "batch": 8', '"hidden": 2048, "batch": 1024'))
+        plan.write_text(
+            plan.read_text().replace('"hidden": 512, "batch": 8', '"hidden": 2048, "batch": 1024')
+        )
     short(drill, 1)
     drill.run = lab.up(drill.held[HERE, "never"]).must()["job"]["run"]
     writes, light = lab.writes(), lab.light()
@@ -107,10 +119,15 @@ def test_a_turn_while_another_is_under_way_is_refused_with_who_and_since_when(la
         while "stage" not in lab.steps() or not lab.holders():
             assert time.monotonic() < give_up and first.poll() is None
             time.sleep(0.02)
-        for argv in (("up", "--topology", drill.held[HERE, "always"], "--job", "live"), ("job", "pause")):
+        for argv in (
+            ("up", "--topology", drill.held[HERE, "always"], "--job", "live"),
+            ("job", "pause"),
+        ):
             second = lab.testbed(*argv)
             assert second.exit_code == 4 and lab.writes() == writes, second
-            assert re.search(rf"\(pid {first.pid}\) since \d\d:\d\d:\d\d: up {OTHER}", second.envelope["message"]), second
+            assert re.search(
+                rf"\(pid {first.pid}\) since \d\d:\d\d:\d\d: up {OTHER}", second.envelope["message"]
+            ), second
             assert "--wait" in second.envelope["hint"]
     out, _ = first.communicate(timeout=100)
     assert first.returncode == 0, out

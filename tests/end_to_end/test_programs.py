@@ -1,4 +1,6 @@
-"""A program of the lab's owner, which knows nothing of the project, on the emulated lab: it runs like the project's own."""
+"""A program of the lab's owner, which knows nothing of the project, on the emulated lab: it runs
+like the project's own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ import pytest
 
 from tests.end_to_end.conftest import Lab, ring
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
 
@@ -84,32 +90,58 @@ def owned(lab: Lab) -> Iterator[Lab]:
 
 
 def job(rings: list[list[str]], **args: object) -> dict[str, object]:
-    return {"name": "mine", "workload": "program", "program": "tiny", "ranks": HOSTS, "rings": rings, "args": args}
+    return {
+        "name": "mine",
+        "workload": "program",
+        "program": "tiny",
+        "ranks": HOSTS,
+        "rings": rings,
+        "args": args,
+    }
 
 
 @pytest.mark.long
-def test_a_program_that_knows_nothing_of_the_project_runs_is_seen_and_keeps_over_other_rings(owned: Lab) -> None:
+def test_a_program_that_knows_nothing_of_the_project_runs_is_seen_and_keeps_over_other_rings(
+    owned: Lab,
+) -> None:
     started = owned.up(owned.plan("mine", ring((1, 2)), job=job([HOSTS], scale=2))).must()["job"]
-    assert (started["state"], started["workload"], started["backend"], started["ranks"]) == ("running", "tiny", "gloo", 6)
+    assert (started["state"], started["workload"], started["backend"], started["ranks"]) == (
+        "running",
+        "tiny",
+        "gloo",
+        6,
+    )
     assert started["iterations"] >= 4 and started["iteration_ms"] >= 20 and not started["detail"]
     (file,) = (owned.folder / "state" / "runs" / started["run"]).glob("*.iterations.jsonl")
     assert json.loads(file.read_text().splitlines()[1]).items() >= {"iter": 2, "loss": 1.0}.items()
     other = owned.up(owned.plan("other", ring((1, 2)), job=job([HOSTS[::-1]], scale=2))).must()
-    assert other["job"]["run"] == started["run"] and other["ring_change"] is None, "its connections do not follow the rings"
+    assert other["job"]["run"] == started["run"] and other["ring_change"] is None, (
+        "its connections do not follow the rings"
+    )
     stopped = owned.testbed("job", "stop").must()
     assert stopped["state"] == "stopped" and set(stopped["exit_codes"].values()) <= {0}
 
 
 @pytest.mark.long
-def test_a_program_resumes_is_replaced_when_its_files_change_and_shows_in_every_view(owned: Lab) -> None:
+def test_a_program_resumes_is_replaced_when_its_files_change_and_shows_in_every_view(
+    owned: Lab,
+) -> None:
     plan = owned.plan("mine", ring((1, 2)), job=job([HOSTS], scale=2))
     first = owned.up(plan).must()
     assert owned.up(plan).must()["nothing_to_do"]
-    lines = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()["lines"]["rank 0 (gpu01)"]
-    assert lines[0].startswith("data: some text as ") and " as 0 " not in lines[0] and "/jobs/mine." in lines[0]
+    lines = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()["lines"][
+        "rank 0 (gpu01)"
+    ]
+    assert (
+        lines[0].startswith("data: some text as ")
+        and " as 0 " not in lines[0]
+        and "/jobs/mine." in lines[0]
+    )
     made = owned.testbed("job", "status").must()["iterations"]
 
-    moved = owned.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=job([HOSTS], scale=2))
+    moved = owned.plan(
+        "moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=job([HOSTS], scale=2)
+    )
     went_on = owned.up(moved).must()["job"]
     assert went_on["run"] == first["run"] and went_on["iterations"] > made
 
@@ -117,30 +149,50 @@ def test_a_program_resumes_is_replaced_when_its_files_change_and_shows_in_every_
     planned = owned.testbed("plan", "--topology", moved)
     assert "the declaration or the files of job.program" in json.dumps(planned.envelope)
     again = owned.up(moved).must()["job"]
-    assert again["run"] != first["run"] and again["resumed_from"] >= went_on["iterations"], "the same training, from its checkpoint"
-    lines = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()["lines"]["rank 0 (gpu01)"]
+    assert again["run"] != first["run"] and again["resumed_from"] >= went_on["iterations"], (
+        "the same training, from its checkpoint"
+    )
+    lines = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()["lines"][
+        "rank 0 (gpu01)"
+    ]
     assert lines[0].startswith("data: other text"), "though nothing else differs"
 
     status = owned.testbed("status").must()
     assert status["job"]["workload"] == "tiny" and status["job"]["iterations"] > 0
     page = owned.folder / "page.html"
-    assert owned.testbed("experiment", "report", "last", "--out", page).exit_code == 0 and "tiny" in page.read_text()
+    assert (
+        owned.testbed("experiment", "report", "last", "--out", page).exit_code == 0
+        and "tiny" in page.read_text()
+    )
     live = owned.up(owned.plan("live", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "live")
-    assert live.exit_code != 0 and "job.args.scale differ" in live.envelope["message"], "as with the project's own programs"
-    kept = owned.up(owned.plan("kept", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "keep").must()["job"]
+    assert live.exit_code != 0 and "job.args.scale differ" in live.envelope["message"], (
+        "as with the project's own programs"
+    )
+    kept = owned.up(
+        owned.plan("kept", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "keep"
+    ).must()["job"]
     assert kept["run"] == again["run"]
-    once_more = owned.up(owned.plan("again", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "restart").must()["job"]
-    assert once_more["run"] != again["run"] and once_more["resumed_from"] == 0, "another scale trains other weights"
+    once_more = owned.up(
+        owned.plan("again", ring((1, 2)), job=job([HOSTS], scale=3)), "--job", "restart"
+    ).must()["job"]
+    assert once_more["run"] != again["run"] and once_more["resumed_from"] == 0, (
+        "another scale trains other weights"
+    )
 
 
 @pytest.mark.long
-def test_what_a_program_lacks_is_said_before_light_moves_and_iterations_that_do_not_show_are_missed(owned: Lab) -> None:
+def test_what_a_program_lacks_is_said_before_light_moves_and_iterations_that_do_not_show_are_missed(
+    owned: Lab,
+) -> None:
     declared = owned.inventory / "programs.yml"
     plan = owned.plan("mine", ring((1, 2)), job=job([HOSTS]))
     before = owned.writes()
     declared.write_text(DECLARED.replace("files: programs/tiny", "path: /opt/no-such"))
     missing = owned.up(plan)
-    assert missing.exit_code and "gpu04: program tiny needs the directory /opt/no-such" in missing.envelope["message"], missing
+    assert (
+        missing.exit_code
+        and "gpu04: program tiny needs the directory /opt/no-such" in missing.envelope["message"]
+    ), missing
     declared.write_text(DECLARED.replace("files: programs/tiny", "files: programs/no-such"))
     assert "no such directory" in owned.up(plan).envelope["message"]
     declared.write_text(DECLARED.replace("    args:", "    user: no-such-user\n    args:"))
@@ -150,13 +202,21 @@ def test_what_a_program_lacks_is_said_before_light_moves_and_iterations_that_do_
 
     declared.write_text(DECLARED.replace("    args:", "    user: nobody\n    args:"))
     up = owned.up(plan).must()["job"]
-    (first, *_) = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()["lines"]["rank 0 (gpu01)"]
+    (first, *_) = owned.testbed("job", "logs", "--host", "gpu01", "--lines", "100000").must()[
+        "lines"
+    ]["rank 0 (gpu01)"]
     assert "as 65534 in" in first and up["state"] == "running"
 
     declared.write_text(DECLARED.replace("pattern: 'iter", "pattern: 'itr"))
     silent = owned.up(plan).must()["job"]
-    assert silent["state"] == "starting" and "no iteration of tiny shows: no line of its output matched" in silent["detail"]
-    assert "as in its last run" in silent["detail"] and "the last line of its output: 'iter " in silent["detail"]
+    assert (
+        silent["state"] == "starting"
+        and "no iteration of tiny shows: no line of its output matched" in silent["detail"]
+    )
+    assert (
+        "as in its last run" in silent["detail"]
+        and "the last line of its output: 'iter " in silent["detail"]
+    )
     assert "programs.yml:3:3" in silent["detail"]
     time.sleep(0.1)
     assert "no iteration of tiny shows" in json.dumps(owned.testbed("status").envelope)

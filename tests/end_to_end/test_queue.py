@@ -1,4 +1,6 @@
-"""The queue on an emulated lab: jobs start beside another owner's plan, give way, go on from checkpoints, survive its death."""
+"""The queue on an emulated lab: jobs start beside another owner's plan, give way, go on from
+checkpoints, survive its death.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ rate_gbps: 0.2
 """
 
 ONCE = "SELECT count(*) FROM jobs WHERE lab LIKE '%ann.q1' AND state != 'failed'"
-"""A launch that was killed before its ranks began is in the store as one that failed: it is recorded before it is made."""
+"""A launch that was killed before its ranks began is in the store as one that failed: it is
+recorded before it is made.
+"""
 
 
 @pytest.fixture
@@ -50,7 +54,10 @@ def queue(lab: Lab) -> Iterator[Lab]:
 
 
 def rows(lab: Lab) -> dict[int, dict[str, Any]]:
-    return {row["number"]: row for row in lab.testbed("job", "queue", "--explain", "--all").must()["rows"]}
+    return {
+        row["number"]: row
+        for row in lab.testbed("job", "queue", "--explain", "--all").must()["rows"]
+    }
 
 
 def state(lab: Lab, number: int, *wanted: str) -> dict[str, Any]:
@@ -80,7 +87,9 @@ def kill(lab: Lab) -> None:
     until(lambda: worker(lab) != before)
 
 
-def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_the_queue(queue: Lab, tmp_path: Path) -> None:
+def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_the_queue(
+    queue: Lab, tmp_path: Path
+) -> None:
     lab, workload = queue, tmp_path / "small.yaml"
     workload.write_text(WORKLOAD)
     lab.up(lab.plan("bobs", [("gpu05:p1", "gpu06:p1")]), "--no-job", **BOB).must()
@@ -89,16 +98,33 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     args = {"iterations": 0, "hidden": 64, "checkpoint_every": 10}
     training = lab.plan("training", ring((1, 2)), job={**job, "args": args})
 
-    first = lab.testbed("job", "queue", "add", training, "--for", "1h", "--preemptible", **ANN).must()
+    first = lab.testbed(
+        "job", "queue", "add", training, "--for", "1h", "--preemptible", **ANN
+    ).must()
     assert first["number"] == 1 and first["slice"] == "ann.q1"
     row = rows(lab)[1]
     assert row["state"] == "waiting" and "gpu05: held by bob (bobs)" in row["why"]
 
     lab.testbed(
-        "job", "queue", "add", workload, "--hosts", "4", "--for", "10m", "--iterations", "600", "--method", "ring", **ANN
+        "job",
+        "queue",
+        "add",
+        workload,
+        "--hosts",
+        "4",
+        "--for",
+        "10m",
+        "--iterations",
+        "600",
+        "--method",
+        "ring",
+        **ANN,
     ).must()
     neighbours = state(lab, 2, "running")
-    assert set(neighbours["hosts"]) == set(HOSTS[:4]) and lab.testbed("verify", "--as", "ann.q2").must()
+    assert (
+        set(neighbours["hosts"]) == set(HOSTS[:4])
+        and lab.testbed("verify", "--as", "ann.q2").must()
+    )
     assert all(pairs <= lab.light()[device] for device, pairs in bobs.items()), "bob's light stays"
     assert "finished after 600 iterations" in state(lab, 2, "done")["why"]
     assert lab.light() == bobs
@@ -110,7 +136,9 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     status = lab.testbed("job", "status", "--as", "ann.q1").must()
     assert status["state"] == "running" and lab.stored(ONCE) == [1]
 
-    lab.testbed("job", "queue", "add", workload, "--hosts", "4", "--for", "8s", "--method", "ring", **ANN).must()
+    lab.testbed(
+        "job", "queue", "add", workload, "--hosts", "4", "--for", "8s", "--method", "ring", **ANN
+    ).must()
     state(lab, 1, "stopping", "waiting")
     kill(lab)
     state(lab, 3, "running")

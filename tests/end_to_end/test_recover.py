@@ -1,4 +1,6 @@
-"""Jobs recovered on a real emulated lab: a rank is killed, a rank stands still, a host dies, the guard dies; and evict by hand."""
+"""Jobs recovered on a real emulated lab: a rank is killed, a rank stands still, a host dies, the
+guard dies; and evict by hand.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def trained(lab: Lab, least: int) -> dict[str, Any]:
     raise AssertionError(found)
 
 
-def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_where_it_died(small: Lab) -> None:
+def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_where_it_died(
+    small: Lab,
+) -> None:
     plan = small.plan("ring", LINKS, job=JOB | {"args": ARGS})
     small.up(plan, "--spares", "gpu05,gpu06").must()
     trained(small, 12)
@@ -65,8 +69,15 @@ def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_whe
         status = small.testbed("status").envelope["data"]
         assert len(status["recoveries"]) == 3 and "evict gpu04 -> gpu05" in status["recoveries"][0]
         history = small.testbed("run", "list").envelope["data"]["runs"]
-        assert [run["verb"] for run in history if run["verb"] in ("job restart", "up")][:3] == ["up", "job restart", "job restart"]
-        assert history[0]["options"]["evict"] == {"gpu04": "gpu05"} and "gpu04" in history[0]["message"]
+        assert [run["verb"] for run in history if run["verb"] in ("job restart", "up")][:3] == [
+            "up",
+            "job restart",
+            "job restart",
+        ]
+        assert (
+            history[0]["options"]["evict"] == {"gpu04": "gpu05"}
+            and "gpu04" in history[0]["message"]
+        )
         guard.process.send_signal(signal.SIGKILL)  # it dies
         guard.process.wait(10)
         send(small.env, "gpu01", signal.SIGKILL)
@@ -81,12 +92,18 @@ def test_the_guard_restarts_a_job_replaces_a_host_and_a_second_guard_goes_on_whe
 
 def test_a_person_moves_a_running_job_off_a_host_and_back(small: Lab) -> None:
     three = JOB | {"ranks": FOUR[:3], "rings": [FOUR[:3]], "args": ARGS}
-    plan = small.plan("three", [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")], job=three)
+    plan = small.plan(
+        "three", [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")], job=three
+    )
     small.up(plan).must()
     trained(small, 8)
     report = small.testbed("job", "evict", "gpu02", "--spare", "gpu06").must()
     assert report["job"]["resumed_from"] >= 5 and report["job"]["state"] == "running"
-    for argv, code in ((("gpu02",), 2), (("gpu06", "--spare", "gpu01"), 3), (("gpu06", "--spare", "gpu99"), 2)):
+    for argv, code in (
+        (("gpu02",), 2),
+        (("gpu06", "--spare", "gpu01"), 3),
+        (("gpu06", "--spare", "gpu99"), 2),
+    ):
         refused = small.testbed("job", "evict", *argv)
         assert refused.exit_code == code and refused.envelope["hint"], refused.envelope
     small.testbed("tagout", "gpu05", "--reason", "a fan").must()

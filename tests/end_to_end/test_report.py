@@ -11,10 +11,20 @@ import pytest
 from tests.end_to_end.conftest import Lab, ring
 from tests.views.report.page import Page, disagreeing, from_csv
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 RANKS = ["gpu01", "gpu02"]
-JOB = {"name": "small", "workload": "train", "ranks": RANKS, "rings": [RANKS], "args": {"iterations": 0, "hidden": 64}}
+JOB = {
+    "name": "small",
+    "workload": "train",
+    "ranks": RANKS,
+    "rings": [RANKS],
+    "args": {"iterations": 0, "hidden": 64},
+}
 
 
 def recomputed(lab: Lab, page: Page, folder: Path) -> None:
@@ -26,18 +36,26 @@ def recomputed(lab: Lab, page: Page, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_had_again(lab: Lab, tmp_path: Path) -> None:
+def test_the_report_of_a_real_move_says_what_happened_and_every_number_can_be_had_again(
+    lab: Lab, tmp_path: Path
+) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     up = lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()
-    result = lab.testbed("experiment", "report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").must()
+    result = lab.testbed(
+        "experiment", "report", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures"
+    ).must()
     page = Page((tmp_path / "page.html").read_text())
     recomputed(lab, page, tmp_path)
     answer = page.numbers["answers"]["reconfigs"]
     assert (
-        result["runs"] == [up["run"]] and dict(zip(answer["columns"], answer["rows"][0], strict=True))["dark_ms"] == up["dark_ms"]
+        result["runs"] == [up["run"]]
+        and dict(zip(answer["columns"], answer["rows"][0], strict=True))["dark_ms"] == up["dark_ms"]
     )
     assert "5 kept" in page.text and "1 made" in page.text and "1 broken" in page.text
-    assert "emulated lab, time scale x1" in page.text and f"testbed up --topology {lab.folder}/moved.json --json" in page.text
+    assert (
+        "emulated lab, time scale x1" in page.text
+        and f"testbed up --topology {lab.folder}/moved.json --json" in page.text
+    )
     assert "expected 50 ms by data sheet" in page.text
     drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert drawn >= {"topology", "devices", "throughput"}
@@ -52,7 +70,10 @@ def test_two_real_plans_are_compared_and_everything_is_as_before(lab: Lab, tmp_p
     assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"] and found["complete"]
     assert found["verdict"]["measured"] == [2, 2] and found["verdict"]["iterations"] == [16, 16]
     assert lab.light() == before and found["left"] == "as it was before: first is up"
-    assert lab.testbed("status").must()["plan"] == "first" and lab.testbed("job", "status").must()["state"] == "stopped"
+    assert (
+        lab.testbed("status").must()["plan"] == "first"
+        and lab.testbed("job", "status").must()["state"] == "stopped"
+    )
     page = Page(Path(found["report"]).read_text())
     recomputed(lab, page, tmp_path)
     kept = json.loads(Path(found["file"]).read_text())

@@ -1,4 +1,6 @@
-"""A schedule on the emulated lab: slots made and verified, turned, and whole again whatever is killed."""
+"""A schedule on the emulated lab: slots made and verified, turned, and whole again whatever is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from tests.end_to_end.conftest import Lab, ring
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(600)]
 
-SCHEDULE = {"dwell_s": 0.45, "guard_s": 0.02, "pattern": "round-robin", "ports": ["p1"], "hosts": HOSTS}
+SCHEDULE = {
+    "dwell_s": 0.45,
+    "guard_s": 0.02,
+    "pattern": "round-robin",
+    "ports": ["p1"],
+    "hosts": HOSTS,
+}
 
 
 def state(lab: Lab) -> dict[str, Any]:
@@ -27,7 +35,9 @@ def state(lab: Lab) -> dict[str, Any]:
     return dict(json.loads(file.read_text().partition("\n")[0]))
 
 
-def until(lab: Lab, look: Callable[[dict[str, Any]], object], limit_s: float = 60.0) -> dict[str, Any]:
+def until(
+    lab: Lab, look: Callable[[dict[str, Any]], object], limit_s: float = 60.0
+) -> dict[str, Any]:
     give_up = time.monotonic() + limit_s
     while not look(found := state(lab)):
         assert time.monotonic() < give_up, found
@@ -37,9 +47,14 @@ def until(lab: Lab, look: Callable[[dict[str, Any]], object], limit_s: float = 6
 
 def agents(lab: Lab) -> list[int]:
     """The daemons of the lab's hosts, without their watchdogs."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     root = int(lab.ask("status")["pid"])
-    rows = [(int(pid), int(parent), text) for pid, parent, text in (line.split(None, 2) for line in listed[1:])]
+    rows = [
+        (int(pid), int(parent), text)
+        for pid, parent, text in (line.split(None, 2) for line in listed[1:])
+    ]
     parents = {pid: parent for pid, parent, _ in rows}
 
     def inside(pid: int) -> bool:
@@ -61,12 +76,16 @@ def changing(lab: Lab) -> Iterator[Lab]:
 
 
 def settled(lab: Lab) -> None:
-    """Stop the turner: what is there is a whole slot, confirmed on every host, as the store has it."""
+    """Stop the turner: what is there is a whole slot, confirmed on every host, as the store has
+    it.
+    """
     lab.testbed("service", "stop", "schedule").must()
     verified = lab.testbed("verify").must()
     assert all(level["ok"] for level in verified["levels"]), verified
     status = lab.testbed("status").must()
-    assert not status["drift"] and len({host["generation"] for host in status["hosts"]} - {None}) == 1
+    assert (
+        not status["drift"] and len({host["generation"] for host in status["hosts"]} - {None}) == 1
+    )
 
 
 def test_slots_turn_and_the_one_where_they_stop_verifies(changing: Lab) -> None:
@@ -80,14 +99,24 @@ def test_slots_turn_and_the_one_where_they_stop_verifies(changing: Lab) -> None:
     assert not any(changing.light().values())
 
 
-def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_the_midst_of_them(lab: Lab) -> None:
+def test_slots_are_whole_after_the_turner_an_agent_and_a_device_were_killed_in_the_midst_of_them(
+    lab: Lab,
+) -> None:
     """One of each of the drill below, in slots of four hosts."""
     lab.up(lab.plan("round", [], schedule=SCHEDULE | {"hosts": HOSTS[:4]})).must()
     before = until(lab, lambda s: s["cycle"] >= 1)
     os.kill(before["pid"], signal.SIGKILL)
     os.kill(agents(lab)[0], signal.SIGKILL)
     lab.ask("faults.add", device="ocs1", kind="reboot-lose", on="write", count=1)
-    until(lab, lambda s: s["pid"] != before["pid"] and s["state"] == "switching" and s["cycle"] >= 1 and not s["silent"])
+    until(
+        lab,
+        lambda s: (
+            s["pid"] != before["pid"]
+            and s["state"] == "switching"
+            and s["cycle"] >= 1
+            and not s["silent"]
+        ),
+    )
     settled(lab)
 
 
@@ -100,7 +129,10 @@ def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) 
     first.kill()
     first.communicate()
     assert "were not made and verified" in lab.testbed("status").must()["slots"]
-    assert "were not made and verified" in lab.testbed("service", "start", "schedule").envelope["message"]
+    assert (
+        "were not made and verified"
+        in lab.testbed("service", "start", "schedule").envelope["message"]
+    )
     again = lab.up(plan).must()
     assert again["notes"][0].startswith("3 slots of 5 made and verified")
     settled(lab)
@@ -108,18 +140,30 @@ def test_an_up_that_was_killed_between_slots_is_completed_by_the_next(lab: Lab) 
     assert not any(lab.light().values())
 
 
-def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_touching_them(lab: Lab) -> None:
-    job = {"name": "living", "workload": "allreduce", "ranks": HOSTS, "rings": [HOSTS], "args": {"loop": True, "minbytes": "64K"}}
+def test_a_job_lives_beside_slots_is_paused_and_dies_and_is_launched_without_touching_them(
+    lab: Lab,
+) -> None:
+    job = {
+        "name": "living",
+        "workload": "allreduce",
+        "ranks": HOSTS,
+        "rings": [HOSTS],
+        "args": {"loop": True, "minbytes": "64K"},
+    }
     lab.up(lab.plan("both", ring((2, 3)), schedule=SCHEDULE, job=job), "--no-job").must()
     try:
         pid, living = state(lab)["pid"], Job(lab)
         assert lab.testbed("job", "launch").must()["state"] == "running"
         os.kill(living.ranks("gpu02")[0], signal.SIGKILL)
         before = state(lab)["cycle"]
-        until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "switching" and not s["silent"])
+        until(
+            lab, lambda s: s["cycle"] > before + 1 and s["state"] == "switching" and not s["silent"]
+        )
         assert lab.testbed("job", "launch").must()["state"] == "running" and living.advances()
         [rank] = living.ranks("gpu02")
-        assert b"TESTBED_SLOTS=/var/lib/testbed/slots/" in Path(f"/proc/{rank}/environ").read_bytes()
+        assert (
+            b"TESTBED_SLOTS=/var/lib/testbed/slots/" in Path(f"/proc/{rank}/environ").read_bytes()
+        )
         paused = lab.testbed("job", "pause", "--for", "5m").must()
         before = state(lab)["cycle"]
         until(lab, lambda s: s["cycle"] > before + 1 and s["state"] == "switching")
@@ -149,7 +193,11 @@ def test_whoever_is_killed_whenever_slots_are_whole_again(changing: Lab, whose: 
         changed = changing.writes()
         until(
             changing,
-            lambda s: s["state"] == "switching" and not s["silent"] and (whose != "scheduler" or s["pid"] != before["pid"]),  # noqa: B023
+            lambda s: (
+                s["state"] == "switching"
+                and not s["silent"]
+                and (whose != "scheduler" or s["pid"] != before["pid"])  # noqa: B023
+            ),
         )
         deadline = time.monotonic() + 60
         while changing.writes() == changed:
@@ -159,14 +207,18 @@ def test_whoever_is_killed_whenever_slots_are_whole_again(changing: Lab, whose: 
     settled(changing)
 
 
-def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_command_goes_on(changing: Lab) -> None:
+def test_with_the_turner_and_its_keeper_gone_hosts_stay_in_a_slot_and_the_next_command_goes_on(
+    changing: Lab,
+) -> None:
     worker = state(changing)["pid"]
     keeper = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (keeper, worker):
         os.kill(pid, signal.SIGKILL)
     time.sleep(5.0)
     status = changing.testbed("status").must()
-    assert any(line.startswith("slots: the schedule service died in slot ") for line in status["drift"])
+    assert any(
+        line.startswith("slots: the schedule service died in slot ") for line in status["drift"]
+    )
     assert [run["resume"] for run in status["unfinished"]] == ["testbed service start schedule"]
     assert changing.testbed("service", "run", "schedule", "--once").must()["ring_changes"] == 5
     settled(changing)

@@ -1,4 +1,6 @@
-"""Two owners on one emulated lab: side by side where they share nothing, one after the other where they do."""
+"""Two owners on one emulated lab: side by side where they share nothing, one after the other where
+they do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ ANN, BOB = {"TESTBED_OWNER": "ann"}, {"TESTBED_OWNER": "bob"}
 def triangle(*hosts: str, ports: tuple[int, int] = (1, 2)) -> list[tuple[str, str]]:
     """Three hosts in a ring on two ports each, of the four device planes."""
     a, b, c = hosts
-    return [(f"{a}:p{ports[0]}", f"{b}:p{ports[0]}"), (f"{b}:p{ports[1]}", f"{c}:p{ports[1]}"), (f"{c}:p3", f"{a}:p3")]
+    return [
+        (f"{a}:p{ports[0]}", f"{b}:p{ports[0]}"),
+        (f"{b}:p{ports[1]}", f"{c}:p{ports[1]}"),
+        (f"{c}:p3", f"{a}:p3"),
+    ]
 
 
 @pytest.fixture
@@ -72,13 +78,19 @@ def asleep(process: subprocess.Popen[str]) -> Iterator[None]:
 @pytest.mark.long
 def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(shared: Lab) -> None:
     lab = shared
-    plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("right", triangle("gpu04", "gpu05", "gpu06"))
+    plans = (
+        lab.plan("left", triangle("gpu01", "gpu02", "gpu03")),
+        lab.plan("right", triangle("gpu04", "gpu05", "gpu06")),
+    )
     first = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
     second = lab.command("up", "--topology", plans[1], "--no-job", **BOB)
     for answer in (finished(first), finished(second)):
         answer.must()
     runs = {run["owner"]: run for run in lab.testbed("run", "list").must()["runs"][:2]}
-    assert runs["ann"]["started"] < runs["bob"]["ended"] and runs["bob"]["started"] < runs["ann"]["ended"]
+    assert (
+        runs["ann"]["started"] < runs["bob"]["ended"]
+        and runs["bob"]["started"] < runs["ann"]["ended"]
+    )
     assert sum(len(pairs) for pairs in lab.light().values()) == 12
     for plan, owner in zip(plans, (ANN, BOB), strict=True):
         again = lab.up(plan, "--no-job", **owner).must()
@@ -94,7 +106,10 @@ def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(sh
 @pytest.mark.long
 def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared: Lab) -> None:
     lab = shared
-    plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("over", triangle("gpu03", "gpu04", "gpu05"))
+    plans = (
+        lab.plan("left", triangle("gpu01", "gpu02", "gpu03")),
+        lab.plan("over", triangle("gpu03", "gpu04", "gpu05")),
+    )
     began = len(lab.steps())
     first = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
     at_work(lab)
@@ -125,15 +140,26 @@ def test_a_killed_holder_leaves_no_lock_and_his_plan_is_told_to_be_his(shared: L
     first.kill()
     first.communicate()
     assert locks(lab) == []
-    record = next(r for r in lab.testbed("lock", "audit").must()["audit"] if r["subject"] == held["id"] and r["what"] == "died")
+    record = next(
+        r
+        for r in lab.testbed("lock", "audit").must()["audit"]
+        if r["subject"] == held["id"] and r["what"] == "died"
+    )
     assert record["why"] == "its process is gone"
     lab.up(plan, "--no-job", **ANN).must()
 
 
-def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one(shared: Lab) -> None:
-    """The robbed one sleeps through the theft and the thief's whole change, and wakes up in the middle of his own."""
+def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one(
+    shared: Lab,
+) -> None:
+    """The robbed one sleeps through the theft and the thief's whole change, and wakes up in the
+    middle of his own.
+    """
     lab = shared
-    plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("mine", triangle("gpu01", "gpu03", "gpu02"))
+    plans = (
+        lab.plan("left", triangle("gpu01", "gpu02", "gpu03")),
+        lab.plan("mine", triangle("gpu01", "gpu03", "gpu02")),
+    )
     robbed = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
     at_work(lab)
     with asleep(robbed):
@@ -144,7 +170,9 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
         assert lab.testbed("lock", "release", held["id"], "--steal", **BOB).exit_code == 2
         lab.testbed("lock", "release", held["id"][:4], "--steal", "--reason", "x", **BOB)
         assert locks(lab)[0]["id"] == held["id"]  # the whole id, or nothing
-        lab.testbed("lock", "release", held["id"], "--steal", "--reason", "ann is at sea", **BOB).must()
+        lab.testbed(
+            "lock", "release", held["id"], "--steal", "--reason", "ann is at sea", **BOB
+        ).must()
         lab.up(plans[1], "--no-job", **BOB).must()
         light = circuits(lab)
     answer = finished(robbed)
@@ -152,8 +180,13 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
     assert circuits(lab) == light
     lab.testbed("verify", **BOB).must()
     stolen = next(r for r in lab.testbed("lock", "audit").must()["audit"] if r["what"] == "stolen")
-    assert stolen["owner"] == "bob" and "up left" in stolen["why"] and "ann is at sea" in stolen["why"]
-    assert lab.testbed("run", "show", run, **ANN).must()["run"]["status"] in ("failed", "interrupted")
+    assert (
+        stolen["owner"] == "bob" and "up left" in stolen["why"] and "ann is at sea" in stolen["why"]
+    )
+    assert lab.testbed("run", "show", run, **ANN).must()["run"]["status"] in (
+        "failed",
+        "interrupted",
+    )
     left = [record for record in lab.testbed("run", "list").must()["runs"] if record["id"] == run]
     assert left and left[0]["exit_code"] == 4
 
@@ -162,20 +195,44 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
 def test_a_reservation_keeps_others_out_and_its_owner_in(shared: Lab) -> None:
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
-    made = lab.testbed("lock", "reserve", "--hosts", "gpu02", "--for", "10m", "--reason", "demo day", **ANN).must()["lock"]
+    made = lab.testbed(
+        "lock", "reserve", "--hosts", "gpu02", "--for", "10m", "--reason", "demo day", **ANN
+    ).must()["lock"]
     answer = lab.up(plan, "--no-job", **BOB)
-    assert answer.exit_code == 4 and "is reserved by" in answer.envelope["message"] and "demo day" in answer.envelope["message"]
-    queued = lab.testbed("lock", "reserve", "--hosts", "gpu02,gpu03", "--for", "5m", "--reason", "next", "--queue", **BOB).must()
+    assert (
+        answer.exit_code == 4
+        and "is reserved by" in answer.envelope["message"]
+        and "demo day" in answer.envelope["message"]
+    )
+    queued = lab.testbed(
+        "lock",
+        "reserve",
+        "--hosts",
+        "gpu02,gpu03",
+        "--for",
+        "5m",
+        "--reason",
+        "next",
+        "--queue",
+        **BOB,
+    ).must()
     assert queued["lock"]["state"] == "waiting" and queued["behind"][0]["id"] == made["id"]
     lab.up(plan, "--no-job", **ANN).must()
     lab.testbed("down", "--yes", **ANN).must()
     assert lab.testbed("lock", "release", made["id"], **BOB).exit_code == 4
     lab.testbed("lock", "release", made["id"], **ANN).must()
     assert [(lock["owner"], lock["state"]) for lock in locks(lab)] == [("bob", "active")]
-    after = lab.testbed("lock", "reserve", "--for", "1m", "--reason", "all", "--after", queued["lock"]["id"], **ANN).must()["lock"]
+    after = lab.testbed(
+        "lock", "reserve", "--for", "1m", "--reason", "all", "--after", queued["lock"]["id"], **ANN
+    ).must()["lock"]
     assert (after["state"], after["message"]) == ("waiting", "the whole lab")
     assert lab.testbed("lock", "reserve", "--for", "1m", **ANN).exit_code == 2
-    assert lab.testbed("lock", "reserve", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN).exit_code == 3
+    assert (
+        lab.testbed(
+            "lock", "reserve", "--ports", "ocs9:1", "--for", "1m", "--reason", "x", **ANN
+        ).exit_code
+        == 3
+    )
 
 
 @pytest.mark.long
@@ -194,24 +251,34 @@ def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab)
     assert lab.up(ours, "--yes", "--no-job", **BOB).exit_code == 9
     wrong = lab.up(ours, "--no-job", "--adopt", f"{device}:77->78", "--adopt", "owner:anne", **BOB)
     assert (
-        wrong.exit_code == 2 and "owner:ann?" in wrong.envelope["message"] and "77->78 does not exist" in wrong.envelope["message"]
+        wrong.exit_code == 2
+        and "owner:ann?" in wrong.envelope["message"]
+        and "77->78 does not exist" in wrong.envelope["message"]
     )
     named = [f"{device}:{a}->{b}" for a, b in sorted(light[device])]
-    looked = lab.testbed("plan", "--topology", ours, "--adopt", named[0], "--adopt", named[1], **BOB).must()
+    looked = lab.testbed(
+        "plan", "--topology", ours, "--adopt", named[0], "--adopt", named[1], **BOB
+    ).must()
     assert circuits(lab) == light and not looked["nothing_to_do"]
     answer = lab.up(ours, "--no-job", "--adopt", named[0], "--adopt", named[1], **BOB)
-    assert answer.exit_code == 9 and "gpu02 belongs to ann (theirs, run " in answer.envelope["message"]
+    assert (
+        answer.exit_code == 9 and "gpu02 belongs to ann (theirs, run " in answer.envelope["message"]
+    )
     done = lab.up(ours, "--no-job", "--adopt", "owner:ann", **BOB).must()
     assert any(note.startswith("adopted ") for note in done["notes"])
     assert circuits(lab) != light and len(circuits(lab)[device]) == 2
     assert lab.testbed("status", **ANN).must()["plan"] == ""
     audit = [r for r in lab.testbed("lock", "audit").must()["audit"] if r["what"] == "adopted"]
-    assert {r["subject"] for r in audit} == {*named, "plan theirs"} and {r["owner"] for r in audit} == {"bob"}
+    assert {r["subject"] for r in audit} == {*named, "plan theirs"} and {
+        r["owner"] for r in audit
+    } == {"bob"}
     lab.testbed("verify", **BOB).must()
 
 
 @pytest.mark.long
-def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_next_plan(shared: Lab) -> None:
+def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_next_plan(
+    shared: Lab,
+) -> None:
     lab = shared
     lab.up(lab.plan("theirs", [("gpu02:p1", "gpu03:p1")]), "--no-job", **ANN).must()
     [device] = circuits(lab)
@@ -225,7 +292,11 @@ def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_nex
     try:  # with another store nobody knows whose they are
         plan = lab.plan("pair", [("gpu01:p1", "gpu02:p1")])
         answer = lab.up(plan, "--no-job", **BOB)
-        assert answer.exit_code == 9 and "which" in answer.envelope["message"] and "ann" not in answer.envelope["message"]
+        assert (
+            answer.exit_code == 9
+            and "which" in answer.envelope["message"]
+            and "ann" not in answer.envelope["message"]
+        )
         argv = [w for a, b in stranger for w in ("--adopt", f"{device}:{a}->{b}")]
         lab.up(plan, "--no-job", *argv, **BOB).must()
         lab.testbed("down", "--yes", **BOB).must()
@@ -246,7 +317,11 @@ def test_no_light_moves_on_what_is_tagged_out_whatever_is_said(shared: Lab) -> N
     looked = lab.testbed("plan", "--topology", plan, **BOB).must()
     assert any("would be refused: gpu02:p1 is tagged out by" in note for note in looked["notes"])
     answer = lab.up(plan, "--yes", "--no-job", **BOB)
-    assert answer.exit_code == 9 and "hands in rack" in answer.envelope["message"] and tag["id"] in answer.envelope["message"]
+    assert (
+        answer.exit_code == 9
+        and "hands in rack" in answer.envelope["message"]
+        and tag["id"] in answer.envelope["message"]
+    )
     assert lab.writes() == writes
     assert any("hands in rack" in line for line in lab.testbed("status").must()["tagged"])
     elsewhere = lab.plan("right", triangle("gpu04", "gpu05", "gpu06"))
@@ -254,12 +329,18 @@ def test_no_light_moves_on_what_is_tagged_out_whatever_is_said(shared: Lab) -> N
     refused = lab.testbed("tagout", "remove", "gpu02:p1", **BOB)
     assert refused.exit_code == 9 and "--steal" in refused.envelope["hint"]
     lab.testbed("tagout", "remove", "gpu02:p1", **ANN).must()
-    lab.up(lab.plan("all", [*triangle("gpu04", "gpu05", "gpu06"), ("gpu01:p1", "gpu02:p1")]), "--no-job", **BOB).must()
+    lab.up(
+        lab.plan("all", [*triangle("gpu04", "gpu05", "gpu06"), ("gpu01:p1", "gpu02:p1")]),
+        "--no-job",
+        **BOB,
+    ).must()
     device = next(d for d, pairs in circuits(lab).items() if len(pairs) == 4)
     lab.testbed("tagout", device, "--reason", "new firmware", **ANN).must()
     for argv in (["down", "--yes"], ["rollback", "--yes"]):
         answer = lab.testbed(*argv, **BOB)
-        assert answer.exit_code == 9 and "new firmware" in answer.envelope["message"], answer.envelope
+        assert answer.exit_code == 9 and "new firmware" in answer.envelope["message"], (
+            answer.envelope
+        )
     assert lab.up(elsewhere, "--no-job", **BOB).exit_code == 9
     assert len(circuits(lab)[device]) == 4
 
@@ -272,7 +353,9 @@ def test_a_tag_hung_while_a_change_goes_wrong_is_left_for_hands(shared: Lab) -> 
     lab.ask("faults.add", device=devices[2], kind="refuse", on="write", count=1)
     running = lab.command("up", "--topology", plan, "--no-job", **BOB)
     until(lambda: circuits(lab))
-    tagged = lab.testbed("tagout", next(iter(circuits(lab))), "--reason", "hands in rack", **ANN).must()
+    tagged = lab.testbed(
+        "tagout", next(iter(circuits(lab))), "--reason", "hands in rack", **ANN
+    ).must()
     assert [lock["pid"] for lock in tagged["busy"]] in ([running.pid], [])
     answer = finished(running)
     if answer.exit_code == 7:  # it hung before the change was taken back
@@ -294,7 +377,11 @@ def test_more_light_than_a_port_bears_is_refused(shared: Lab, tmp_path: Path) ->
     devices["devices"][name]["max_input_dbm"] = -20.0
     (inventory / "devices.yml").write_text(yaml.safe_dump(devices, sort_keys=False))
     answer = lab.up(plan, "--yes", "--no-job", "--inventory", str(inventory), **ANN)
-    assert answer.exit_code == 9 and f"{name}:" in answer.envelope["message"] and "tolerates -20 dBm" in answer.envelope["message"]
+    assert (
+        answer.exit_code == 9
+        and f"{name}:" in answer.envelope["message"]
+        and "tolerates -20 dBm" in answer.envelope["message"]
+    )
     assert not circuits(lab)
     devices["devices"][name]["max_input_dbm"] = 20.0
     (inventory / "devices.yml").write_text(yaml.safe_dump(devices, sort_keys=False))
@@ -308,24 +395,39 @@ GROUP = 61000
 
 
 def as_users_see_it(folder: Path) -> list[str]:
-    """Words before a command: for it alone the machine knows the users of `folder`, and they may run this very interpreter.
+    """Words before a command: for it alone the machine knows the users of `folder`, and they may
+    run this very interpreter.
 
-    Where that lies in somebody's closed home, the home is replaced by an open one with nothing but the interpreter's part in it.
+    Where that lies in somebody's closed home, the home is replaced by an open one with nothing but
+    the interpreter's part in it.
     """
     steps = [f"mount --bind {folder / name} /etc/{name}" for name in ("passwd", "group")]
     real = Path(sys.executable).resolve()
-    closed = next((parent for parent in reversed(real.parents) if not parent.stat().st_mode & 0o001), None)
+    closed = next(
+        (parent for parent in reversed(real.parents) if not parent.stat().st_mode & 0o001), None
+    )
     if closed is not None:
         part = closed / real.relative_to(closed).parts[0]
         steps += [
             f"mount -t tmpfs none /mnt && mkdir /mnt/part && mount --bind {part} /mnt/part",
             f"mount -t tmpfs -o mode=755 none {closed} && mkdir {part} && mount --bind /mnt/part {part}",
         ]
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh"]
+    return [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        " && ".join([*steps, 'exec "$@"']),
+        "sh",
+    ]
 
 
 class Users:
-    """Made-up users of this machine, two of them in the lab's group; each with a home and a copy of the inventory."""
+    """Made-up users of this machine, two of them in the lab's group; each with a home and a copy of
+    the inventory.
+    """
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.folder = folder
@@ -355,7 +457,9 @@ class Users:
             for file in known.glob("*"):
                 if file.is_file() and not file.name.endswith(".sock"):
                     shutil.copy(file, home / file.name)
-            (home / "inventory" / "hosts.yml").write_text(hosts.replace(str(Path(key).parent), str(home)))
+            (home / "inventory" / "hosts.yml").write_text(
+                hosts.replace(str(Path(key).parent), str(home))
+            )
             for path in (home, *home.rglob("*")):
                 os.chown(path, uid, uid)
                 path.chmod(0o700 if path.is_dir() else 0o600)
@@ -420,17 +524,30 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
     left = users.plan(lab, "left", triangle("gpu01", "gpu02", "gpu03"))
     right = users.plan(lab, "right", triangle("gpu04", "gpu05", "gpu06"))
     over = users.plan(lab, "over", triangle("gpu03", "gpu04", "gpu05"))
-    first, second = users.run("ann", "up", "-t", left, "--no-job"), users.run("bob", "up", "-t", right, "--no-job")
-    until(lambda: len(users.testbed("bob", "lock").must()["locks"]) == 2 or first.poll() is not None)
-    modes = {path.name: (path.stat().st_mode & 0o7777, path.stat().st_gid) for path in users.store.iterdir()}
+    first, second = (
+        users.run("ann", "up", "-t", left, "--no-job"),
+        users.run("bob", "up", "-t", right, "--no-job"),
+    )
+    until(
+        lambda: len(users.testbed("bob", "lock").must()["locks"]) == 2 or first.poll() is not None
+    )
+    modes = {
+        path.name: (path.stat().st_mode & 0o7777, path.stat().st_gid)
+        for path in users.store.iterdir()
+    }
     assert set(modes) >= {"testbed.sqlite3", "testbed.sqlite3-wal", "testbed.sqlite3-shm"}
     assert set(modes.values()) == {(0o660, GROUP)}, modes
     finished(first).must()
     finished(second).must()
-    assert {run["user"] for run in users.testbed("bob", "run", "list").must()["runs"]} == {"ann", "bob"}
+    assert {run["user"] for run in users.testbed("bob", "run", "list").must()["runs"]} == {
+        "ann",
+        "bob",
+    }
     refused = users.testbed("bob", "up", "-t", over, "--no-job")
     assert refused.exit_code == 9 and " of ann (left, run " in refused.envelope["message"]
-    users.testbed("ann", "lock", "reserve", "--hosts", "gpu01", "--for", "10m", "--reason", "mine").must()
+    users.testbed(
+        "ann", "lock", "reserve", "--hosts", "gpu01", "--for", "10m", "--reason", "mine"
+    ).must()
     assert [lock["user"] for lock in users.testbed("bob", "lock").must()["locks"]] == ["ann"]
     users.testbed("ann", "down", "--yes").must()
     assert sum(len(pairs) for pairs in lab.light().values()) == 6
@@ -441,39 +558,58 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
 def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
     users.testbed("ann", "run", "list").must()
     outside = users.testbed("eve", "run", "list")
-    assert outside.exit_code == 2 and "only members of group optics may" in outside.envelope["message"]
+    assert (
+        outside.exit_code == 2 and "only members of group optics may" in outside.envelope["message"]
+    )
     users.store.chmod(0o2777)
     everybody = users.testbed("ann", "run", "list")
     assert everybody.exit_code == 2 and everybody.envelope["code"] == "E-UNSAFE-STORE"
     assert everybody.envelope["hint"] == f"chmod 2770 {users.store}"
     users.store.chmod(0o770)
-    assert "cannot share files created there" in users.testbed("ann", "run", "list").envelope["message"]
+    assert (
+        "cannot share files created there"
+        in users.testbed("ann", "run", "list").envelope["message"]
+    )
     users.store.chmod(0o2770)
     missing = users.testbed("ann", "run", "list", TESTBED_STORE=str(users.folder / "none"))
     assert missing.exit_code == 2 and "install -d -m 2770" in missing.envelope["hint"]
 
 
 @pytest.mark.long
-def test_a_user_with_a_store_of_his_own_does_not_meet_others_unawares(lab: Lab, users: Users) -> None:
+def test_a_user_with_a_store_of_his_own_does_not_meet_others_unawares(
+    lab: Lab, users: Users
+) -> None:
     left = users.plan(lab, "left", triangle("gpu01", "gpu02", "gpu03"))
     running = users.run("ann", "up", "-t", left, "--no-job")
     until(lambda: users.testbed("bob", "lock").must()["locks"])
     own = users.folder / "bob" / "own"
     with asleep(running):
-        answer = users.testbed("bob", "up", "-t", left, "--no-job", TESTBED_STORE="", TESTBED_DATA_DIR=str(own))
+        answer = users.testbed(
+            "bob", "up", "-t", left, "--no-job", TESTBED_STORE="", TESTBED_DATA_DIR=str(own)
+        )
     finished(running).must()
-    assert answer.exit_code == 4 and f"with another store, {users.store}/testbed.sqlite3" in answer.envelope["message"]
+    assert (
+        answer.exit_code == 4
+        and f"with another store, {users.store}/testbed.sqlite3" in answer.envelope["message"]
+    )
     assert "share-a-lab.md" in answer.envelope["hint"]
 
 
 @pytest.mark.long
-def test_a_store_that_others_may_write_is_refused_unless_it_is_declared_shared(tmp_path: Path) -> None:
+def test_a_store_that_others_may_write_is_refused_unless_it_is_declared_shared(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
 
     def history() -> Answer:
-        env = os.environ | {"TESTBED_DATA_DIR": str(data), "TESTBED_INVENTORY": str(ROOT / "inventory" / "emulated")}
-        done = subprocess.run([TESTBED, "run", "list", "--json"], env=env, capture_output=True, text=True, cwd=ROOT)
+        env = os.environ | {
+            "TESTBED_DATA_DIR": str(data),
+            "TESTBED_INVENTORY": str(ROOT / "inventory" / "emulated"),
+        }
+        done = subprocess.run(
+            [TESTBED, "run", "list", "--json"], env=env, capture_output=True, text=True, cwd=ROOT
+        )
         return Answer(done.returncode, json.loads(done.stdout), done.stderr)
 
     data.chmod(0o770)

@@ -1,4 +1,6 @@
-"""Every example that `testbed examples` lists, run as it is listed: with an empty home, from a copy, on the inventory it names."""
+"""Every example that `testbed examples` lists, run as it is listed: with an empty home, from a
+copy, on the inventory it names.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,26 @@ class Trial:
     def __init__(self, folder: Path) -> None:
         self.home, self.folder = folder / "home", folder / "trial"
         self.home.mkdir()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TESTBED_", "XDG_", "PYTHON"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TESTBED_", "XDG_", "PYTHON"))
+        }
         places = {"HOME": str(self.home), "TESTBED_LOCK_DIR": str(folder / "locks")}
-        self.env = kept | places | {"PATH": f"{TESTBED.parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        self.env = (
+            kept | places | {"PATH": f"{TESTBED.parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        )
 
     def run(self, command: str, fails: bool = False) -> str:
         """What a command line prints on both channels."""
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=600, check=False
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
         )
         assert fails or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -48,14 +62,22 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
     found = Trial(tmp_path)
-    subprocess.run([TESTBED, "examples", "copy", found.folder], env=found.env, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [TESTBED, "examples", "copy", found.folder],
+        env=found.env,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     yield found
     for folder in (found.folder / "inventory").iterdir():
         found.run(f"testbed lab stop -i inventory/{folder.name}", fails=True)
 
 
 def on_free_ports(trial: Trial, inventory: str) -> None:
-    """Move the lab of the copy to ports that no other lab of this machine has; its commands stay as they are."""
+    """Move the lab of the copy to ports that no other lab of this machine has; its commands stay as
+    they are.
+    """
     fresh = trial.folder / "inventory" / inventory
     _copy_to_free_ports(ROOT / "inventory" / inventory, fresh, trial.home / "labs" / inventory)
 

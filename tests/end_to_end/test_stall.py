@@ -1,4 +1,6 @@
-"""The stall curve of a real emulated lab: what is measured, what is kept, and that circuits and routes are as before."""
+"""The stall curve of a real emulated lab: what is measured, what is kept, and that circuits and
+routes are as before.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,24 @@ def test_the_stall_curve_is_measured_and_the_lab_is_as_before(lab: Lab) -> None:
     assert (lab.light(), routes(lab)) == before
     points = found["points"]
     assert len(points) == 18 and {p["mode"] for p in points} == {"drained", "sending", "held"}
-    assert all(p["dark_ms"] > 0 for p in points) and all(p["dark_ms"] >= 250 for p in points if p["asked_ms"] == 300)
+    assert all(p["dark_ms"] > 0 for p in points) and all(
+        p["dark_ms"] >= 250 for p in points if p["asked_ms"] == 300
+    )
     for mode in ("sending", "held"):  # what is sent into the dark cannot arrive
-        assert all(p["lost_ms"] > 0.9 * p["dark_ms"] - 25 for p in points if p["mode"] == mode and p["asked_ms"] == 300), points
+        assert all(
+            p["lost_ms"] > 0.9 * p["dark_ms"] - 25
+            for p in points
+            if p["mode"] == mode and p["asked_ms"] == 300
+        ), points
     status = lab.testbed("status").must()
     assert status["plan"] == "ring" and not status["unfinished"] and not status["drift"]
     kept = lab.testbed("verify", "--history").must()["earlier"]
     assert [p for p in kept if p["run"] == found["run"]] == points
     lab.testbed("verify").must()
     lab.testbed("rollback").must()
-    assert not lab.testbed("status").must()["plan"], "a measurement is no change: `up` is rolled back"
+    assert not lab.testbed("status").must()["plan"], (
+        "a measurement is no change: `up` is rolled back"
+    )
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
@@ -66,5 +76,9 @@ def test_it_is_refused_without_a_plan_and_while_a_job_runs(lab: Lab) -> None:
     lab.up(lab.plan("one", ring((1, 2)), job=job([FORWARD]))).must()
     light = lab.light()
     busy = lab.testbed("verify", "--stall")
-    assert busy.exit_code == 9 and "job mlp runs" in busy.envelope["message"] and "testbed job stop" in busy.envelope["hint"]
+    assert (
+        busy.exit_code == 9
+        and "job mlp runs" in busy.envelope["message"]
+        and "testbed job stop" in busy.envelope["hint"]
+    )
     assert lab.light() == light

@@ -1,4 +1,6 @@
-"""`testbed up` as an operator uses it, on real namespaces, sockets, sshd, Ansible; judged by the devices' own glass."""
+"""`testbed up` as an operator uses it, on real namespaces, sockets, sshd, Ansible; judged by the
+devices' own glass.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from orchestrator.telemetry.reader import read_points
 from tests.end_to_end.conftest import Lab, ring
 from tests.kit.waiting import until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
 
@@ -52,8 +58,14 @@ def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> Non
     phases = [p for p in points if p.measurement == "phase"]
     commits = [p for p in phases if p.tags["phase"] == "commit"]
     lights = [p for p in phases if p.tags["phase"] == "light"]
-    assert {p.tags["subject"] for p in commits} == {"gpu01", "gpu02"} == {p.tags["subject"] for p in lights}
-    stage_end = min(p.time_ns + int(p.fields["duration_ns"]) for p in phases if p.tags["phase"] == "stage")
+    assert (
+        {p.tags["subject"] for p in commits}
+        == {"gpu01", "gpu02"}
+        == {p.tags["subject"] for p in lights}
+    )
+    stage_end = min(
+        p.time_ns + int(p.fields["duration_ns"]) for p in phases if p.tags["phase"] == "stage"
+    )
     assert all(stage_end < p.time_ns for p in device)
 
 
@@ -68,7 +80,12 @@ def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_a_plan_that_leaves_hosts_out_drains_only_its_own(lab: Lab) -> None:
-    square = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
+    square = [
+        ("gpu01:p1", "gpu02:p1"),
+        ("gpu02:p2", "gpu03:p2"),
+        ("gpu03:p1", "gpu04:p1"),
+        ("gpu04:p2", "gpu01:p2"),
+    ]
     lab.up(lab.plan("square", square)).must()
     report = lab.up(lab.plan("changed", [("gpu01:p3", "gpu02:p3"), *square[1:]])).must()
     assert "drain" in {p["name"] for p in report["phases"]} and report["pairs_ok"] == 12
@@ -79,7 +96,9 @@ def test_a_saved_plan_holds_until_the_lab_changes(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     saved = lab.folder / "saved.json"
     plan = lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])
-    prints = {lab.testbed("plan", "--topology", plan, "-o", saved).must()["fingerprint"] for _ in range(5)}
+    prints = {
+        lab.testbed("plan", "--topology", plan, "-o", saved).must()["fingerprint"] for _ in range(5)
+    }
     assert len(prints) == 1, "whichever device answers first"
     lab.testbed("up", "--plan", saved).must()
     assert lab.testbed("up", "--plan", saved).exit_code == 9
@@ -142,13 +161,22 @@ def test_a_foreign_circuit_in_the_way_is_refused_and_named(lab: Lab) -> None:
 
 
 BAD_PLANS: dict[str, tuple[str, str]] = {
-    "an unknown host": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu77:p1","b":"gpu02:p1"}]}', "gpu77"),
-    "an unknown port": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p9","b":"gpu02:p1"}]}', "p9"),
+    "an unknown host": (
+        '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu77:p1","b":"gpu02:p1"}]}',
+        "gpu77",
+    ),
+    "an unknown port": (
+        '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p9","b":"gpu02:p1"}]}',
+        "p9",
+    ),
     "a port twice": (
         '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p1","b":"gpu02:p1"},{"a":"gpu01:p1","b":"gpu03:p1"}]}',
         "gpu01:p1",
     ),
-    "an impossible circuit": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p1","b":"gpu02:p2"}]}', "no fibre path"),
+    "an impossible circuit": (
+        '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p1","b":"gpu02:p2"}]}',
+        "no fibre path",
+    ),
     "more links than ports": (
         '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01","b":"gpu02","count":5}]}',
         "gpu01",
@@ -200,14 +228,19 @@ def test_a_host_whose_sshd_is_down_is_named_and_nothing_changes(lab: Lab) -> Non
     assert lab.writes() == before
 
 
-def test_a_change_that_a_device_refuses_is_taken_back_and_the_next_up_completes_it(lab: Lab) -> None:
+def test_a_change_that_a_device_refuses_is_taken_back_and_the_next_up_completes_it(
+    lab: Lab,
+) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     before = lab.light()
     fault = lab.ask("faults.add", device="ocs3", kind="refuse", match="ENT-CRS", count=1)
     plan = lab.plan("two", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3"), ("gpu02:p3", "gpu05:p3")])
     answer = lab.up(plan)
     assert answer.exit_code == 6, answer.envelope
-    assert "ocs3" in answer.envelope["message"] and "everything is as before" in answer.envelope["message"]
+    assert (
+        "ocs3" in answer.envelope["message"]
+        and "everything is as before" in answer.envelope["message"]
+    )
     assert lab.light() == before and lab.testbed("verify").must()["ok"]
     assert not lab.testbed("status").must()["unfinished"]
     lab.ask("faults.remove", device="ocs3", number=fault["number"])
@@ -218,12 +251,19 @@ def test_a_change_that_a_device_refuses_is_taken_back_and_the_next_up_completes_
 def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     lab.ask("faults.add", device="ocs3", kind="dark-port", port="1.1.1/in")
-    plan = lab.plan("more", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2})
+    plan = lab.plan(
+        "more", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2}
+    )
     answer = lab.up(plan)
     assert answer.exit_code == 6 and "gpu04:p3 has no carrier" in answer.envelope["message"]
-    assert "no light arrives at ocs3:1.1.1: the transmitter of gpu01:p3, or fibre f-gpu01-p3" in answer.envelope["message"]
+    assert (
+        "no light arrives at ocs3:1.1.1: the transmitter of gpu01:p3, or fibre f-gpu01-p3"
+        in answer.envelope["message"]
+    )
     status = lab.testbed("status").envelope["data"]
-    assert status["plan"] == "ring" and {h["generation"] for h in status["hosts"]} == {status["generation"]}
+    assert status["plan"] == "ring" and {h["generation"] for h in status["hosts"]} == {
+        status["generation"]
+    }
     lab.clean()
 
 

@@ -1,4 +1,6 @@
-"""How a scenario is judged: rounds against each other, intervals against bands, claims apart from controls. On made-up figures."""
+"""How a scenario is judged: rounds against each other, intervals against bands, claims apart from
+controls. On made-up figures.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from hypothesis import strategies as st
 
 from orchestrator.experiments.files.scenario.values import Compared
 from orchestrator.experiments.scenario.interval import Interval
-from orchestrator.experiments.scenario.judging import JudgedComparison, judge_comparison, narrow, result_of
+from orchestrator.experiments.scenario.judging import (
+    JudgedComparison,
+    judge_comparison,
+    narrow,
+    result_of,
+)
 from orchestrator.experiments.scenario.paired import paired_ratio, t_quantile
 
 RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
@@ -25,7 +32,9 @@ Rounds = Sequence[tuple[float, float]]
 """Of each round the medians of arms b and a."""
 
 
-def judged(rounds: Rounds, compared: Compared = RATIO, states: Mapping[int, str] | None = None) -> JudgedComparison:
+def judged(
+    rounds: Rounds, compared: Compared = RATIO, states: Mapping[int, str] | None = None
+) -> JudgedComparison:
     """states: those that are not done, by place: 0 is b of the first round, 1 a of it."""
     slots: list[dict[str, Any]] = []
     samples: dict[tuple[str, str, str, int], dict[int, list[float]]] = {}
@@ -33,7 +42,11 @@ def judged(rounds: Rounds, compared: Compared = RATIO, states: Mapping[int, str]
         for arm, value in (("b", of), ("a", over)):
             state = (states or {}).get(len(slots), "done")
             if state == "done":
-                samples.setdefault((arm, "ann", compared.metric, 0), {})[len(slots)] = [value * 0.9, value, value * 1.2]
+                samples.setdefault((arm, "ann", compared.metric, 0), {})[len(slots)] = [
+                    value * 0.9,
+                    value,
+                    value * 1.2,
+                ]
             slots.append({"arm": arm, "round": number, "state": state})
     return judge_comparison(compared, samples, slots)
 
@@ -42,58 +55,102 @@ def judged(rounds: Rounds, compared: Compared = RATIO, states: Mapping[int, str]
 
 
 def test_the_quantile_is_that_of_published_tables() -> None:
-    table = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 10: 2.228, 19: 2.093, 30: 2.042, 100: 1.984}
+    table = {
+        1: 12.706,
+        2: 4.303,
+        3: 3.182,
+        4: 2.776,
+        5: 2.571,
+        7: 2.365,
+        10: 2.228,
+        19: 2.093,
+        30: 2.042,
+        100: 1.984,
+    }
     assert {freedom: round(t_quantile(freedom), 3) for freedom in table} == table
 
 
 POSITIVE = st.floats(0.01, 100)
 
 
-@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=5, max_size=9), st.lists(st.floats(0.05, 20), min_size=9, max_size=9))
+@given(
+    st.lists(st.tuples(POSITIVE, POSITIVE), min_size=5, max_size=9),
+    st.lists(st.floats(0.05, 20), min_size=9, max_size=9),
+)
 def test_what_slows_a_whole_round_down_cancels(rounds: Rounds, slower: list[float]) -> None:
     calm = judged(rounds)
     loaded = judged([(of * by, over * by) for (of, over), by in zip(rounds, slower, strict=False)])
     assert calm.found is not None and loaded.found is not None
-    for before, after in ((calm.found.value, loaded.found.value), (calm.found.low, loaded.found.low)):
+    for before, after in (
+        (calm.found.value, loaded.found.value),
+        (calm.found.low, loaded.found.low),
+    ):
         assert before is not None and after is not None and isclose(before, after, rel_tol=1e-9)
 
 
-def test_a_slow_hour_widens_nothing_that_an_unpaired_comparison_would_take_for_a_difference() -> None:
+def test_a_slow_hour_widens_nothing_that_an_unpaired_comparison_would_take_for_a_difference() -> (
+    None
+):
     generator, drift = random.Random(3), [1.0, 1.1, 1.4, 2.0, 3.0]
-    rounds = [(by * 70 * generator.gauss(1, 0.01), by * 100 * generator.gauss(1, 0.01)) for by in drift]
+    rounds = [
+        (by * 70 * generator.gauss(1, 0.01), by * 100 * generator.gauss(1, 0.01)) for by in drift
+    ]
     found = judged(rounds, replace(RATIO, low=0.67, high=0.73))
-    assert found.holds and found.found is not None and found.n == 5 and found.how == "t", found.message
+    assert found.holds and found.found is not None and found.n == 5 and found.how == "t", (
+        found.message
+    )
 
 
 @given(st.lists(st.floats(0, 50), min_size=2, max_size=6), st.randoms())
-def test_the_order_of_the_rounds_changes_nothing(ratios: list[float], shuffle: random.Random) -> None:
+def test_the_order_of_the_rounds_changes_nothing(
+    ratios: list[float], shuffle: random.Random
+) -> None:
     before = paired_ratio(ratios)
     shuffled = ratios.copy()
     shuffle.shuffle(shuffled)
-    assert paired_ratio(shuffled) == before, "to the last bit, so that no interval can be had by measuring in another order"
+    assert paired_ratio(shuffled) == before, (
+        "to the last bit, so that no interval can be had by measuring in another order"
+    )
 
 
 def test_every_order_of_five_rounds_gives_the_same_outcome() -> None:
     rounds = [(70.1, 100.0), (0.3, 0.43), (9.0, 13.1), (141.0, 200.0), (35.0, 50.0)]
     band = replace(RATIO, low=0.69, high=0.71)
-    assert len({(f.outcome, f.found) for order in permutations(rounds) for f in (judged(order, band),)}) == 1
+    assert (
+        len(
+            {(f.outcome, f.found) for order in permutations(rounds) for f in (judged(order, band),)}
+        )
+        == 1
+    )
 
 
 @given(st.lists(POSITIVE, min_size=2, max_size=9))
 def test_the_arms_the_other_way_round_have_the_inverse_interval(ratios: list[float]) -> None:
     one, other = paired_ratio(ratios).found, paired_ratio([1 / ratio for ratio in ratios]).found
     assert one.low is not None and other.high is not None
-    assert isclose(one.value * other.value, 1, rel_tol=1e-9) and isclose(one.low * other.high, 1, rel_tol=1e-9)
+    assert isclose(one.value * other.value, 1, rel_tol=1e-9) and isclose(
+        one.low * other.high, 1, rel_tol=1e-9
+    )
 
 
 def test_where_a_ratio_is_zero_the_mean_and_its_bootstrap_are_taken_and_told() -> None:
-    found = judged([(0.0, 10.0), (0.1, 10.0), (0.0, 10.0), (0.2, 10.0), (0.1, 10.0)], replace(RATIO, low=None, high=0.03))
-    assert found.how == "bootstrap" and found.found is not None and found.found.low is not None and found.found.high is not None
+    found = judged(
+        [(0.0, 10.0), (0.1, 10.0), (0.0, 10.0), (0.2, 10.0), (0.1, 10.0)],
+        replace(RATIO, low=None, high=0.03),
+    )
+    assert (
+        found.how == "bootstrap"
+        and found.found is not None
+        and found.found.low is not None
+        and found.found.high is not None
+    )
     assert 0.0 <= found.found.low <= found.found.value <= found.found.high <= 0.02 and found.holds
     assert isclose(found.found.value, 0.008)
 
 
-def test_about_nineteen_of_twenty_intervals_over_five_rounds_hold_the_truth_whatever_the_scatter() -> None:
+def test_about_nineteen_of_twenty_intervals_over_five_rounds_hold_the_truth_whatever_the_scatter() -> (
+    None
+):
     for scatter in (0.02, 0.15):
         generator, hits = random.Random(7), 0
         for _ in range(1000):
@@ -106,7 +163,9 @@ def test_about_nineteen_of_twenty_intervals_over_five_rounds_hold_the_truth_what
 def test_nothing_is_said_of_no_rounds_and_no_interval_is_made_of_one() -> None:
     with pytest.raises(ValueError, match="no round"):
         paired_ratio([])
-    assert paired_ratio([0.5]).found == Interval(0.5, None, None) and paired_ratio([0.5]).width == inf
+    assert (
+        paired_ratio([0.5]).found == Interval(0.5, None, None) and paired_ratio([0.5]).width == inf
+    )
     assert paired_ratio([0.0]).found == Interval(0.0, None, None)
 
 
@@ -115,21 +174,35 @@ def test_nothing_is_said_of_no_rounds_and_no_interval_is_made_of_one() -> None:
 SAME = [(100.0, 100.0), (101.0, 100.0), (99.0, 100.0), (100.5, 100.0), (99.5, 100.0)]
 
 
-def test_a_comparison_holds_inside_is_refuted_outside_and_shows_nothing_across_an_end_of_its_band() -> None:
+def test_a_comparison_holds_inside_is_refuted_outside_and_shows_nothing_across_an_end_of_its_band() -> (
+    None
+):
     assert judged(SAME).outcome == "holds"
     assert judged(SAME, replace(RATIO, low=0.2, high=0.8)).outcome == "refuted"
     assert judged(SAME, replace(RATIO, low=1.2, high=None)).outcome == "refuted"
     across = judged(SAME, replace(RATIO, low=None, high=1.0))
-    assert (across.outcome, across.why) == ("not shown", "an end of the band is inside the interval")
-    wide = judged([(60.0, 100.0), (140.0, 100.0), (60.0, 100.0), (140.0, 100.0), (119.0, 100.0)], replace(RATIO, low=0.99))
-    assert wide.outcome == "not shown" and wide.found is not None and 0.9 < wide.found.value < 1.1, (
-        "the middle alone does not count"
+    assert (across.outcome, across.why) == (
+        "not shown",
+        "an end of the band is inside the interval",
     )
+    wide = judged(
+        [(60.0, 100.0), (140.0, 100.0), (60.0, 100.0), (140.0, 100.0), (119.0, 100.0)],
+        replace(RATIO, low=0.99),
+    )
+    assert (
+        wide.outcome == "not shown" and wide.found is not None and 0.9 < wide.found.value < 1.1
+    ), "the middle alone does not count"
 
 
 @bounded(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=5, max_size=8), st.floats(0.1, 10), st.floats(1.0, 10))
-def test_an_outcome_is_the_place_of_the_interval_and_nothing_else(rounds: Rounds, low: float, factor: float) -> None:
+@given(
+    st.lists(st.tuples(POSITIVE, POSITIVE), min_size=5, max_size=8),
+    st.floats(0.1, 10),
+    st.floats(1.0, 10),
+)
+def test_an_outcome_is_the_place_of_the_interval_and_nothing_else(
+    rounds: Rounds, low: float, factor: float
+) -> None:
     found = judged(rounds, replace(RATIO, low=low, high=low * factor))
     assert found.found is not None and found.found.low is not None and found.found.high is not None
     inside = low <= found.found.low and found.found.high <= low * factor
@@ -159,7 +232,11 @@ def test_a_measurement_made_again_takes_the_place_of_the_void_one_of_its_round()
     a = {n: [100.0] for n, slot in enumerate(slots) if slot["arm"] == "a"}
     samples = {("b", "ann", "iteration_ms", 0): b, ("a", "ann", "iteration_ms", 0): a}
     found = judge_comparison(replace(RATIO, low=0.69), samples, slots)
-    assert (found.n, found.holds) == (5, True) and found.found is not None and isclose(found.found.value, 0.7)
+    assert (
+        (found.n, found.holds) == (5, True)
+        and found.found is not None
+        and isclose(found.found.value, 0.7)
+    )
 
 
 def test_with_a_stall_nothing_is_shown_and_how_often_is_a_figure_of_its_own() -> None:
@@ -169,14 +246,16 @@ def test_with_a_stall_nothing_is_shown_and_how_often_is_a_figure_of_its_own() ->
     share = judged(SAME, none, {2: "stalled"})
     assert share.found is not None and (share.found.value, share.outcome) == (0.2, "refuted")
     assert judged(SAME, none).holds and judged(SAME[:4], none).outcome == "starved"
-    assert judged(SAME, none, {2: "void"}).outcome == "starved", "a void measurement does not tell whether the arm stalls"
+    assert judged(SAME, none, {2: "void"}).outcome == "starved", (
+        "a void measurement does not tell whether the arm stalls"
+    )
 
 
 def test_a_metric_that_was_not_recorded_or_is_divided_by_nothing_shows_nothing() -> None:
     lost = replace(RATIO, metric="loss")
-    assert judge_comparison(lost, {}, [{"arm": arm, "round": n, "state": "done"} for n in range(5) for arm in "ab"]).why == (
-        "loss of arm b was not recorded"
-    )
+    assert judge_comparison(
+        lost, {}, [{"arm": arm, "round": n, "state": "done"} for n in range(5) for arm in "ab"]
+    ).why == ("loss of arm b was not recorded")
     assert judged([*SAME[:4], (1.0, 0.0)]).why == "iteration_ms of arm a was 0 in a round"
     assert judged([(0.0, 0.0)] * 5).holds, "nothing against nothing is alike"
 
@@ -185,7 +264,11 @@ def test_a_metric_that_was_not_recorded_or_is_divided_by_nothing_shows_nothing()
 
 
 def test_measuring_ends_by_the_width_and_never_by_what_was_found() -> None:
-    ratios = [[(70.0, 100.0)] * 5, SAME, [(99.0, 10.0), (98.0, 10.0), (99.5, 10.0), (98.7, 10.0), (99.1, 10.0)]]
+    ratios = [
+        [(70.0, 100.0)] * 5,
+        SAME,
+        [(99.0, 10.0), (98.0, 10.0), (99.5, 10.0), (98.7, 10.0), (99.1, 10.0)],
+    ]
     for rounds in ratios:
         ends = {
             narrow([judged(rounds, replace(RATIO, low=low, high=high))], 0.05)
@@ -193,16 +276,24 @@ def test_measuring_ends_by_the_width_and_never_by_what_was_found() -> None:
         }
         assert ends == {True}, "narrow is narrow: holding, refuted, or across the end of the band"
     scattered = [(60.0, 100.0), (140.0, 100.0), (90.0, 100.0), (120.0, 100.0), (80.0, 100.0)]
-    assert not narrow([judged(scattered, replace(RATIO, low=0.1, high=2.0))], 0.05), "that it holds ends nothing"
-    assert not narrow([judged(SAME), judged(scattered)], 0.05), "every comparison counts, those of controls too"
+    assert not narrow([judged(scattered, replace(RATIO, low=0.1, high=2.0))], 0.05), (
+        "that it holds ends nothing"
+    )
+    assert not narrow([judged(SAME), judged(scattered)], 0.05), (
+        "every comparison counts, those of controls too"
+    )
 
 
-def test_fewer_than_five_rounds_are_never_enough_and_what_has_stalled_keeps_nothing_waiting() -> None:
+def test_fewer_than_five_rounds_are_never_enough_and_what_has_stalled_keeps_nothing_waiting() -> (
+    None
+):
     assert not narrow([judged([(70.0, 100.0)] * 4)], 0.05)
     assert not narrow([judged([])], 0.05)
     assert narrow([judged(SAME), judged(SAME, states={2: "stalled"})], 0.05)
     tiny = [(0.010, 1.0), (0.012, 1.0), (0.011, 1.0), (0.013, 1.0), (0.012, 1.0)]
-    assert narrow([judged(tiny, replace(RATIO, low=None, high=0.3))], 0.05), "a hundredth needs no five per cent of a hundredth"
+    assert narrow([judged(tiny, replace(RATIO, low=None, high=0.3))], 0.05), (
+        "a hundredth needs no five per cent of a hundredth"
+    )
 
 
 # --- the result
@@ -228,10 +319,17 @@ def of(role: str, outcome: str) -> JudgedComparison:
         (["not shown", "starved"], [], "starved"),
     ],
 )
-def test_a_claim_is_judged_apart_from_its_controls(claims: list[str], controls: list[str], result: str) -> None:
-    found = [*(of("claim", outcome) for outcome in claims), *(of("control", outcome) for outcome in controls)]
+def test_a_claim_is_judged_apart_from_its_controls(
+    claims: list[str], controls: list[str], result: str
+) -> None:
+    found = [
+        *(of("claim", outcome) for outcome in claims),
+        *(of("control", outcome) for outcome in controls),
+    ]
     for ablation in ("holds", "not shown", "refuted", "starved"):
-        assert result_of([*found, of("ablation", ablation)]) == result, "an ablation shows why, not whether"
+        assert result_of([*found, of("ablation", ablation)]) == result, (
+            "an ablation shows why, not whether"
+        )
     assert result_of(found[::-1]) == result
 
 
@@ -249,8 +347,14 @@ def test_a_verdict_has_as_many_digits_as_show_its_reason_and_says_n(
 ) -> None:
     one = Compared("x", "iteration_ms", "a", "b", "ann", *band)
     holds = (band[0] is None or found[1] >= band[0]) and (band[1] is None or found[2] <= band[1])
-    text = JudgedComparison(one, Interval(*found), "holds" if holds else "not shown", 6, "", "t").message
+    text = JudgedComparison(
+        one, Interval(*found), "holds" if holds else "not shown", 6, "", "t"
+    ).message
     assert "; n = 6)" in text and ("holds" in text) == holds
     low, high = (float(part) for part in text.partition("95 % ")[2].partition(";")[0].split(" to "))
-    assert holds == ((band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])), text
-    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [float(n) for n in re.findall(r"[0-9.]+", text.partition(";")[0])]
+    assert holds == (
+        (band[0] is None or low >= band[0]) and (band[1] is None or high <= band[1])
+    ), text
+    assert [float(n) for n in re.findall(r"[0-9.]+", shown)] == [
+        float(n) for n in re.findall(r"[0-9.]+", text.partition(";")[0])
+    ]

@@ -1,4 +1,6 @@
-"""When measuring ends and which measurements do not count: rounds on a lab of fakes, waits for processors as ranks report them."""
+"""When measuring ends and which measurements do not count: rounds on a lab of fakes, waits for
+processors as ranks report them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def row(rank: str, share: float | None, **more: Any) -> dict[str, Any]:
 
 def test_the_worst_rank_decides_by_the_median_of_its_iterations() -> None:
     calm, busy = [row("gpu01", 0.02)] * 5, [row("gpu02", 0.9)] * 2 + [row("gpu02", 0.1)] * 3
-    assert slowed([*calm, *busy]).share == pytest.approx(0.1), "two iterations of five are no median"
+    assert slowed([*calm, *busy]).share == pytest.approx(0.1), (
+        "two iterations of five are no median"
+    )
     found = slowed([*calm, *busy, row("gpu02", 0.9), row("gpu02", 0.9)])
     assert (found.rank, found.void) == ("gpu02", True) and found.share == pytest.approx(0.9)
     assert found.message == "gpu02 waited for processors 90% of an iteration, 20% are the most"
@@ -55,19 +59,38 @@ def test_what_no_rank_says_voids_nothing_and_is_not_said_to_be_nothing() -> None
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["gpu01", "gpu02/0", "gpu02/1"]), st.floats(0, 3)), min_size=1, max_size=20), st.randoms()
+    st.lists(
+        st.tuples(st.sampled_from(["gpu01", "gpu02/0", "gpu02/1"]), st.floats(0, 3)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.randoms(),
 )
-def test_only_the_waits_decide_and_neither_order_nor_speed_nor_other_causes(rows: list[tuple[str, float]], shuffle: Any) -> None:
+def test_only_the_waits_decide_and_neither_order_nor_speed_nor_other_causes(
+    rows: list[tuple[str, float]], shuffle: Any
+) -> None:
     plain = [row(rank, share) for rank, share in rows]
     other = [
-        {**one, "iter_ms": 500.0, "processor_ms": one["processor_ms"] * 10, "retransmitted": 99, "refused": 9} for one in plain
+        {
+            **one,
+            "iter_ms": 500.0,
+            "processor_ms": one["processor_ms"] * 10,
+            "retransmitted": 99,
+            "refused": 9,
+        }
+        for one in plain
     ]
     shuffle.shuffle(other)
     assert slowed(other).void == slowed(plain).void
 
 
-def test_other_causes_are_summed_and_what_a_host_refused_is_counted_once_for_all_of_its_ranks() -> None:
-    rows = [row(rank, 0.0, refused=4, retransmitted=3, rwnd_limited_ms=1.5) for rank in ("gpu01/0", "gpu01/1", "gpu02")]
+def test_other_causes_are_summed_and_what_a_host_refused_is_counted_once_for_all_of_its_ranks() -> (
+    None
+):
+    rows = [
+        row(rank, 0.0, refused=4, retransmitted=3, rwnd_limited_ms=1.5)
+        for rank in ("gpu01/0", "gpu01/1", "gpu02")
+    ]
     found = slowed(rows)
     assert (found.refused, found.retransmitted, found.rwnd_limited_ms) == (8, 9, 4.5)
 
@@ -83,7 +106,10 @@ def measured(
     budget_s: float = 3600.0,
     fake: Fake | None = None,
 ) -> ComparisonRecord:
-    text = STAY.replace("arms: {a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}", "arms: {a: {}, b: {plan: b.json}}")
+    text = STAY.replace(
+        "arms: {a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}",
+        "arms: {a: {}, b: {plan: b.json}}",
+    )
     runner, _, record = ready(settings, lab, text, fake=fake)
     record.data |= {"least": 5, "budget_s": budget_s}
     runner.slowed = lambda slot: Slowed(waits(record, slot), "gpu01")
@@ -93,37 +119,54 @@ def measured(
 
 def states(record: ComparisonRecord) -> str:
     """`a1 b1 b2* a2 b2`: arms with their round, `*`: void."""
-    return " ".join(f"{slot['arm']}{slot['round']}{'*' if slot['state'] == 'void' else ''}" for slot in record.slots)
+    return " ".join(
+        f"{slot['arm']}{slot['round']}{'*' if slot['state'] == 'void' else ''}"
+        for slot in record.slots
+    )
 
 
-def test_five_rounds_are_measured_if_the_intervals_are_narrow_then(settings: Settings, lab: Lab) -> None:
+def test_five_rounds_are_measured_if_the_intervals_are_narrow_then(
+    settings: Settings, lab: Lab
+) -> None:
     record = measured(settings, lab)
     assert states(record) == "a1 b1 b2 a2 a3 b3 b4 a4 a5 b5" and record.data["ended"] == "width"
 
 
 def test_rounds_are_added_until_the_intervals_are_narrow(settings: Settings, lab: Lab) -> None:
     asked: list[int] = []
-    record = measured(settings, lab, narrow=lambda kept: asked.append(kept.rounds) or kept.rounds == 8)
+    record = measured(
+        settings, lab, narrow=lambda kept: asked.append(kept.rounds) or kept.rounds == 8
+    )
     assert record.rounds == 8 and record.data["ended"] == "width"
     assert asked == [5, 6, 7, 8], "the intervals are not even looked at before the fifth round"
 
 
-def test_no_round_begins_when_the_budget_is_spent_and_one_that_began_is_finished(settings: Settings, lab: Lab) -> None:
+def test_no_round_begins_when_the_budget_is_spent_and_one_that_began_is_finished(
+    settings: Settings, lab: Lab
+) -> None:
     record = measured(settings, lab, narrow=lambda kept: False, budget_s=13 * EACH_S)
     assert record.rounds == 7 and record.data["ended"] == "budget" and len(record.slots) == 14
     few = measured(settings, lab, budget_s=5.5 * EACH_S)
-    assert few.rounds == 3 and few.data["ended"] == "budget", "five rounds are no reason to overdraw it"
+    assert few.rounds == 3 and few.data["ended"] == "budget", (
+        "five rounds are no reason to overdraw it"
+    )
 
 
-def test_a_void_measurement_is_kept_and_made_again_at_the_end_of_its_round(settings: Settings, lab: Lab) -> None:
+def test_a_void_measurement_is_kept_and_made_again_at_the_end_of_its_round(
+    settings: Settings, lab: Lab
+) -> None:
     record = measured(
-        settings, lab, lambda kept, slot: 0.21 if slot["round"] == 2 and len(kept.slots) == 4 and slot["arm"] == "b" else 0.2
+        settings,
+        lab,
+        lambda kept, slot: (
+            0.21 if slot["round"] == 2 and len(kept.slots) == 4 and slot["arm"] == "b" else 0.2
+        ),
     )
     assert states(record) == "a1 b1 b2* a2 b2 a3 b3 b4 a4 a5 b5"
     void = record.slots[2]
-    assert void["slowed"]["share"] == 0.21 and void["slowed"]["limit"] == WAIT_LIMIT and void["jobs"], (
-        "with its figure and its runs"
-    )
+    assert (
+        void["slowed"]["share"] == 0.21 and void["slowed"]["limit"] == WAIT_LIMIT and void["jobs"]
+    ), "with its figure and its runs"
 
 
 @pytest.mark.parametrize("arm", ["a", "b"])
@@ -131,34 +174,58 @@ def test_the_rule_is_the_same_for_every_arm_and_twice_void_is_given_up_for_this_
     settings: Settings, lab: Lab, arm: str
 ) -> None:
     record = measured(
-        settings, lab, lambda kept, slot: 2.0 if slot["arm"] == arm and slot["round"] < 3 else 0.0, lambda kept: kept.rounds > 6
+        settings,
+        lab,
+        lambda kept, slot: 2.0 if slot["arm"] == arm and slot["round"] < 3 else 0.0,
+        lambda kept: kept.rounds > 6,
     )
     other = {"a": "b", "b": "a"}[arm]
-    assert states(record).split()[:6] == (["a1*", "b1", "a1*"] if arm == "a" else ["a1", "b1*", "b1*"]) + (
-        ["b2", "a2*", "a2*"] if arm == "a" else ["b2*", "a2", "b2*"]
+    assert states(record).split()[:6] == (
+        ["a1*", "b1", "a1*"] if arm == "a" else ["a1", "b1*", "b1*"]
+    ) + (["b2", "a2*", "a2*"] if arm == "a" else ["b2*", "a2", "b2*"])
+    assert record.rounds == 7 and all(
+        slot["state"] == "done" for slot in record.slots if slot["arm"] == other
     )
-    assert record.rounds == 7 and all(slot["state"] == "done" for slot in record.slots if slot["arm"] == other)
 
 
-def test_a_machine_that_is_never_free_ends_by_the_budget_with_everything_listed(settings: Settings, lab: Lab) -> None:
-    record = measured(settings, lab, lambda kept, slot: 3.0, lambda kept: False, budget_s=9.5 * EACH_S)
+def test_a_machine_that_is_never_free_ends_by_the_budget_with_everything_listed(
+    settings: Settings, lab: Lab
+) -> None:
+    record = measured(
+        settings, lab, lambda kept, slot: 3.0, lambda kept: False, budget_s=9.5 * EACH_S
+    )
     assert record.data["ended"] == "budget" and {slot["state"] for slot in record.slots} == {"void"}
-    assert len(record.slots) == 10 and record.spent_s == pytest.approx(10 * EACH_S), "a void measurement costs its time"
+    assert len(record.slots) == 10 and record.spent_s == pytest.approx(10 * EACH_S), (
+        "a void measurement costs its time"
+    )
 
 
-def test_a_stall_of_ranks_without_processors_is_void_and_of_others_a_stall(settings: Settings, lab: Lab) -> None:
-    starved = measured(settings, lab, lambda kept, slot: 0.5 if slot["arm"] == "b" else 0.0, budget_s=60.0, fake=Fake(slow={"b"}))
-    assert {slot["state"] for slot in starved.slots if slot["arm"] == "b"} == {"void"} and "made 0 of 7" in starved.slots[1][
-        "error"
-    ]
+def test_a_stall_of_ranks_without_processors_is_void_and_of_others_a_stall(
+    settings: Settings, lab: Lab
+) -> None:
+    starved = measured(
+        settings,
+        lab,
+        lambda kept, slot: 0.5 if slot["arm"] == "b" else 0.0,
+        budget_s=60.0,
+        fake=Fake(slow={"b"}),
+    )
+    assert {slot["state"] for slot in starved.slots if slot["arm"] == "b"} == {
+        "void"
+    } and "made 0 of 7" in starved.slots[1]["error"]
     stuck = measured(settings, lab, lambda kept, slot: None, budget_s=60.0, fake=Fake(slow={"b"}))
     assert {slot["state"] for slot in stuck.slots if slot["arm"] == "b"} == {"stalled"}
 
 
-def test_an_interrupt_is_continued_in_the_round_that_it_was_in(settings: Settings, lab: Lab) -> None:
+def test_an_interrupt_is_continued_in_the_round_that_it_was_in(
+    settings: Settings, lab: Lab
+) -> None:
     runner, _, record = ready(settings, lab, fake=Fake(fail={14: KeyboardInterrupt()}))
     with pytest.raises(KeyboardInterrupt):
         runner.measure_rounds(lambda: True)
-    assert [slot["state"] for slot in record.slots] == ["done"] * 4 + ["failed", "waiting"] and record.data["ended"] == ""
+    assert [slot["state"] for slot in record.slots] == ["done"] * 4 + [
+        "failed",
+        "waiting",
+    ] and record.data["ended"] == ""
     runner.measure_rounds(lambda: True)
     assert states(record) == "a1 b1 c1 c2 b2 a2" and record.data["ended"] == "width"

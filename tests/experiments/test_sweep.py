@@ -1,4 +1,6 @@
-"""Campaigns: trials that fail, workers that die, schedulers that go; every trial is once in the result."""
+"""Campaigns: trials that fail, workers that die, schedulers that go; every trial is once in the
+result.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def campaign(text: str, head: str = HEAD) -> Campaign:
 
 
 def run_all(settings: Settings, wanted: Campaign, **more: Any) -> list[dict[str, Any]]:
-    kept, _ = carried_out(settings, wanted, Silent(), **({"workers": 1, "resume": True, "again": "again"} | more))
+    kept, _ = carried_out(
+        settings, wanted, Silent(), **({"workers": 1, "resume": True, "again": "again"} | more)
+    )
     return list(kept.results())
 
 
@@ -61,25 +65,48 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask's scheduler and worker in threads of the test, which takes no second to start."""
 
     @contextmanager
-    def connected(on: str, workers: int, folder: Path, state_dir: Path, resources: Iterable[str] = ()) -> Iterator[Any]:
+    def connected(
+        on: str, workers: int, folder: Path, state_dir: Path, resources: Iterable[str] = ()
+    ) -> Iterator[Any]:
         from distributed import Client
 
-        own = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
-        with Client(**own, resources=dict.fromkeys(resources, 1), local_directory=str(folder), set_as_default=False) as client:
+        own = {
+            "processes": False,
+            "n_workers": 1,
+            "threads_per_worker": 1,
+            "dashboard_address": None,
+        }
+        with Client(
+            **own,
+            resources=dict.fromkeys(resources, 1),
+            local_directory=str(folder),
+            set_as_default=False,
+        ) as client:
             yield client
 
     monkeypatch.setattr(verb, "dask_client", connected)
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(settings: Settings) -> None:
+def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(
+    settings: Settings,
+) -> None:
     found = run_all(settings, campaign("grid: {method: [ring, nonsense]}"), resume=False)
     good, bad = found
-    assert (good["state"], good["attempts"], good["errors"]) == ("done", 1, []) and good["values"]["iteration_ms"] > 0
-    assert (bad["state"], bad["attempts"], len(bad["errors"])) == ("failed", 2, 2) and "nonsense" in bad["errors"][-1]
+    assert (good["state"], good["attempts"], good["errors"]) == ("done", 1, []) and good["values"][
+        "iteration_ms"
+    ] > 0
+    assert (bad["state"], bad["attempts"], len(bad["errors"])) == (
+        "failed",
+        2,
+        2,
+    ) and "nonsense" in bad["errors"][-1]
     wanted = campaign("grid: {method: [torus, ring, nonsense]}")
     kept = record.begin_campaign(settings, wanted, of_program(), resume=True)
-    assert [trial.labels["method"] for trial in trials_to_make(wanted, kept)] == ["torus", "nonsense"]
+    assert [trial.labels["method"] for trial in trials_to_make(wanted, kept)] == [
+        "torus",
+        "nonsense",
+    ]
     again = run_all(settings, campaign("grid: {method: [ring, nonsense]}"))
     assert again[0] == good and again[1]["began"] > bad["began"]
     with duckdb.connect(str(kept.folder / "results.duckdb"), read_only=True) as database:
@@ -90,7 +117,9 @@ def test_a_trial_that_fails_is_tried_again_kept_and_made_again_on_resume(setting
         ]
 
 
-def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(settings: Settings) -> None:
+def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(
+    settings: Settings,
+) -> None:
     wanted = campaign("grid: {method: [ring]}")
     kept = record.begin_campaign(settings, wanted, "1", resume=False)
     kept.keep(wanted.trials[0], [run_trial(wanted.trials[0].task, of_program())])
@@ -98,7 +127,11 @@ def test_results_are_not_mixed_with_those_of_another_version_nor_overwritten(set
         record.begin_campaign(settings, wanted, "1", resume=False)
     with pytest.raises(BadFile, match="are of version 1 of the program, this is 2"):
         record.begin_campaign(settings, wanted, "2", resume=True)
-    with record.campaign_lock(settings, "x"), pytest.raises(Locked, match="another command"), record.campaign_lock(settings, "x"):
+    with (
+        record.campaign_lock(settings, "x"),
+        pytest.raises(Locked, match="another command"),
+        record.campaign_lock(settings, "x"),
+    ):
         pass
 
 
@@ -121,12 +154,17 @@ def test_a_worker_of_another_version_that_joins_later_ends_the_campaign(
 class FakeClient:
     """A scheduler with these workers, whose versions are these."""
 
-    def __init__(self, versions: Mapping[str, object], resources: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(
+        self, versions: Mapping[str, object], resources: Mapping[str, Mapping[str, float]]
+    ) -> None:
         self.versions, self.resources = versions, resources
 
     def scheduler_info(self, n_workers: int) -> Mapping[str, Any]:
         return {
-            "workers": {name: {"host": name, "nthreads": 2, "resources": self.resources.get(name, {})} for name in self.versions}
+            "workers": {
+                name: {"host": name, "nthreads": 2, "resources": self.resources.get(name, {})}
+                for name in self.versions
+            }
         }
 
     def run(self, function: object, on_error: str) -> Mapping[str, object]:
@@ -135,25 +173,34 @@ class FakeClient:
 
 def test_workers_of_another_version_or_without_what_is_needed_are_refused_by_name() -> None:
     own = of_program()
-    assert concurrent_trials(FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), ["", "lab"]) == {"": 4, "lab": 1}
+    assert concurrent_trials(
+        FakeClient({"a": own, "b": own}, {"b": {"lab": 1.0}}), ["", "lab"]
+    ) == {"": 4, "lab": 1}
     with pytest.raises(Refused, match=r"b on b: 0\.0\.9"):
         concurrent_trials(FakeClient({"a": own, "b": "0.0.9"}, {}), [""])
     with pytest.raises(Refused, match="b on b: optical-testbed is not installed"):
-        concurrent_trials(FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), [""])
+        concurrent_trials(
+            FakeClient({"b": ModuleNotFoundError("No module named 'orchestrator'")}, {}), [""]
+        )
     with pytest.raises(Missing, match="no worker offers the resource lab_a"):
         concurrent_trials(FakeClient({"a": own}, {}), ["lab_a"])
     with pytest.raises(Missing, match="has no worker"):
         concurrent_trials(FakeClient({}, {}), [""])
 
 
-def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_is_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.experiments.sweep.cluster.CONNECT_S", 0.3)
     with (
         pytest.raises(Unreachable, match=r"no Dask scheduler at tcp://127\.0\.0\.1:1"),
         dask_client("tcp://127.0.0.1:1", 1, tmp_path / "client", tmp_path),
     ):
         pass
-    with pytest.raises(Usage, match="wanted local, or an address"), dask_client("scheduler", 1, tmp_path / "client", tmp_path):
+    with (
+        pytest.raises(Usage, match="wanted local, or an address"),
+        dask_client("scheduler", 1, tmp_path / "client", tmp_path),
+    ):
         pass
 
 
@@ -186,7 +233,18 @@ def dask(tmp_path: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Po
     file = tmp_path / "scheduler.json"
     file.unlink(missing_ok=True)
     here = ["--scheduler-file", str(file)]
-    started = [process(tmp_path, "distributed.cli.dask_scheduler", *here, "--port", "0", "--no-dashboard", "--host", "127.0.0.1")]
+    started = [
+        process(
+            tmp_path,
+            "distributed.cli.dask_scheduler",
+            *here,
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--host",
+            "127.0.0.1",
+        )
+    ]
     try:
         for _ in range(workers):
             one = [
@@ -221,19 +279,42 @@ def ended(settings: Settings) -> int:
 
 def plan(name: str, *order: int) -> str:
     """A ring of hosts in this order."""
-    links = [{"a": f"gpu{a:02}", "b": f"gpu{b:02}"} for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    links = [
+        {"a": f"gpu{a:02}", "b": f"gpu{b:02}"}
+        for a, b in zip(order, (*order[1:], order[0]), strict=True)
+    ]
     return json.dumps({"schema": "testbed.plan/1", "name": name, "links": links})
 
 
-MIXED = {"bert.yaml": WORKLOAD.replace("ranks: 12", "ranks: 4"), "a.json": plan("a", 1, 2, 3, 4), "b.json": plan("b", 1, 3, 2, 4)}
+MIXED = {
+    "bert.yaml": WORKLOAD.replace("ranks: 12", "ranks: 4"),
+    "a.json": plan("a", 1, 2, 3, 4),
+    "b.json": plan("b", 1, 3, 2, 4),
+}
 PREDICTED = {"workload": "bert.yaml", "method": "topoopt"}
-STEADY = {"circuits_made", "circuits_broken", "circuits_kept", "made", "removed", "kept", "writes", "pairs_ok", "pairs_total"}
-"""Values that are not measured times, of trials on devices and labs; those of a prediction all are."""
+STEADY = {
+    "circuits_made",
+    "circuits_broken",
+    "circuits_kept",
+    "made",
+    "removed",
+    "kept",
+    "writes",
+    "pairs_ok",
+    "pairs_total",
+}
+"""Values that are not measured times, of trials on devices and labs; those of a prediction all
+are.
+"""
 
 
 def steady(results: list[dict[str, Any]]) -> list[Any]:
     return [
-        {name: value for name, value in each["values"].items() if name in STEADY or each["labels"].get("kind") == "prediction"}
+        {
+            name: value
+            for name, value in each["values"].items()
+            if name in STEADY or each["labels"].get("kind") == "prediction"
+        }
         for each in results
     ]
 
@@ -248,7 +329,9 @@ def test_forty_trials_survive_a_killed_worker_and_a_killed_scheduler_and_are_tho
     some = [("prediction", 40, PREDICTED)]
     if kinds == "all":
         some = [("lab", 4, changes), ("devices", 12, changes), ("prediction", 24, PREDICTED)]
-    rows = [{"kind": kind, "repeat": at, **given} for kind, count, given in some for at in range(count)]
+    rows = [
+        {"kind": kind, "repeat": at, **given} for kind, count, given in some for at in range(count)
+    ]
     head = "schema: testbed.sweep/1\nname: x\nkind: prediction\nlab: {hosts: 4, ports: 2, settle_ms: 10}\n"
     wanted = read_campaign(f"{head}list: {json.dumps(rows)}", "c.yaml", MIXED.__getitem__)
     assert len(wanted.trials) == 40
@@ -306,7 +389,9 @@ class Device:
     async def close(self) -> None: ...
 
 
-def devices_trial(monkeypatch: pytest.MonkeyPatch, refuses: bool = False) -> tuple[Mapping[str, float], list[Any]]:
+def devices_trial(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool = False
+) -> tuple[Mapping[str, float], list[Any]]:
     asked: list[Any] = []
 
     @contextmanager
@@ -324,24 +409,42 @@ def devices_trial(monkeypatch: pytest.MonkeyPatch, refuses: bool = False) -> tup
     torus = (ROOT / "examples" / "torus-3x4.json").read_text()
     fault = {"at": "ocs1", "kind": "slow-reply", "seconds": 1.0}
     files = {"plan": {"name": "ring", "text": PLAN}, "then": {"name": "torus", "text": torus}}
-    task = {"kind": "devices", "parameters": {"faults": [fault]}, "files": files, "lab": {"wanted": {}}, "watchdog_s": 60.0}
+    task = {
+        "kind": "devices",
+        "parameters": {"faults": [fault]},
+        "files": files,
+        "lab": {"wanted": {}},
+        "watchdog_s": 60.0,
+    }
     return onlab.change_of_devices(task), asked
 
 
-def test_devices_alone_are_brought_to_a_plan_and_the_change_to_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_alone_are_brought_to_a_plan_and_the_change_to_the_next_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values, asked = devices_trial(monkeypatch)
-    assert values["dark_ms"] == 50.0 and values["circuits_made"] > 0 and values["circuits_broken"] > 0
+    assert (
+        values["dark_ms"] == 50.0 and values["circuits_made"] > 0 and values["circuits_broken"] > 0
+    )
     assert asked[-1] == ("faults.add", {"device": "ocs1", "kind": "slow-reply", "seconds": 1.0})
 
 
-def test_a_device_that_refuses_is_an_error_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_refuses_is_an_error_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(NotVerified, match="does not hold the circuits of ring: E42 no such port"):
         devices_trial(monkeypatch, refuses=True)
 
 
 def lab_task(**parameters: Any) -> dict[str, Any]:
     files = {"plan": {"name": "a.json", "text": "{}"}, "then": {"name": "b.json", "text": "{}"}}
-    return {"kind": "lab", "parameters": parameters, "files": files, "lab": {"wanted": {}}, "watchdog_s": 60.0}
+    return {
+        "kind": "lab",
+        "parameters": parameters,
+        "files": files,
+        "lab": {"wanted": {}},
+        "watchdog_s": 60.0,
+    }
 
 
 @pytest.fixture
@@ -357,7 +460,13 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
         "phases": [{"name": "switch", "seconds": 0.08}],
     }
 
-    def command(argv: list[str], inventory: Path | None, own: Mapping[str, str], until: float, good: Any = (0,)) -> Any:
+    def command(
+        argv: list[str],
+        inventory: Path | None,
+        own: Mapping[str, str],
+        until: float,
+        good: Any = (0,),
+    ) -> Any:
         given.append([Path(word).name if "/" in word else word for word in argv])
         return report if len(given) == 2 else {}
 
@@ -379,7 +488,13 @@ def test_a_whole_lab_is_used_by_commands_and_left_down(typed: list[list[str]]) -
         ["up", "--topology", "then.json", "--job", "live"],
         ["down", "--yes"],
     ]
-    assert values == {"dark_ms": 66.0, "turn.paused_ms": 412.0, "lost_ms": 412.0, "job.iteration_ms": 193.0, "switch_s": 0.08}
+    assert values == {
+        "dark_ms": 66.0,
+        "turn.paused_ms": 412.0,
+        "lost_ms": 412.0,
+        "job.iteration_ms": 193.0,
+        "switch_s": 0.08,
+    }
 
 
 def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_taken_down(
@@ -399,55 +514,90 @@ def test_a_lab_that_does_not_come_down_fails_its_trial_and_one_that_failed_is_ta
         assert [argv[0] for argv in typed] == given
 
 
-def test_a_lab_that_exists_is_used_on_its_own_machine(typed: list[list[str]], settings: Settings, tmp_path: Path) -> None:
+def test_a_lab_that_exists_is_used_on_its_own_machine(
+    typed: list[list[str]], settings: Settings, tmp_path: Path
+) -> None:
     task = lab_task(job=False) | {"lab": {"inventory": str(tmp_path / "nowhere")}}
     with pytest.raises(Missing, match="is not on this worker's machine"):
         onlab.on_lab(task)
     onlab.on_lab(task | {"lab": {"inventory": str(tmp_path)}})
-    assert typed[0] == ["up", "--topology", "plan.json", "--no-job"] and typed[-1] == ["down", "--yes"]
+    assert typed[0] == ["up", "--topology", "plan.json", "--no-job"] and typed[-1] == [
+        "down",
+        "--yes",
+    ]
 
 
-def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(settings: Settings, tmp_path: Path) -> None:
+def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(
+    settings: Settings, tmp_path: Path
+) -> None:
     until = time.monotonic() + 60
     assert onlab.run_testbed(["--version"], None, {}, until)["testbed"]
     with pytest.raises(NotVerified, match="testbed plan: E-BAD-FILE"):
-        onlab.run_testbed(["plan", "--topology", str(tmp_path / "no.json")], ROOT / "inventory" / "emulated", {}, until)
+        onlab.run_testbed(
+            ["plan", "--topology", str(tmp_path / "no.json")],
+            ROOT / "inventory" / "emulated",
+            {},
+            until,
+        )
     with pytest.raises(onlab.TimedOut, match="longer than the campaign's watchdog_s"):
         onlab.run_testbed(["--version"], None, {}, time.monotonic() - 1)
 
 
-def test_a_scenario_gives_its_findings(typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scenario_gives_its_findings(
+    typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ratio = {"ratio": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    found = {"outcome": "reproduced", "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}]}
+    found = {
+        "outcome": "reproduced",
+        "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}],
+    }
     sent: list[str] = []
 
     def command(argv: list[str], *_: object) -> Any:
         typed.append(argv)
-        sent.extend(sorted(path.name for path in Path(argv[2]).parent.rglob("*.*") if path.is_file()))
+        sent.extend(
+            sorted(path.name for path in Path(argv[2]).parent.rglob("*.*") if path.is_file())
+        )
         return found
 
     monkeypatch.setattr(onlab, "run_testbed", command)
     page = {"name": "s.yaml", "text": "x", "files": {"plans/a.json": "{}"}}
     task = lab_task(repeats=3) | {"files": {"scenario": page}}
     values = onlab.on_lab(task)
-    assert values == {"reproduced": 1.0, "iteration": 0.5, "iteration low": 0.4, "iteration high": 0.6, "stalls": 0.0}
-    assert typed[0][:2] == ["experiment", "reproduce"] and typed[0][3:] == ["--yes", "--repeats", "3"]
+    assert values == {
+        "reproduced": 1.0,
+        "iteration": 0.5,
+        "iteration low": 0.4,
+        "iteration high": 0.6,
+        "stalls": 0.0,
+    }
+    assert typed[0][:2] == ["experiment", "reproduce"] and typed[0][3:] == [
+        "--yes",
+        "--repeats",
+        "3",
+    ]
     assert sent == ["a.json", "scenario.yaml"]
 
 
 def killed_while_it_reads(lab: str) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("orchestrator.session.load_lab", lambda place: os.kill(os.getpid(), signal.SIGKILL))
+        patched.setattr(
+            "orchestrator.session.load_lab", lambda place: os.kill(os.getpid(), signal.SIGKILL)
+        )
         trial._lab(lab)
 
 
-def test_a_worker_that_is_killed_while_it_reads_its_lab_leaves_nothing_for_good(settings: Settings, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_while_it_reads_its_lab_leaves_nothing_for_good(
+    settings: Settings, tmp_path: Path
+) -> None:
     lab = json.dumps({"files": {"hosts.yml": "hosts: {}"}})
     worker = multiprocessing.get_context("fork").Process(target=killed_while_it_reads, args=(lab,))
     worker.start()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL
-    assert [path.name for path in onlab._labs(settings).rglob("hosts.yml")] == ["hosts.yml"], "where campaigns look for it"
+    assert [path.name for path in onlab._labs(settings).rglob("hosts.yml")] == ["hosts.yml"], (
+        "where campaigns look for it"
+    )
     assert not [*onlab.clear_left(settings)] and not [*onlab._labs(settings).rglob("hosts.yml")]
 
 
@@ -461,8 +611,12 @@ def test_two_trials_of_one_machine_use_two_folders_and_what_a_killed_one_left_is
     assert not one.exists() and not two.exists()
     one.mkdir()
     (one / "plan.json").write_text("{}")
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "emulators", f"{one}/lab/inventory"])
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"{one}/plan.json"])
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)", "emulators", f"{one}/lab/inventory"]
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)", f"{one}/plan.json"]
+    )
     threading.Thread(target=left.wait).start()
     try:
         with onlab.own_folder() as again:
@@ -491,7 +645,9 @@ def test_labs_take_turns_on_a_machine_and_waiting_is_no_time_of_a_trial(
 
 
 def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
-    one, other = (predict(trial.task) for trial in campaign("grid: {method: [ring], ports: [2, 4]}").trials)
+    one, other = (
+        predict(trial.task) for trial in campaign("grid: {method: [ring], ports: [2, 4]}").trials
+    )
     assert one["links"] == 12 and other["links"] == 24 and one["iteration_ms"] > 0
     assert load_campaign(ROOT / "examples" / "sweeps" / "methods.yaml").trials
 
@@ -499,10 +655,25 @@ def test_a_prediction_is_that_of_the_design(settings: Settings) -> None:
 def test_a_lab_whose_worker_died_before_it_was_ready_ends(tmp_path: Path) -> None:
     inventory = prepare_lab(tmp_path / "lab", WantedLab(hosts=2, ports=1))
     here, place = os.pipe()
-    argv = [sys.executable, "-P", "-m", "emulators", str(inventory), "--devices-only", "--foreground", "--with-parent"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "emulators",
+        str(inventory),
+        "--devices-only",
+        "--foreground",
+        "--with-parent",
+    ]
     start = f"import subprocess; subprocess.Popen({[*argv, '--ready-fd', str(place)]!r}, pass_fds=({place},))"
     os.close(here)
-    subprocess.run([sys.executable, "-c", start], pass_fds=(place,), stdout=subprocess.DEVNULL, check=True, env=environment())
+    subprocess.run(
+        [sys.executable, "-c", start],
+        pass_fds=(place,),
+        stdout=subprocess.DEVNULL,
+        check=True,
+        env=environment(),
+    )
     os.close(place)
     until = time.monotonic() + 60
     while onlab._using(tmp_path / "lab") and time.monotonic() < until:

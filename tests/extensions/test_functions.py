@@ -1,4 +1,6 @@
-"""A job has what packet switches gave it from before its ranks start until it has ended, and no longer than somebody keeps it."""
+"""A job has what packet switches gave it from before its ranks start until it has ended, and no
+longer than somebody keeps it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,14 @@ from tests.kit.jobs import spec
 from tests.workloads.packetswitch import Switch, switch
 
 FOUR = tuple(f"gpu0{n}" for n in range(1, 5))
-ADDS = Job("mlp", "train", FOUR, (), {"exchange": "aggregate"}, attached={"functions": (Function("ideal", "aggregate"),)})
+ADDS = Job(
+    "mlp",
+    "train",
+    FOUR,
+    (),
+    {"exchange": "aggregate"},
+    attached={"functions": (Function("ideal", "aggregate"),)},
+)
 
 NOBODY = Daemon(0, "")
 
@@ -54,7 +63,10 @@ class Keeping(Ranks):
     refuse = False
 
     async def launch(self, job: Job, run: str, *, resume: bool = False, extra: Any = None) -> None:
-        env = {rank: request["env"] for rank, request in requests(job, self.lab, run, extra=extra).items()}
+        env = {
+            rank: request["env"]
+            for rank, request in requests(job, self.lab, run, extra=extra).items()
+        }
         self.shown = {rank: json.loads(each["TESTBED_FUNCTIONS"]) for rank, each in env.items()}
         if self.refuse:
             raise Refused("gpu04: no user")
@@ -65,7 +77,9 @@ def with_switch(lab: Lab, address: str) -> Lab:
     """The lab with a segment of all hosts' ports whose packet switch adds, controlled there."""
     offer = {"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}}
     ports = {host: HostPort(host, 1) for host in FOUR}
-    return replace(lab, segments={"ideal": Segment("ideal", ports, 100.0, functions=offer, address=address)})
+    return replace(
+        lab, segments={"ideal": Segment("ideal", ports, 100.0, functions=offer, address=address)}
+    )
 
 
 class Place(Bench):
@@ -83,7 +97,10 @@ class Place(Bench):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    with switch({"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}}) as at, Store(tmp_path / "store.sqlite3") as store:
+    with (
+        switch({"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}}) as at,
+        Store(tmp_path / "store.sqlite3") as store,
+    ):
         yield Place(store, tmp_path, at)
 
 
@@ -98,10 +115,18 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> bool:
 async def test_a_job_has_its_slots_while_it_runs_and_a_process_renews_them(place: Place) -> None:
     await place.bring(ADDS)
     grant = cast(Keeping, place.ranks).shown["gpu02"]["aggregate"]
-    assert (grant["device"], grant["size"], grant["each_bytes"]) == (place.lab.hosts["gpu02"].ports[1].interface, 8, 1024)
+    assert (grant["device"], grant["size"], grant["each_bytes"]) == (
+        place.lab.hosts["gpu02"].ports[1].interface,
+        8,
+        1024,
+    )
     assert await until(lambda: place.left_s[0] > 30)
     record = place.store.latest_job(KEY)
-    assert record is not None and record.spec.wanted == ADDS and leases_of(given(record))[0].token == grant["token"]
+    assert (
+        record is not None
+        and record.spec.wanted == ADDS
+        and leases_of(given(record))[0].token == grant["token"]
+    )
     keeper = keeper_of(given(record))
     assert keeper is not None and keeper.alive
     await place.jobs.stop(record, "stopped")
@@ -116,8 +141,16 @@ async def test_what_the_switch_counted_is_in_the_status_and_the_journal_while_it
     record = place.store.latest_job(KEY)
     assert record is not None
     [leased] = (await place.jobs.status(record)).attached["functions"]
-    assert {"segment": "ideal", "state": "leased", "size": 8, "total": 16, "packets_in": 0}.items() <= leased.items()
-    points = [each for each in read_points(place.folder / record.run) if each.measurement == "function"]
+    assert {
+        "segment": "ideal",
+        "state": "leased",
+        "size": 8,
+        "total": 16,
+        "packets_in": 0,
+    }.items() <= leased.items()
+    points = [
+        each for each in read_points(place.folder / record.run) if each.measurement == "function"
+    ]
     assert points and points[-1].tags["function"] == "aggregate" and points[-1].fields["size"] == 8
     lease = leases_of(given(record))[0]
     place.at.ask(op="release", allocation=lease.allocation, token=lease.token)
@@ -145,13 +178,17 @@ async def test_a_packet_switch_is_asked_once_for_a_job_and_for_everybody_who_use
     attached = (await place.jobs.status(record, asked=asked)).attached
     assert await elsewhere(place.lab, attached, asked) == [] and questions == ["ideal"]
     (others,) = await elsewhere(place.lab, {}, asked)
-    assert others.startswith("function aggregate of segment ideal: 8 slots for mlp.r1, lease ") and questions == ["ideal"]
+    assert others.startswith(
+        "function aggregate of segment ideal: 8 slots for mlp.r1, lease "
+    ) and questions == ["ideal"]
     await place.jobs.status(record)
     assert questions == ["ideal"] * 2, "the next look asks anew"
 
 
 @pytest.mark.parametrize("how", ["0", "75", "refused"])
-async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_slots_are_given_back_however_a_job_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setattr(functions, "keep", lambda found: NOBODY)
     if how == "refused":
         cast(Keeping, place.ranks).refuse = True
@@ -167,47 +204,78 @@ async def test_slots_are_given_back_however_a_job_ends(place: Place, monkeypatch
     assert place.left_s == []
 
 
-async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(place: Place) -> None:
+async def test_a_switch_without_room_or_of_another_segment_refuses_before_anything_moves(
+    place: Place,
+) -> None:
     await check_attachments(None, place.lab, None)
     await check_attachments(ADDS, place.lab, None)
     taken = await functions.take(ADDS.attached[PLANNED.key], ADDS, place.lab, "r1")
     place.store.add_job(KEY, "r1", "mlp", spec(given={"functions": functions._given(taken)}))
-    place.at.ask(op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60)
-    with pytest.raises(Infeasible, match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more") as refused:
+    place.at.ask(
+        op="allocate", function="aggregate", job="b", workers=["10.0.0.1"], slots=1, lease_s=60
+    )
+    with pytest.raises(
+        Infeasible,
+        match="segment ideal: aggregate for mlp needs 8 slots; 7 are free, and no job more",
+    ) as refused:
         await check_attachments(ADDS, place.lab, None)
     assert refused.value.hint == "they are with mlp.r1 (8), b (1), until these jobs end"
-    await check_attachments(ADDS, place.lab, place.store.latest_job(KEY))  # which gives back its own
+    # which gives back its own
+    await check_attachments(ADDS, place.lab, place.store.latest_job(KEY))
     other_function = (replace(taken[0], function="cache"),)
-    cached = place.store.add_job(KEY, "r2", "store", spec(name="store", given={"functions": functions._given(other_function)}))
+    cached = place.store.add_job(
+        KEY,
+        "r2",
+        "store",
+        spec(name="store", given={"functions": functions._given(other_function)}),
+    )
     with pytest.raises(Infeasible, match="7 are free"):  # entries given back make no slots
         await check_attachments(ADDS, place.lab, place.store.job(cached))
     await functions.give_back(taken)
-    other = replace(place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")})
-    with pytest.raises(Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"):
-        await check_attachments(replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None)
+    other = replace(
+        place.lab, segments={"rail1": replace(place.lab.segments["ideal"], name="rail1")}
+    )
+    with pytest.raises(
+        Interlock, match=r"segment rail1: what answers at .* is the packet switch of segment ideal"
+    ):
+        await check_attachments(
+            replace(ADDS, attached={"functions": (Function("rail1", "aggregate"),)}), other, None
+        )
     with socket.create_server(("127.0.0.1", 0)) as ended:
         away = with_switch(place.lab, f"127.0.0.1:{ended.getsockname()[1]}")
     with pytest.raises(Unreachable, match="functions of ideal"):
         await check_attachments(ADDS, away, None)
 
 
-async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_nothing_is_kept(place: Place) -> None:
+async def test_a_relaunch_by_an_inventory_without_its_switch_is_refused_and_nothing_is_kept(
+    place: Place,
+) -> None:
     segment = place.lab.segments["ideal"]
     ports = {host: port for host, port in segment.ports.items() if host != "gpu02"}
     for segments, reported in (
         ({}, "segment ideal: no such segment is in fibres.yml"),
-        ({"ideal": replace(segment, functions={})}, "segment ideal: its switch cannot aggregate, by what is in fibres.yml"),
-        ({"ideal": replace(segment, ports=ports)}, "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml"),
+        (
+            {"ideal": replace(segment, functions={})},
+            "segment ideal: its switch cannot aggregate, by what is in fibres.yml",
+        ),
+        (
+            {"ideal": replace(segment, ports=ports)},
+            "segment ideal: gpu02 of job mlp is not at it, by what is in fibres.yml",
+        ),
     ):
         with pytest.raises(Missing) as refused:
-            await functions.take(ADDS.attached[PLANNED.key], ADDS, replace(place.lab, segments=segments), "r1")
+            await functions.take(
+                ADDS.attached[PLANNED.key], ADDS, replace(place.lab, segments=segments), "r1"
+            )
         assert str(refused.value) == reported and place.left_s == []
 
 
 def test_a_job_asks_for_its_part_and_for_no_more_than_a_buffer_holds(place: Place) -> None:
     def of(name: str, **offer: int) -> int:
         segment = replace(place.lab.segments["ideal"], functions={name: offer})
-        return wanted(Function("ideal", cast(Any, name)), replace(place.lab, segments={"ideal": segment}))
+        return wanted(
+            Function("ideal", cast(Any, name)), replace(place.lab, segments={"ideal": segment})
+        )
 
     assert of("aggregate", slots=64, slot_bytes=1024, jobs=2) == 32
     assert of("aggregate", slots=64, slot_bytes=8192, jobs=2) == 15
@@ -248,10 +316,14 @@ async def test_a_lease_is_renewed_until_it_is_over(place: Place) -> None:
 
     with mock.patch.object(functions, "keep", return_value=NOBODY):
         assert await ended(restart()) == "given back"
-        assert await ended(None, begin_s=0.2) == "idle", "whoever took it was killed before a rank began"
+        assert await ended(None, begin_s=0.2) == "idle", (
+            "whoever took it was killed before a rank began"
+        )
 
 
-async def test_slots_that_were_taken_and_not_recorded_are_kept_by_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slots_that_were_taken_and_not_recorded_are_kept_by_nobody(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(place.store, "add_job", mock.Mock(side_effect=KeyboardInterrupt))
     started = mock.Mock(return_value=NOBODY)
     monkeypatch.setattr(functions, "keep", started)
@@ -260,7 +332,9 @@ async def test_slots_that_were_taken_and_not_recorded_are_kept_by_nobody(place: 
     assert not started.called and 0 < place.left_s[0] <= functions.FIRST_LEASE_S
 
 
-async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await place.bring(ADDS)
     record = place.store.latest_job(KEY)
     assert record is not None
@@ -269,9 +343,16 @@ async def test_who_looks_at_a_job_that_nobody_renews_for_has_it_renewed(place: P
     assert await until(lambda: place.left_s[0] > 30)
     first.end(5, signal.SIGKILL)
     (use,) = (await place.jobs.status(record)).attached["functions"]
-    assert {"segment": "ideal", "function": "aggregate", "size": 8, "state": "leased"}.items() <= use.items()
+    assert {
+        "segment": "ideal",
+        "function": "aggregate",
+        "size": 8,
+        "state": "leased",
+    }.items() <= use.items()
     now = place.store.latest_job(KEY)
-    assert now is not None and keeper_of(given(now)) == first, "its lease is long enough to be another's"
+    assert now is not None and keeper_of(given(now)) == first, (
+        "its lease is long enough to be another's"
+    )
     taken = leases_of(given(record))[0]
     place.at.ask(op="renew", allocation=taken.allocation, token=taken.token, lease_s=10)
     await place.jobs.status(record)

@@ -1,4 +1,6 @@
-"""Attachments in their order: what was reserved begins before anything slow, and each module can be the first that is imported."""
+"""Attachments in their order: what was reserved begins before anything slow, and each module can be
+the first that is imported.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin
 from orchestrator.store.job_spec import JobSpec
 from tests.house.repository import ROOT
 
-MODULES = sorted(".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "extensions").rglob("*.py"))
+MODULES = sorted(
+    ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    for file in (ROOT / "extensions").rglob("*.py")
+)
 
 
-def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import asyncio
 
     done: list[str] = []
@@ -38,19 +45,33 @@ def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(monkeypatch: pyt
     spec = JobSpec(job, "mlp.r1", "gloo", {kind.key: {} for kind in attachments()})
     launch = Launch(SimpleNamespace(), job, "r1", None)  # type: ignore[arg-type]
     asyncio.run(begin_attachments(launch, spec, lambda _: None))
-    assert done.index("begin functions") < done.index("ready congestion") < done.index("begin shadow")
+    assert (
+        done.index("begin functions") < done.index("ready congestion") < done.index("begin shadow")
+    )
 
 
 def test_every_extension_has_the_parts_that_all_have() -> None:
     planned = {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")}
-    assert len(planned) == len({kind.key for kind in extension_parts("plan", "PLANNED")}) == 4 and planned <= {*NAMES}
+    assert len(planned) == len(
+        {kind.key for kind in extension_parts("plan", "PLANNED")}
+    ) == 4 and planned <= {*NAMES}
     given = [kind.key for kind in attachments()]  # the circuits of regions are not given to a job
-    assert [kind.key for kind in extension_parts("plan", "PLANNED") if kind.key != "regions"] == given
+    assert [
+        kind.key for kind in extension_parts("plan", "PLANNED") if kind.key != "regions"
+    ] == given
     assert all(isinstance(kind, Attachment) for kind in attachments())
-    assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {*NAMES}
+    assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {
+        *NAMES
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_each_module_can_be_imported_first(module: str) -> None:
-    done = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {module}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr[-800:]

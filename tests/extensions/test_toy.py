@@ -1,4 +1,6 @@
-"""A mechanism is a folder: a new attachment is read from a plan, given, shown and taken away, and nothing else changes."""
+"""A mechanism is a folder: a new attachment is read from a plan, given, shown and taken away, and
+nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -153,10 +155,17 @@ def test_a_new_attachment_is_a_folder_and_its_name(tmp_path: Path) -> None:
     assert "lantern at gpu04, oil for 3 nights" in reply["shown"]
     given = {"oil": 3, "lit": True}
     assert reply["kept"] == {"lantern": given}
-    assert reply["done"][:4] == [["check", "gpu04", None], ["begin", {"oil": 3}], ["stop", "gpu04"], ["release", given]]
+    assert reply["done"][:4] == [
+        ["check", "gpu04", None],
+        ["begin", {"oil": 3}],
+        ["stop", "gpu04"],
+        ["release", given],
+    ]
     assert all(each == ["release", given] for each in reply["done"][4:])
 
 
 def test_what_it_says_is_wrong_is_said_at_its_place_in_the_plan(tmp_path: Path) -> None:
     done = run(tmp_path, "gpu02")
-    assert done.returncode == 1 and "job.lantern.host: a lantern stands beside the job" in done.stderr
+    assert (
+        done.returncode == 1 and "job.lantern.host: a lantern stands beside the job" in done.stderr
+    )

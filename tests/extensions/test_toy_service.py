@@ -1,4 +1,6 @@
-"""A service is a folder, too: its kind, verbs, arms and views are found by the extension's name, and nothing else changes."""
+"""A service is a folder, too: its kind, verbs, arms and views are found by the extension's name,
+and nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,13 @@ def run(tmp_path: Path, body: str) -> dict[str, object]:
     folder.mkdir(parents=True)
     for name, text in PARTS.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    argv = [sys.executable, "-c", BEGIN + dedent(body) + "\nprint(json.dumps(said))", str(folder.parent), str(tmp_path)]
+    argv = [
+        sys.executable,
+        "-c",
+        BEGIN + dedent(body) + "\nprint(json.dumps(said))",
+        str(folder.parent),
+        str(tmp_path),
+    ]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     reply: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -173,7 +181,9 @@ def test_its_kind_is_found_and_read_with_the_others(tmp_path: Path) -> None:
     assert isinstance(result["kinds"], list) and result["kinds"][-1] == "chime"
 
 
-def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_described(tmp_path: Path) -> None:
+def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_described(
+    tmp_path: Path,
+) -> None:
     result = run(
         tmp_path,
         """
@@ -199,15 +209,21 @@ def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_des
         said["here"] = Call("chime", inventory="x").here("testbed service stop chime")
         """,
     )
-    assert "chime" not in str(result["--help"]) and not result["imported"], "a list imports no service"
+    assert "chime" not in str(result["--help"]) and not result["imported"], (
+        "a list imports no service"
+    )
     assert "chime     Ring every hour." in str(result["service start --help"])
     assert "--times N" in str(result["service start chime --help"]) and "[default: 3; x>=1]" in str(
         result["service start chime --help"]
     )
     ran = str(result["service run chime --times 2"]).splitlines()
-    assert [line.split()[1:] for line in ran[:2]] == [["stroke", "ding"]] * 2 and ran[2] == "Rang 2 times"
+    assert [line.split()[1:] for line in ran[:2]] == [["stroke", "ding"]] * 2 and ran[
+        2
+    ] == "Rang 2 times"
     assert json.loads(str(result["service run chime --json"]))["data"] == {"level": 3}
-    assert [json.loads(line)["event"] for line in str(result["service run chime --jsonl"]).splitlines()] == ["stroke"] * 3
+    assert [
+        json.loads(line)["event"] for line in str(result["service run chime --jsonl"]).splitlines()
+    ] == ["stroke"] * 3
     assert str(result["service status chime"]).splitlines()[1].split()[:2] == ["chime", "ended"]
     assert result["service stop chime"] == "No chime service was running\n"
     assert "chimes    Show how often it rang." in str(result["job --help"])
@@ -245,7 +261,9 @@ def test_an_arm_begins_and_ends_it_beside_its_jobs(tmp_path: Path) -> None:
         """,
     )
     assert result["beside"] == [["chime", "ann", "soft"]]
-    assert "nobody hears it" in str(result["alone"]) and "the arms differ in chime, too" in str(result["same"])
+    assert "nobody hears it" in str(result["alone"]) and "the arms differ in chime, too" in str(
+        result["same"]
+    )
     assert "s.yaml:11:14: arms.a.chime: wanted soft or loud" in str(result["odd"])
     assert (result["message"], result["done"]) == ([], [1, "stop"])
 
@@ -272,9 +290,14 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
         """,
     )
     assert result["before"] == {}
-    assert result["changes"] == [{"chime": {"message": "rung 2 times", "bad": False, "bars": []}}, None]
+    assert result["changes"] == [
+        {"chime": {"message": "rung 2 times", "bad": False, "bars": []}},
+        None,
+    ]
     log = result["log"]
-    assert isinstance(log, list) and [(one["event"], one["message"], one["level"]) for one in log] == [("chime", "rung 2 times", 2)]
+    assert isinstance(log, list) and [
+        (one["event"], one["message"], one["level"]) for one in log
+    ] == [("chime", "rung 2 times", 2)]
     assert result["line"] == ["chime     rung 2 times"] and result["known"] == [True, False]
 
 

@@ -1,4 +1,6 @@
-"""Decisions of the guard: which links are dead, how traffic goes round them, who is cut off, when a flapping link may come back."""
+"""Decisions of the guard: which links are dead, how traffic goes round them, who is cut off, when a
+flapping link may come back.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from hypothesis import strategies as st
 
 from optics import Circuit, CrossConnect, HostPort, Link, LinkKind, Port
 from optics.plan import FixedRoute
-from orchestrator.fabric.detour import FlapDamping, broken, dark_circuits, dead_links, detour, link_text, questions, reaching
+from orchestrator.fabric.detour import (
+    FlapDamping,
+    broken,
+    dark_circuits,
+    dead_links,
+    detour,
+    link_text,
+    questions,
+    reaching,
+)
 from orchestrator.fabric.next_hops import hops, lanes_of
 from orchestrator.fabric.rules import rules
 from tests.oracles.walk import Lost, walk
@@ -34,19 +45,26 @@ def test_a_link_is_dead_when_either_of_its_ends_is_dark() -> None:
     links = ring()
     assert dead_links(links, {}) == frozenset(), "what nobody knows is no reason to move traffic"
     assert dead_links(links, {links[2].b: False, links[2].a: True}) == {links[2]}
-    assert dead_links(links, {port(2, 3): False}) == frozenset(), "an unplanned port is no link of ours"
+    assert dead_links(links, {port(2, 3): False}) == frozenset(), (
+        "an unplanned port is no link of ours"
+    )
 
 
 def test_a_port_without_receive_light_sends_nothing_over_its_one_way_link_either() -> None:
     links = ring(kind=LinkKind.SIMPLEX)
     assert dead_links(links, {port(3, 1): False}) == {links[2], links[3]}
     lone = (Link(port(0, 1), port(1, 1), LinkKind.SIMPLEX),)
-    assert dead_links(lone, {port(0, 1): False, port(1, 1): True}) == frozenset(), "nothing is meant to arrive at its sender"
+    assert dead_links(lone, {port(0, 1): False, port(1, 1): True}) == frozenset(), (
+        "nothing is meant to arrive at its sender"
+    )
 
 
 def test_circuits_are_named_by_their_dark_receivers() -> None:
     path = (CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")),)
-    directions = [Circuit(port(0, 1), port(1, 1), path, 1.0), Circuit(port(1, 1), port(0, 1), path, 1.0)]
+    directions = [
+        Circuit(port(0, 1), port(1, 1), path, 1.0),
+        Circuit(port(1, 1), port(0, 1), path, 1.0),
+    ]
     assert dark_circuits(directions, {port(1, 1): False, port(0, 1): True}) == (directions[0],)
 
 
@@ -92,12 +110,19 @@ def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> 
     found = detour(links, {links[1]}, here, macs(here), [off, stays])
     assert found.dropped == (off,) and found.kept_routes == (stays,)
     assert found.text() == ["fixed route gpu01-gpu02-gpu03-gpu04 is not used meanwhile"]
-    assert walk(found.rules, here, macs(here), found.alive, name(0), name(3)) == (name(0), name(5), name(4), name(3))
+    assert walk(found.rules, here, macs(here), found.alive, name(0), name(3)) == (
+        name(0),
+        name(5),
+        name(4),
+        name(3),
+    )
 
 
 def test_with_nothing_dead_the_rules_are_the_plans_own() -> None:
     here, links = lab(6, 4), ring()
-    assert detour(links, (), here, macs(here), rings=[RING]).rules == rules(links, here, macs(here), (), [RING])
+    assert detour(links, (), here, macs(here), rings=[RING]).rules == rules(
+        links, here, macs(here), (), [RING]
+    )
 
 
 def test_a_dead_link_breaks_the_pairs_whose_way_leads_over_it() -> None:
@@ -108,13 +133,18 @@ def test_a_dead_link_breaks_the_pairs_whose_way_leads_over_it() -> None:
 
 
 graphs = st.builds(
-    lambda count, degree, seed: planes(count, degree, Random(seed)), st.integers(2, 10), st.integers(1, 4), st.integers(0, 10_000)
+    lambda count, degree, seed: planes(count, degree, Random(seed)),
+    st.integers(2, 10),
+    st.integers(1, 4),
+    st.integers(0, 10_000),
 )
 
 
 @settings(deadline=None)
 @given(graphs, st.data(), st.sampled_from(["kernel", "npar-rdma"]))
-def test_whatever_dies_every_pair_that_is_still_joined_arrives(links: tuple[Link, ...], data: st.DataObject, mode: str) -> None:
+def test_whatever_dies_every_pair_that_is_still_joined_arrives(
+    links: tuple[Link, ...], data: st.DataObject, mode: str
+) -> None:
     here = lab(14, 4, forwarding=mode)
     dead = frozenset(data.draw(st.lists(st.sampled_from(links), max_size=4)))
     found = detour(links, dead, here, macs(here))
@@ -122,8 +152,13 @@ def test_whatever_dies_every_pair_that_is_still_joined_arrives(links: tuple[Link
     assert found.lost == len(reaching(links) - left)
     planned = hops(found.alive, here)
     for source, target in left:
-        assert len(walk(found.rules, here, macs(here), found.alive, source, target)) == planned[source, target] + 1
-    assert sum(map(len, found.groups)) == len({end.host for link in links for end in (link.a, link.b)})
+        assert (
+            len(walk(found.rules, here, macs(here), found.alive, source, target))
+            == planned[source, target] + 1
+        )
+    assert sum(map(len, found.groups)) == len(
+        {end.host for link in links for end in (link.a, link.b)}
+    )
 
 
 LINK, OTHER = ring()[:2]

@@ -1,4 +1,6 @@
-"""Circuits over several devices and by wavelength: which way they take, and what is refused with which words."""
+"""Circuits over several devices and by wavelength: which way they take, and what is refused with
+which words.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from optics import Circuit, CrossConnect, FrequencySlot, HostPort, Infeasible, Interlock, Link, LinkKind, Port, SpectralRoute
+from optics import (
+    Circuit,
+    CrossConnect,
+    FrequencySlot,
+    HostPort,
+    Infeasible,
+    Interlock,
+    Link,
+    LinkKind,
+    Port,
+    SpectralRoute,
+)
 from optics.plan import Plan, WantedLink
 from orchestrator.fabric.circuits import circuit, circuits, foreign_ports, live_links, settings
 from orchestrator.fabric.transition import transition
@@ -37,15 +50,29 @@ def cross(device: str, a: str, b: str) -> CrossConnect:
 def plan(*links: Link) -> Plan:
     from optics.plan import Acceptance
 
-    return Plan("p", tuple(WantedLink(x.a, x.b, x.kind) for x in links), acceptance=Acceptance(max_loss_db=20.0))
+    return Plan(
+        "p",
+        tuple(WantedLink(x.a, x.b, x.kind) for x in links),
+        acceptance=Acceptance(max_loss_db=20.0),
+    )
 
 
-RING = (link(1, 2, LinkKind.SIMPLEX), link(2, 3, LinkKind.SIMPLEX), link(3, 4, LinkKind.SIMPLEX), link(4, 1, LinkKind.SIMPLEX))
+RING = (
+    link(1, 2, LinkKind.SIMPLEX),
+    link(2, 3, LinkKind.SIMPLEX),
+    link(3, 4, LinkKind.SIMPLEX),
+    link(4, 1, LinkKind.SIMPLEX),
+)
 
 
-def test_light_of_a_transmitter_passes_multiplexer_trunk_and_demultiplexer_in_its_own_slot() -> None:
+def test_light_of_a_transmitter_passes_multiplexer_trunk_and_demultiplexer_in_its_own_slot() -> (
+    None
+):
     path = circuit(port(1), port(3), roadm())
-    assert path.path == (route("wss1", "4101", "4201", slot(1)), route("wss1", "5101", "5203", slot(1)))
+    assert path.path == (
+        route("wss1", "4101", "4201", slot(1)),
+        route("wss1", "5101", "5203", slot(1)),
+    )
     assert path.loss_db == pytest.approx(0.6 + 4.0 + 0.7 + 4.0 + 0.6)
 
 
@@ -61,12 +88,19 @@ def test_behind_a_coupler_the_slot_says_whose_light_a_route_carries() -> None:
     held = settings(circuits(RING, lab))
     assert route("wss1", "in", "2", slot(1)) in held["wss1"] and len(held["wss1"]) == 4
     assert live_links(held, lab) == tuple(sorted(RING))
-    assert foreign_ports({"wss1": {route("wss1", "in", "2", slot(4))}}, {}, lab) == {port(4), port(2)}
+    assert foreign_ports({"wss1": {route("wss1", "in", "2", slot(4))}}, {}, lab) == {
+        port(4),
+        port(2),
+    }
 
 
-def test_a_transmitter_without_a_slot_cannot_cross_a_spectral_device_and_is_told_what_to_add() -> None:
+def test_a_transmitter_without_a_slot_cannot_cross_a_spectral_device_and_is_told_what_to_add() -> (
+    None
+):
     lab = roadm(2, slots={1: "", 2: ", slot: {n: -264, m: 4}"})
-    with pytest.raises(Infeasible, match="wss1 switches by wavelength, and fibre f1 has no slot") as refused:
+    with pytest.raises(
+        Infeasible, match="wss1 switches by wavelength, and fibre f1 has no slot"
+    ) as refused:
         circuit(port(1), port(2), lab)
     assert "fibre f1 in fibres.yml: slot: {n:" in refused.value.hint
 
@@ -76,7 +110,9 @@ def test_overlapping_spectrum_on_a_trunk_is_refused_with_circuits_port_and_slots
     with pytest.raises(Infeasible) as refused:
         circuits(RING, lab)
     text = str(refused.value)
-    assert text == (f"gpu03:p1->gpu04:p1 and gpu04:p1->gpu01:p1 overlap at wss1:4201 (trunk t1): {slot(3)} and {slot(3)}")
+    assert text == (
+        f"gpu03:p1->gpu04:p1 and gpu04:p1->gpu01:p1 overlap at wss1:4201 (trunk t1): {slot(3)} and {slot(3)}"
+    )
 
 
 def test_a_circuit_takes_the_trunk_of_least_loss_and_the_next_one_the_other() -> None:
@@ -89,7 +125,10 @@ def test_a_circuit_takes_the_trunk_of_least_loss_and_the_next_one_the_other() ->
 
 def test_more_circuits_than_trunks_are_refused_by_name() -> None:
     lab = joined(trunks=1)
-    with pytest.raises(Infeasible, match=r"gpu01:p1->gpu02:p1 and gpu03:p1->gpu04:p1 both need west:901 \(trunk we1\)"):
+    with pytest.raises(
+        Infeasible,
+        match=r"gpu01:p1->gpu02:p1 and gpu03:p1->gpu04:p1 both need west:901 \(trunk we1\)",
+    ):
         circuits([link(1, 2, LinkKind.SIMPLEX), link(3, 4, LinkKind.SIMPLEX)], lab)
 
 
@@ -110,7 +149,9 @@ def test_a_circuit_that_has_one_way_only_gets_it_whatever_the_order() -> None:
         'name: b2, from: {device: two, port: "2"}, to: {device: right, port: "82"}',
     ]
     lab = read(hosts_yml(4), devices | {"left": limited}, fibres, trunks)
-    one, two = circuits([Link(port(1), port(3), LinkKind.SIMPLEX), Link(port(2), port(4), LinkKind.SIMPLEX)], lab)
+    one, two = circuits(
+        [Link(port(1), port(3), LinkKind.SIMPLEX), Link(port(2), port(4), LinkKind.SIMPLEX)], lab
+    )
     assert [x.ingress.device for x in one.path] == ["left", "two", "right"]
     assert [x.ingress.device for x in two.path] == ["left", "one", "right"]
 
@@ -142,19 +183,35 @@ def test_light_that_arrives_already_keeps_its_way() -> None:
     assert path.path[0] == cross("west", "1", "902")
 
 
-def test_a_trunk_that_somebody_else_uses_is_avoided_and_refused_only_where_there_is_no_other() -> None:
+def test_a_trunk_that_somebody_else_uses_is_avoided_and_refused_only_where_there_is_no_other() -> (
+    None
+):
     theirs = cross("west", "77", "901")
     lab = joined()
-    goal = target(plan(link(1, 2, LinkKind.SIMPLEX)), lab, {"west": frozenset({theirs}), "east": frozenset()}, ())
+    goal = target(
+        plan(link(1, 2, LinkKind.SIMPLEX)),
+        lab,
+        {"west": frozenset({theirs}), "east": frozenset()},
+        (),
+    )
     assert goal.circuits[0].path[0] == cross("west", "1", "902")
     with pytest.raises(Interlock, match="west:1->901 needs west:901, which west:77->901 uses"):
-        target(plan(link(1, 2, LinkKind.SIMPLEX)), joined(trunks=1), {"west": frozenset({theirs}), "east": frozenset()}, ())
+        target(
+            plan(link(1, 2, LinkKind.SIMPLEX)),
+            joined(trunks=1),
+            {"west": frozenset({theirs}), "east": frozenset()},
+            (),
+        )
 
 
 def test_a_route_with_another_attenuation_is_kept_and_stays_ours() -> None:
     weaker = route("wss1", "in", "2", slot(1), 3.5)
     wanted = {"wss1": frozenset({route("wss1", "in", "2", slot(1))})}
-    change = transition({"wss1": frozenset({weaker})}, wanted, {"wss1": frozenset({route("wss1", "in", "2", slot(1), 1.0)})})
+    change = transition(
+        {"wss1": frozenset({weaker})},
+        wanted,
+        {"wss1": frozenset({route("wss1", "in", "2", slot(1), 1.0)})},
+    )
     assert not change and change.kept["wss1"] == {weaker}
     ended = transition({"wss1": frozenset({weaker})}, {}, wanted)
     assert ended.removed["wss1"] == {weaker}
@@ -192,5 +249,7 @@ def test_behind_a_coupler_nobody_may_hear_two_transmitters() -> None:
         'name: f3, host: gpu03, port: 1, device: ocs1, enters: "3", leaves: "103"',
     ]
     lab = read(hosts_yml(3), {"ocs1": SWITCH}, fibres)
-    with pytest.raises(Infeasible, match="gpu03:p1 would also receive light from gpu02:p1: both pass ocs1:1->103"):
+    with pytest.raises(
+        Infeasible, match="gpu03:p1 would also receive light from gpu02:p1: both pass ocs1:1->103"
+    ):
         circuits([Link(port(1), port(3), LinkKind.SIMPLEX)], lab)

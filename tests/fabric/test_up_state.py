@@ -1,4 +1,6 @@
-"""What the store has of a plan that is up is read as it was written, and refused where this version does not know it."""
+"""What the store has of a plan that is up is read as it was written, and refused where this version
+does not know it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from optics import CrossConnect, FrequencySlot, HostPort, Link, LinkKind, Port, SpectralRoute, StoreFailed
+from optics import (
+    CrossConnect,
+    FrequencySlot,
+    HostPort,
+    Link,
+    LinkKind,
+    Port,
+    SpectralRoute,
+    StoreFailed,
+)
 from orchestrator.fabric.up_state import SlotsMade, UpState
 
 LINKS = (
@@ -24,16 +35,26 @@ def stored(up: UpState) -> Any:
     return json.loads(json.dumps(up.to_json()))
 
 
-@pytest.mark.parametrize("up", [UpState(), UpState(LINKS), UpState(LINKS, (PATH,), "f00d", SlotsMade(2, (0, 2)))])
+@pytest.mark.parametrize(
+    "up", [UpState(), UpState(LINKS), UpState(LINKS, (PATH,), "f00d", SlotsMade(2, (0, 2)))]
+)
 def test_what_is_up_is_read_as_it_was_written(up: UpState) -> None:
     assert UpState.of_json(stored(up)) == up
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"links": 3, "paths": [], "slots": None}, {"links": [], "paths": [], "slots": {}}, {"links": [[1]]}]
+    "data",
+    [
+        {},
+        {"links": 3, "paths": [], "slots": None},
+        {"links": [], "paths": [], "slots": {}},
+        {"links": [[1]]},
+    ],
 )
 def test_what_this_version_did_not_write_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(StoreFailed, match=r"the store has a .* (that this version cannot read|whose fields)"):
+    with pytest.raises(
+        StoreFailed, match=r"the store has a .* (that this version cannot read|whose fields)"
+    ):
         UpState.of_json(data)
 
 

@@ -1,1 +1,3 @@
-"""Fuzzing of every reader of text that somebody else wrote: `make fuzz`; the kept corpus is run by pytest."""
+"""Fuzzing of every reader of text that somebody else wrote: `make fuzz`; the kept corpus is run by
+pytest.
+"""

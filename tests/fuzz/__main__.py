@@ -1,8 +1,9 @@
 """Fuzz with atheris: `python -m tests.fuzz [all | NAME...] [--runs N] [--keep]`.
 
-Coverage of this project's code guides what is tried next, beginning with the kept corpus. An input that breaks a promise is written
-to the current directory as crash-NAME-... and the run ends with exit code 77. --keep adds to the corpus what covers something new,
-in its smallest form, up to `MOST_KEPT` files of a target.
+Coverage of this project's code guides what is tried next, beginning with the kept corpus. An input
+that breaks a promise is written to the current directory as crash-NAME-... and the run ends with
+exit code 77. --keep adds to the corpus what covers something new, in its smallest form, up to
+`MOST_KEPT` files of a target.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SECONDS_EACH = 5
 
 
 def main() -> int:
-    """Fuzz every target asked for, each in a process of its own; the last line says how many inputs each had."""
+    """Fuzz every target asked for, each in a process of its own; the last line says how many inputs
+    each had.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("names", nargs="*", default=["all"])
     parser.add_argument("--runs", type=int, default=1_000_000)
@@ -40,7 +43,8 @@ def main() -> int:
         return 2
     broken = [name for name in names if not _run(name, asked.runs, asked.keep)]
     print(
-        f"{len(names) - len(broken)} of {len(names)} targets kept their promises" + "".join(f"\n  not: {name}" for name in broken)
+        f"{len(names) - len(broken)} of {len(names)} targets kept their promises"
+        + "".join(f"\n  not: {name}" for name in broken)
     )
     return 77 if broken else 0
 
@@ -52,20 +56,50 @@ def _run(name: str, runs: int, keep: bool) -> bool:
         found, text = Path(folder) / "found", Path(folder) / "message"
         found.mkdir()
         text.write_text(_dictionary(kept))
-        limits = [f"-runs={runs}", "-max_len=2048", "-len_control=50", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_MB}"]
+        limits = [
+            f"-runs={runs}",
+            "-max_len=2048",
+            "-len_control=50",
+            f"-timeout={SECONDS_EACH}",
+            f"-rss_limit_mb={MEMORY_MB}",
+        ]
         if text.stat().st_size:  # an empty dictionary is an error to the fuzzer
             limits.append(f"-dict={text}")
-        options = [*limits, f"-artifact_prefix=crash-{name}-", "-print_final_stats=1", "-verbosity=0"]
-        command = [sys.executable, "-m", "tests.fuzz", "--one", name, *options, str(found), str(kept)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        options = [
+            *limits,
+            f"-artifact_prefix=crash-{name}-",
+            "-print_final_stats=1",
+            "-verbosity=0",
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz",
+            "--one",
+            name,
+            *options,
+            str(found),
+            str(kept),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
         output = done.stdout + done.stderr
         ran = re.search(r"number_of_executed_units:\s*(\d+)", output)
         peak = re.search(r"peak_rss_mb:\s*(\d+)", output)
         rate = re.search(r"average_exec_per_sec:\s*(\d+)", output)
         figures = [found and found[1] for found in (ran, rate, peak)]
-        print(f"{name:<26} {figures[0]} inputs, {figures[1]}/s, {figures[2]} MB, exit {done.returncode}", flush=True)
+        print(
+            f"{name:<26} {figures[0]} inputs, {figures[1]}/s, {figures[2]} MB, exit {done.returncode}",
+            flush=True,
+        )
         if done.returncode:
-            print("\n".join(line for line in output.splitlines() if not line.startswith(("INFO", "stat::")))[-4000:], flush=True)
+            print(
+                "\n".join(
+                    line for line in output.splitlines() if not line.startswith(("INFO", "stat::"))
+                )[-4000:],
+                flush=True,
+            )
         if keep and not done.returncode:
             from tests.fuzz.smallest import keep_smallest
 
@@ -75,7 +109,11 @@ def _run(name: str, runs: int, keep: bool) -> bool:
 
 def _dictionary(kept: Path) -> str:
     """The words of the kept corpus, for the fuzzer to put together anew."""
-    argv = {word for file in sorted(kept.iterdir()) for word in re.findall(rb"[A-Za-z0-9_.:/@*-]{3,24}", file.read_bytes())}
+    argv = {
+        word
+        for file in sorted(kept.iterdir())
+        for word in re.findall(rb"[A-Za-z0-9_.:/@*-]{3,24}", file.read_bytes())
+    }
     return "".join(f'"{word.decode()}"\n' for word in sorted(argv)[:400])
 
 

@@ -1,4 +1,6 @@
-"""Targets: the emulated devices' side. Any bytes a client sends are answered or not; nothing breaks, nothing grows."""
+"""Targets: the emulated devices' side. Any bytes a client sends are answered or not; nothing
+breaks, nothing grows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ _MOST_OUT = 1 << 22
 def _overrides(driver: str) -> dict[str, object]:
     kind = family(driver)
     known = inspect.signature(kind.dialect).parameters
-    quick = {"row_delay_s": 0.0, "epoch_s": 0.0, "size": "3x3" if kind.size == "16x16" else kind.size}
+    quick = {
+        "row_delay_s": 0.0,
+        "epoch_s": 0.0,
+        "size": "3x3" if kind.size == "16x16" else kind.size,
+    }
     return {key: value for key, value in quick.items() if key in known or key == "size"}
 
 

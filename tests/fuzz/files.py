@@ -43,7 +43,12 @@ def transcript(data: bytes) -> None:
 
 @target("inventory")
 def inventory(data: bytes) -> None:
-    hosts, devices, fibres = [*(part.decode("utf-8", "replace") for part in pieces(data)), "", "", ""][:3]
+    hosts, devices, fibres = [
+        *(part.decode("utf-8", "replace") for part in pieces(data)),
+        "",
+        "",
+        "",
+    ][:3]
     with suppress(BadFile):
         read_lab(hosts, devices, fibres)
 
@@ -82,7 +87,10 @@ def iterations(data: bytes) -> None:
     before = journal.path.stat().st_size
     found = sound(data.splitlines())
     for record in found:
-        assert all(isinstance(record[name], int) for name in ("iter", "t_wall_ns")) and record["iter_ms"] >= 0
+        assert (
+            all(isinstance(record[name], int) for name in ("iter", "t_wall_ns"))
+            and record["iter_ms"] >= 0
+        )
         iteration_point(journal, RECORD, record, 0)
     journal.flush()
     with journal.path.open("rb") as file:
@@ -98,9 +106,13 @@ def iterations(data: bytes) -> None:
 @target("heartbeat")
 def heartbeat(data: bytes) -> None:
     with suppress(ValueError):
-        found = heartbeats.parsed(data.ljust(heartbeats.SIZE, b"\0")[: heartbeats.SIZE], -1, 1 << 60)
+        found = heartbeats.parsed(
+            data.ljust(heartbeats.SIZE, b"\0")[: heartbeats.SIZE], -1, 1 << 60
+        )
         numbers = [row[0] for row in found["times"]]
-        assert numbers == sorted(set(numbers)) and all(0 <= number <= 1 << 62 for row in found["times"] for number in row)
+        assert numbers == sorted(set(numbers)) and all(
+            0 <= number <= 1 << 62 for row in found["times"] for number in row
+        )
         assert len(json.dumps(found)) < 64 << 10 and found["heartbeat"]["age_s"] >= 0
 
 
@@ -109,7 +121,9 @@ def demanded(data: bytes) -> None:
     with suppress(ValueError):
         found = demand.parsed(data.ljust(demand.SIZE, b"\0")[: demand.SIZE], -1, 1 << 60)
         numbers = [row[0] for row in found["rows"]]
-        assert numbers == sorted(set(numbers)) and all(0 < row[1] <= row[2] for row in found["rows"])
+        assert numbers == sorted(set(numbers)) and all(
+            0 < row[1] <= row[2] for row in found["rows"]
+        )
         assert all(len(row[4]) == found["world"] for row in found["rows"])
 
 

@@ -1,4 +1,6 @@
-"""Targets: the functions of an emulated packet switch, by their control conversation and by packets from a segment."""
+"""Targets: the functions of an emulated packet switch, by their control conversation and by packets
+from a segment.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from tests.fuzz.targets import pieces, target
 from workloads.collectives.aggregate import Aggregate, Part
 from workloads.host.grants import Grant
 
-FUNCTIONS = {"aggregate": {"slots": 4, "slot_bytes": 64, "jobs": 2}, "cache": {"entries": 4, "entry_bytes": 16}}
+FUNCTIONS = {
+    "aggregate": {"slots": 4, "slot_bytes": 64, "jobs": 2},
+    "cache": {"entries": 4, "entry_bytes": 16},
+}
 ADDRESS, TOKEN = "10.0.0.1", b"fuzzfuzz"
 
 
@@ -40,7 +45,9 @@ def control(data: bytes) -> None:
 
 @target("function-answers")
 def answers(data: bytes) -> None:
-    """The client finds the same answer in the same bytes however they are cut, or says that they are none."""
+    """The client finds the same answer in the same bytes however they are cut, or says that they
+    are none.
+    """
     found: list[object] = []
     for cut in (len(data) or 1, 1, 7):
         answer = _Answer(1)
@@ -56,7 +63,9 @@ def answers(data: bytes) -> None:
 
 @target("function-data")
 def packets(data: bytes) -> None:
-    """Packets have an answer for each worker at most, no longer than the function's, and the memory stays as it is."""
+    """Packets have an answer for each worker at most, no longer than the function's, and the memory
+    stays as it is.
+    """
     sent: list[int] = []
     switch = _switch(sent)
     for job, function in enumerate(FUNCTIONS):
@@ -70,11 +79,15 @@ def packets(data: bytes) -> None:
 
 @target("function-sums")
 def sums(data: bytes) -> None:
-    """A rank takes no more from a packet switch than the sums of parts that are under way, each into its own place."""
+    """A rank takes no more from a packet switch than the sums of parts that are under way, each
+    into its own place.
+    """
     inbox = [packet for packet in pieces(data) if len(packet) <= HEADER_BYTES + 64]
 
     class Link:
-        def recvmsg_into(self, rooms: tuple[bytearray, memoryview]) -> tuple[int, list[object], int, None]:
+        def recvmsg_into(
+            self, rooms: tuple[bytearray, memoryview]
+        ) -> tuple[int, list[object], int, None]:
             packet = inbox.pop(0)
             head, rest = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
             rooms[0][: len(head)], rooms[1][: len(rest)] = head, rest
@@ -82,11 +95,21 @@ def sums(data: bytes) -> None:
 
     rank = object.__new__(Aggregate)  # no socket, no thread
     rank._grant, rank._rank, rank._epoch = Grant(1, TOKEN, ADDRESS, 7470, "", 4, 64), 0, 0
-    rank._link, rank._heard, rank._head = cast(Any, Link()), memoryview(bytearray(64)), bytearray(HEADER_BYTES)
-    memory, in_progress = memoryview(bytearray(68)), {chunk: Part(chunk, 0.0, begun=True) for chunk in (0, 1)}
+    rank._link, rank._heard, rank._head = (
+        cast(Any, Link()),
+        memoryview(bytearray(64)),
+        bytearray(HEADER_BYTES),
+    )
+    memory, in_progress = (
+        memoryview(bytearray(68)),
+        {chunk: Part(chunk, 0.0, begun=True) for chunk in (0, 1)},
+    )
     while inbox:
         before = bytes(memory)
         chunk = rank._receive(memory, 0, in_progress)
         places = {-1: (0, 0), 0: (0, 64), 1: (64, 68)}[chunk]
-        assert all(a == b or places[0] <= at < places[1] for at, (a, b) in enumerate(zip(before, memory, strict=True)))
+        assert all(
+            a == b or places[0] <= at < places[1]
+            for at, (a, b) in enumerate(zip(before, memory, strict=True))
+        )
         in_progress.pop(chunk, None)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from drivers import dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1, santec_scpi, thorlabs_osw
+from drivers import (
+    dicon_scpi,
+    glimmerglass_tl1,
+    polatis_scpi,
+    polatis_tl1,
+    santec_scpi,
+    thorlabs_osw,
+)
 from drivers.link.telnet import Negotiation, escaped
 from drivers.session import routscan
 from drivers.wire import calient_rows, joblog, rotor, scpi, sonic, telescent, tl1, wssmap
@@ -43,7 +50,11 @@ def tl1_rows(data: bytes) -> None:
     with suppress(Garbled):
         assert row["AS"] == row.fields["AS"]
     with suppress(ValueError):
-        assert tl1.quoted(text).isascii() and tl1.identifier(text).isascii() and tl1.target(text).isascii()
+        assert (
+            tl1.quoted(text).isascii()
+            and tl1.identifier(text).isascii()
+            and tl1.target(text).isascii()
+        )
 
 
 @target("tl1-calient-rows")
@@ -54,11 +65,22 @@ def tl1_calient_rows(data: bytes) -> None:
         with suppress(Garbled):
             row = calient_rows.parse(line)
             assert strange.pop().ports >= {row.source, row.destination}
-            assert calient_rows.is_aid(row.source) and calient_rows.is_aid(row.destination) and row.state and row.pairs
+            assert (
+                calient_rows.is_aid(row.source)
+                and calient_rows.is_aid(row.destination)
+                and row.state
+                and row.pairs
+            )
             calient_rows.natural(row.source)
             found.append(row)
     pairs = sorted({pair for row in found for pair in row.pairs})
-    calient_rows.work(found, frozenset(pairs[::3]), frozenset({("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), "TESTBED", strange=strange)
+    calient_rows.work(
+        found,
+        frozenset(pairs[::3]),
+        frozenset({("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}),
+        "TESTBED",
+        strange=strange,
+    )
 
 
 @target("tl1-glimmerglass-rows")
@@ -81,7 +103,12 @@ def telnet(data: bytes) -> None:
     parts = [single.feed(data[at : at + size]) for at in range(0, len(data), size)]
     assert (b"".join(t for t, _ in parts), b"".join(a for _, a in parts)) == (text, answer)
     assert len(text) <= len(data) and len(answer) <= len(data)
-    assert Negotiation().feed(escaped(data.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")))[1] == b""
+    assert (
+        Negotiation().feed(
+            escaped(data.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b""))
+        )[1]
+        == b""
+    )
 
 
 @target("scpi-lines")
@@ -132,8 +159,16 @@ def rotor_lines(data: bytes) -> None:
 
     whole = replies(len(data))
     assert replies(1 if len(data) < 128 else 17)[1] == whole[1]
-    readers = (rotor.parse_identity, rotor.parse_map, rotor.parse_failures, rotor.parse_power, rotor.parse_position)
-    for lines in [reply.lines for reply in whole[0]] + [tuple(data.decode("ascii", "backslashreplace").splitlines())]:
+    readers = (
+        rotor.parse_identity,
+        rotor.parse_map,
+        rotor.parse_failures,
+        rotor.parse_power,
+        rotor.parse_position,
+    )
+    for lines in [reply.lines for reply in whole[0]] + [
+        tuple(data.decode("ascii", "backslashreplace").splitlines())
+    ]:
         for read in readers:
             with suppress(Garbled):
                 read(lines)

@@ -41,7 +41,9 @@ def reached(fuzz: Fuzz, data: bytes) -> frozenset[Arc]:
 
 
 def keep_smallest(name: str, kept: Path, found: Path, most: int, most_bytes: int) -> None:
-    """Leave in `kept` what covers all that `kept` and `found` cover: so many files and bytes at most, what adds most first."""
+    """Leave in `kept` what covers all that `kept` and `found` cover: so many files and bytes at
+    most, what adds most first.
+    """
     fuzz = targets()[name]
     both = {file.read_bytes() for folder in (kept, found) for file in folder.iterdir()}
     inputs = sorted(both, key=lambda data: (len(data), data))

@@ -1,6 +1,8 @@
-"""Every fuzz target by name. A target is a plain function of bytes that raises when a reader breaks its promise.
+"""Every fuzz target by name. A target is a plain function of bytes that raises when a reader breaks
+its promise.
 
-The promise: only the reader's own error, within `MOST_S` of processor time for an input of at most `LONGEST` bytes, no hang.
+The promise: only the reader's own error, within `MOST_S` of processor time for an input of at most
+`LONGEST` bytes, no hang.
 """
 
 from __future__ import annotations

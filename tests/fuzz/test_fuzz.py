@@ -1,4 +1,6 @@
-"""The kept corpus, pieces of it put together anew, and arbitrary bytes: every reader keeps its promise."""
+"""The kept corpus, pieces of it put together anew, and arbitrary bytes: every reader keeps its
+promise.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,23 @@ def test_every_kept_input_is_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_bytes_break_a_promise(name: str) -> None:
     inputs = kept(name)
-    cut = st.builds(lambda data, at, size: data[at : at + size], st.sampled_from(inputs), st.integers(0, 400), st.integers(0, 200))
+    cut = st.builds(
+        lambda data, at, size: data[at : at + size],
+        st.sampled_from(inputs),
+        st.integers(0, 400),
+        st.integers(0, 200),
+    )
     arbitrary = st.binary(max_size=40)
-    parts = st.lists(cut | arbitrary | st.just(MARK) | st.sampled_from(inputs), min_size=1, max_size=6)
+    parts = st.lists(
+        cut | arbitrary | st.just(MARK) | st.sampled_from(inputs), min_size=1, max_size=6
+    )
 
-    @settings(max_examples=examples(name), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(name),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(parts.map(b"".join))
     def holds(data: bytes) -> None:
         TARGETS[name](data[:4096])

@@ -89,5 +89,7 @@ def openroadm_xml(data: bytes) -> None:
 @target("roadm-xml")
 def roadm_xml(data: bytes) -> None:
     with suppress(Garbled, Refused):
-        found = roadm.parse_connections(netconf.data(netconf.parse_reply(data.decode("utf-8", "replace"))))
+        found = roadm.parse_connections(
+            netconf.data(netconf.parse_reply(data.decode("utf-8", "replace")))
+        )
         netconf.show(roadm.config_of(*found))

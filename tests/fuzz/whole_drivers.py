@@ -1,8 +1,10 @@
-"""Targets: whole drivers whose device says whatever the input holds: sessions, readers and decisions together.
+"""Targets: whole drivers whose device says whatever the input holds: sessions, readers and
+decisions together.
 
-An input is what the device says, part by part, one part at each read of the link. `$T` in it becomes the last tag asked with (TL1),
-`$Q` the last line asked, so that the fuzzer need not guess them. An empty part, and the end of the input, ends the connection.
-Time is virtual: a loop that never waits.
+An input is what the device says, part by part, one part at each read of the link. `$T` in it
+becomes the last tag asked with (TL1), `$Q` the last line asked, so that the fuzzer need not guess
+them. An empty part, and the end of the input, ends the connection. Time is virtual: a loop that
+never waits.
 """
 
 from __future__ import annotations
@@ -20,11 +22,23 @@ from drivers.link import Dropped, Link
 from drivers.link.http import Answer
 from drivers.registry import built_in_drivers, driver_class, open_device
 from drivers.session import tl1
-from optics import Change, CrossConnect, DeviceConfig, FrequencySlot, Port, Setting, SpectralRoute, TestbedError, Unreachable
+from optics import (
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    FrequencySlot,
+    Port,
+    Setting,
+    SpectralRoute,
+    TestbedError,
+    Unreachable,
+)
 from tests.fuzz.targets import pieces, target
 
 MOST_VIRTUAL_S = 7200.0
-"""The longest that a device may keep a driver busy with what fits into one input; a robot's move takes minutes."""
+"""The longest that a device may keep a driver busy with what fits into one input; a robot's move
+takes minutes.
+"""
 _TAG = re.compile(rb":(\d+)[:;]")
 
 
@@ -100,7 +114,14 @@ class _Stream(Link):
 
 
 class _Http:
-    who, address, prefix, username, timeout_s, remembered = "ocs1", "http://x:1", "", "admin", 1.0, False
+    who, address, prefix, username, timeout_s, remembered = (
+        "ocs1",
+        "http://x:1",
+        "",
+        "admin",
+        1.0,
+        False,
+    )
 
     def __init__(self, talk: _Talk) -> None:
         self._talk = talk
@@ -148,7 +169,9 @@ class _Netconf:
 
 
 class _Commands:
-    """One command, one answer: what it printed, after a line with its exit status if that is not 0."""
+    """One command, one answer: what it printed, after a line with its exit status if that is not
+    0.
+    """
 
     def __init__(self, talk: _Talk) -> None:
         self.who, self._talk = "ocs1", talk
@@ -166,7 +189,12 @@ class _Commands:
         return None
 
 
-_OPENERS = {"open_link": _Stream, "open_http": _Http, "open_netconf": _Netconf, "open_commands": _Commands}
+_OPENERS = {
+    "open_link": _Stream,
+    "open_http": _Http,
+    "open_netconf": _Netconf,
+    "open_commands": _Commands,
+}
 _ADDRESSES = {
     "_Stream": "tcp://127.0.0.1:1",
     "_Http": "http://127.0.0.1:1",
@@ -202,7 +230,9 @@ def _played(driver: str, talk: _Talk) -> Iterator[DeviceConfig]:
     was = getattr(module, name)
     setattr(module, name, lambda *_, **__: kind(talk))
     try:
-        yield DeviceConfig("ocs1", driver, _ADDRESSES[kind.__name__], "admin", "secret", timeout_s=1.0)
+        yield DeviceConfig(
+            "ocs1", driver, _ADDRESSES[kind.__name__], "admin", "secret", timeout_s=1.0
+        )
     finally:
         setattr(module, name, was)
 

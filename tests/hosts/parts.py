@@ -6,7 +6,9 @@ from typing import Any
 
 
 class OwnParts:
-    """It is its own channels, routes, jobs and measurements; a fake that is asked for more parts has those besides."""
+    """It is its own channels, routes, jobs and measurements; a fake that is asked for more parts
+    has those besides.
+    """
 
     @property
     def channels(self) -> Any:

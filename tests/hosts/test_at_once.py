@@ -1,4 +1,6 @@
-"""How many hosts are worked with at the same moment, and that one that is dead keeps no other waiting."""
+"""How many hosts are worked with at the same moment, and that one that is dead keeps no other
+waiting.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ async def test_one_that_waits_for_its_host_makes_room_once_and_only_once() -> No
     answers.set()
     await asyncio.gather(*waiting)
     await asyncio.gather(*(other() for _ in range(5)))
-    assert busy.most == 1, "the silent ones made room when they began to wait, not again when they ended"
+    assert busy.most == 1, (
+        "the silent ones made room when they began to wait, not again when they ended"
+    )
 
 
 async def test_a_cancelled_one_makes_room() -> None:
@@ -100,11 +104,17 @@ async def test_hosts_are_logged_in_to_a_few_at_a_time_and_dead_ones_do_not_delay
     monkeypatch.setattr("orchestrator.hosts.channels.PATIENCE_S", 0.01)
     async with Hosts(lab(40), tmp_path, tmp_path, 2) as hosts:
         answers = await hosts.channels.connect()
-    assert [name for name, answer in answers.items() if isinstance(answer, Unreachable)] == ["gpu01", "gpu02", "gpu03"]
+    assert [name for name, answer in answers.items() if isinstance(answer, Unreachable)] == [
+        "gpu01",
+        "gpu02",
+        "gpu03",
+    ]
     assert busy.done == 37 and busy.most <= 2
 
 
-def test_ansible_has_as_many_processes_as_hosts_are_worked_with_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ansible_has_as_many_processes_as_hosts_are_worked_with_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {}
 
     def began(**texts: Any) -> None:

@@ -1,4 +1,6 @@
-"""What is computed before any host is spoken to: requests, commands, environments, facts, errors."""
+"""What is computed before any host is spoken to: requests, commands, environments, facts,
+errors.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def test_rules_become_a_request_in_one_order_whatever_theirs() -> None:
     assert made == render.generation(7, frozenset(reversed(rules)))
     assert made["routes"][0] == ["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]
     assert made["neighbours"] == [["10.1.0.2", "02:00:00:00:00:02", "opt1"]]
-    assert (made["generation"], made["rto_min_ms"], made["congctl"]) == (7, 5, "cubic") and "commands" not in made
+    assert (made["generation"], made["rto_min_ms"], made["congctl"]) == (
+        7,
+        5,
+        "cubic",
+    ) and "commands" not in made
 
 
 def test_the_commands_of_an_rdma_host_are_those_of_the_testbed_and_each_has_its_undo() -> None:
@@ -82,7 +88,9 @@ def test_the_commands_of_an_rdma_host_are_those_of_the_testbed_and_each_has_its_
 
 
 def test_all_generations_of_a_host_travel_in_one_payload() -> None:
-    reply = render.rule_payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
+    reply = render.rule_payloads(
+        {2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}}
+    )
     requests = json.loads(gzip.decompress(base64.b64decode(reply["gpu01"])))
     assert [r["generation"] for r in requests] == [1, 2] and set(reply) == {"gpu01", "gpu02"}
 
@@ -90,15 +98,25 @@ def test_all_generations_of_a_host_travel_in_one_payload() -> None:
 async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_addresses_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    routes = [Route(f"10.255.0.{n}/32", "10.1.0.2", "opt1", "10.255.0.1", 0) for n in range(2, 202) if n != 77]
+    routes = [
+        Route(f"10.255.0.{n}/32", "10.1.0.2", "opt1", "10.255.0.1", 0)
+        for n in range(2, 202)
+        if n != 77
+    ]
     notices: list[list[list[str]]] = []
 
-    async def ask(self: Channels, requests: Mapping[str, Any], *_: object) -> dict[str, dict[str, Any]]:
+    async def ask(
+        self: Channels, requests: Mapping[str, Any], *_: object
+    ) -> dict[str, dict[str, Any]]:
         (request,) = json.loads(gzip.decompress(base64.b64decode(requests["gpu01"]["packed"])))
         notices.append(request["routes"])
         if any(not row[2] for row in request["routes"]):
             raise Refused("no interface  on this host (it has opt1)")
-        return {"gpu01": {"staged": [{"generation": 3, "routes": len(request["routes"]), "table": 7003}]}}
+        return {
+            "gpu01": {
+                "staged": [{"generation": 3, "routes": len(request["routes"]), "table": 7003}]
+            }
+        }
 
     monkeypatch.setattr(Channels, "ask", ask)
     async with Hosts(LAB, tmp_path, tmp_path) as hosts:
@@ -106,7 +124,11 @@ async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_a
             await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
         hosts.channels.hellos["gpu01"] = Hello("gpu01", True, provision="before")
         staged = await hosts.routes.stage_warm({3: {"gpu01": frozenset(routes)}})
-    assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in notices] == [True, True, False]
+    assert staged["gpu01"][3].routes == len(routes) and [len(each) < 20 for each in notices] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() -> None:
@@ -126,20 +148,43 @@ def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() ->
 
 
 def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
-    assert "checkpoints" not in launch.requests(replace(JOB, workload="allreduce", args={}), LAB, "r7")["gpu01"]
+    assert (
+        "checkpoints"
+        not in launch.requests(replace(JOB, workload="allreduce", args={}), LAB, "r7")["gpu01"]
+    )
     made = launch.requests(JOB, LAB, "r7")
     assert list(made) == ["gpu02", "gpu01"]
     request = made["gpu01"]
     env = request["env"]
     assert request["name"] == "ddp.r7" and request["checkpoints"] == f"ddp.{identity(JOB)}"
-    assert request["argv"] == ["python3", "-m", "workloads.programs.train", "--iterations", "9", "--bucket-mb", "2.5"]
-    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == ("1", "2", "0", "10.254.0.2")
+    assert request["argv"] == [
+        "python3",
+        "-m",
+        "workloads.programs.train",
+        "--iterations",
+        "9",
+        "--bucket-mb",
+        "2.5",
+    ]
+    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == (
+        "1",
+        "2",
+        "0",
+        "10.254.0.2",
+    )
     assert json.loads(env["TESTBED_RINGS"]) == [[0, 1], [1, 0]]
-    assert json.loads(env["TESTBED_LANES"]) == ["10.255.0.1", "10.255.1.1", "10.255.2.1", "10.255.3.1"]
+    assert json.loads(env["TESTBED_LANES"]) == [
+        "10.255.0.1",
+        "10.255.1.1",
+        "10.255.2.1",
+        "10.255.3.1",
+    ]
     assert json.loads(env["TESTBED_PORTS"]) == ["opt1", "opt2", "opt3", "opt4"]
     assert (env["TESTBED_BACKEND"], env["GLOO_SOCKET_IFNAME"], env["X"]) == ("gloo", "host0", "1")
     assert (
-        made["gpu02"]["env"]["MASTER_PORT"] == env["MASTER_PORT"] != launch.requests(JOB, LAB, "r8")["gpu01"]["env"]["MASTER_PORT"]
+        made["gpu02"]["env"]["MASTER_PORT"]
+        == env["MASTER_PORT"]
+        != launch.requests(JOB, LAB, "r8")["gpu01"]["env"]["MASTER_PORT"]
     )
     assert not any(key.startswith("NCCL") for key in env)
 
@@ -149,7 +194,11 @@ def test_hosts_with_gpus_get_nccl_and_its_view_of_the_fabric() -> None:
     env = launch.requests(JOB, replace(LAB, hosts=hosts), "r7", resume=True)["gpu01"]["env"]
     assert env["TESTBED_BACKEND"] == "nccl"
     assert (env["NCCL_IB_HCA"], env["NCCL_IB_GID_INDEX"]) == ("qedr0,qedr1,qedr2,qedr3", "3")
-    assert (env["NCCL_MIN_NCHANNELS"], env["NCCL_MAX_NCHANNELS"], env["NCCL_SOCKET_IFNAME"]) == ("2", "2", "=opt1,opt2,opt3,opt4")
+    assert (env["NCCL_MIN_NCHANNELS"], env["NCCL_MAX_NCHANNELS"], env["NCCL_SOCKET_IFNAME"]) == (
+        "2",
+        "2",
+        "=opt1,opt2,opt3,opt4",
+    )
     with pytest.raises(Infeasible, match="backend nccl, but gpu02, gpu01 have no GPU"):
         launch.requests(replace(JOB, backend="nccl"), LAB, "r7")
 
@@ -160,12 +209,17 @@ def test_a_resumed_job_says_so_once() -> None:
     assert launch.job_name("a b/ü", "2026-11-21 1") == "a-b--.2026-11-21-1"
 
 
-def test_facts_change_their_digest_with_anything_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_change_their_digest_with_anything_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host = LAB.hosts["gpu01"]
     before = facts.facts(host)
     assert before == facts.facts(host)
     assert facts.facts(replace(host, lanes=2))["sha"] != before["sha"]
-    assert facts.facts(replace(host, job_user="ml"))["sha"] != before["sha"] and before["job_user"] == "testbed-job"
+    assert (
+        facts.facts(replace(host, job_user="ml"))["sha"] != before["sha"]
+        and before["job_user"] == "testbed-job"
+    )
     monkeypatch.setattr(facts, "program_digest", lambda: "another agent")
     assert facts.facts(host)["sha"] != before["sha"]
 
@@ -175,13 +229,20 @@ def test_an_rdma_host_gets_no_lanes_and_both_functions_are_prepared() -> None:
     ports = {n: replace(p, interface=f"pp{n}rdma", eth=f"pp{n}eth") for n, p in host.ports.items()}
     made = facts.facts(replace(host, forwarding="npar-rdma", port_prefix="10.100", ports=ports))
     assert (made["host_device"], made["lanes"], made["node_prefix"]) == (None, [], None)
-    assert made["ports"][0] == {"number": 1, "interface": "pp1rdma", "eth": "pp1eth", "address": "10.100.1.1"}
+    assert made["ports"][0] == {
+        "number": 1,
+        "interface": "pp1rdma",
+        "eth": "pp1eth",
+        "address": "10.100.1.1",
+    }
     assert ["net.ipv4.conf.pp1eth.rp_filter", "0", True] in made["sysctls"]
 
 
 def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() -> None:
     assert facts.provision_archive() == facts.provision_archive.__wrapped__()
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))) as tar:
+    with tarfile.open(
+        fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))
+    ) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names
     place = f"workloads/{facts.workload_digest()}"
@@ -199,24 +260,40 @@ def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each
         "c": TimedOut("c: silent"),
     }
     error = one_error(failed, 9)
-    assert isinstance(error, Unreachable) and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
+    assert (
+        isinstance(error, Unreachable)
+        and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
+    )
     assert error.hint == "look"
     assert isinstance(one_error({"b": Refused("b: no")}), Refused)
 
 
 def test_hosts_that_fail_alike_are_one_line() -> None:
     names = [f"gpu{n:02d}" for n in range(1, 13)]
-    failed: dict[str, TestbedError] = {name: Refused(f"{name}: no user") for name in names} | {"sw": Refused("sw: busy")}
+    failed: dict[str, TestbedError] = {name: Refused(f"{name}: no user") for name in names} | {
+        "sw": Refused("sw: busy")
+    }
     assert str(one_error(failed)) == "12 hosts (gpu01 to gpu12): no user\nsw: busy"
     assert str(one_error({name: failed[name] for name in names[:2]})) == "gpu01, gpu02: no user"
-    assert str(one_error({"gpu01/0": Refused("gpu01: no user"), "gpu01/1": Refused("gpu01: no user")})) == "gpu01: no user"
+    assert (
+        str(one_error({"gpu01/0": Refused("gpu01: no user"), "gpu01/1": Refused("gpu01: no user")}))
+        == "gpu01: no user"
+    )
 
 
 @pytest.mark.parametrize(
     ("printed", "kind", "message"),
     [
-        ('{"id":0,"ok":false,"code":"refused","error":"no user zed"}', Refused, "gpu01: no user zed"),
-        ('{"ok":true}\n{"ok":false,"code":"overtaken","error":"run 9 has this host"}', Locked, "gpu01: run 9 has this host"),
+        (
+            '{"id":0,"ok":false,"code":"refused","error":"no user zed"}',
+            Refused,
+            "gpu01: no user zed",
+        ),
+        (
+            '{"ok":true}\n{"ok":false,"code":"overtaken","error":"run 9 has this host"}',
+            Locked,
+            "gpu01: run 9 has this host",
+        ),
         ("sh: python3: not found", Refused, "gpu01: launch: sh: python3: not found"),
         ('["ok"]\n{"ok":false}', Refused, 'gpu01: launch: ["ok"]\n{"ok":false}'),
     ],
@@ -225,11 +302,19 @@ def test_the_refusal_of_an_agent_that_ansible_asked_is_told_in_its_words(
     printed: str, kind: type[TestbedError], message: str
 ) -> None:
     play = runner.Play()
-    runner._hear({"event": "runner_on_failed", "event_data": {"host": "gpu01", "task": "launch", "res": {"stdout": printed}}}, play)
+    runner._hear(
+        {
+            "event": "runner_on_failed",
+            "event_data": {"host": "gpu01", "task": "launch", "res": {"stdout": printed}},
+        },
+        play,
+    )
     assert type(play.failed["gpu01"]) is kind and str(play.failed["gpu01"]) == message
 
 
-def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:
+def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(
+    tmp_path: Path,
+) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name in ("job/a.txt", "../evil", "/abs", "job/sub/b"):
@@ -246,7 +331,9 @@ def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tm
     ]
 
 
-async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error_of_the_program() -> None:
+async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error_of_the_program() -> (
+    None
+):
     notices: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: notices.append(context))
     with ThreadPoolExecutor(1) as threads:
@@ -259,10 +346,16 @@ async def test_a_request_without_a_channel_whose_asker_was_cancelled_is_no_error
 
 
 async def test_a_host_that_answers_only_half_of_the_greeting_is_not_attached() -> None:
-    """As an agent that stands still between both requests; what it answers later is asked of nobody."""
+    """As an agent that stands still between both requests; what it answers later is asked of
+    nobody.
+    """
     channels = Channels(LAB)
     channel, watched = channels._channels["gpu01"], asyncio.Event()
-    hello = dict.fromkeys(("active", "previous", "armed", "provision")) | {"host": "gpu01", "version": VERSION, "t_ns": 0}
+    hello = dict.fromkeys(("active", "previous", "armed", "provision")) | {
+        "host": "gpu01",
+        "version": VERSION,
+        "t_ns": 0,
+    }
     hello |= {"ok": True, "ports": {}, "staged": [], "boot_id": ""}
 
     def sent(line: bytes) -> None:
@@ -270,11 +363,17 @@ async def test_a_host_that_answers_only_half_of_the_greeting_is_not_attached() -
         if request["op"] == "watch":
             watched.set()
         else:
-            asyncio.get_running_loop().call_soon(channel._line, json.dumps(hello | {"id": request["id"]}).encode())
+            asyncio.get_running_loop().call_soon(
+                channel._line, json.dumps(hello | {"id": request["id"]}).encode()
+            )
 
-    other: Any = SimpleNamespace(closed=False, sendall=sent, in_buffer=SimpleNamespace(set_event=lambda event: None))
+    other: Any = SimpleNamespace(
+        closed=False, sendall=sent, in_buffer=SimpleNamespace(set_event=lambda event: None)
+    )
     other.close = lambda: setattr(other, "closed", True)
-    channel._transport = cast(Any, SimpleNamespace(is_active=lambda: True, open_session=lambda timeout: other))
+    channel._transport = cast(
+        Any, SimpleNamespace(is_active=lambda: True, open_session=lambda timeout: other)
+    )
     other.exec_command = lambda text: None
     connecting = asyncio.ensure_future(channels.connect(["gpu01"], 0.2))
     await watched.wait()

@@ -14,7 +14,12 @@ from orchestrator.hosts.known import keys_of
 
 
 def public() -> str:
-    return Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return (
+        Ed25519PrivateKey.generate()
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
 
 
 KEYS = [public() for _ in range(5)]
@@ -29,7 +34,17 @@ LINES = [
     "10.0.0.5 ssh-unknown AAAA",
     "10.0.0.6",
 ]
-NAMES = ["[127.0.0.1]:22101", "[127.0.0.1]:22102", "gpu01", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", ""]
+NAMES = [
+    "[127.0.0.1]:22101",
+    "[127.0.0.1]:22102",
+    "gpu01",
+    "10.0.0.3",
+    "10.0.0.4",
+    "10.0.0.5",
+    "10.0.0.6",
+    "10.0.0.7",
+    "",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,12 +52,16 @@ def test_the_keys_of_a_host_are_those_that_paramiko_finds(tmp_path: Path, name: 
     file = tmp_path / "known_hosts"
     file.write_text("\n".join(LINES) + "\n")
     expected = paramiko.HostKeys(str(file)).lookup(name) or {}
-    assert {kind: key.asbytes() for kind, key in keys_of(file, name).items()} == {k: expected[k].asbytes() for k in expected}
+    assert {kind: key.asbytes() for kind, key in keys_of(file, name).items()} == {
+        k: expected[k].asbytes() for k in expected
+    }
 
 
 def test_a_line_that_is_no_key_hides_no_other_host(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
-    file.write_text(f"10.0.0.1 ssh-ed25519 !!!\n|1|short|x ssh-ed25519 {KEYS[0]}\n|1 x y\n10.0.0.2 {KEYS[1]}\n")
+    file.write_text(
+        f"10.0.0.1 ssh-ed25519 !!!\n|1|short|x ssh-ed25519 {KEYS[0]}\n|1 x y\n10.0.0.2 {KEYS[1]}\n"
+    )
     assert not keys_of(file, "10.0.0.1") and len(keys_of(file, "10.0.0.2")) == 1
     file.write_bytes(b"\xff\xfe\n")
     assert not keys_of(file, "10.0.0.2") and not keys_of(tmp_path / "none", "10.0.0.2")
@@ -50,7 +69,9 @@ def test_a_line_that_is_no_key_hides_no_other_host(tmp_path: Path) -> None:
 
 def test_a_revoked_key_is_no_key_of_a_host_wherever_its_line_stands(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
-    file.write_text(f"10.0.0.1 {KEYS[0]}\n10.0.0.2 {KEYS[1]}\n@revoked\t* {KEYS[0]} stolen\n@revoked\n")
+    file.write_text(
+        f"10.0.0.1 {KEYS[0]}\n10.0.0.2 {KEYS[1]}\n@revoked\t* {KEYS[0]} stolen\n@revoked\n"
+    )
     assert not keys_of(file, "10.0.0.1") and len(keys_of(file, "10.0.0.2")) == 1
 
 

@@ -18,7 +18,10 @@ HOSTS = dict(load_lab(ROOT / "inventory" / "emulated").hosts)
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program named ssh that runs the remote command line here."""
     program = tmp_path / "ssh"
-    program.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s\\n" "$@" > ' + f'{tmp_path}/words\nexec sh -c "$last"\n')
+    program.write_text(
+        '#!/bin/sh\nfor last; do :; done\nprintf "%s\\n" "$@" > '
+        + f'{tmp_path}/words\nexec sh -c "$last"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path / "message"
@@ -29,7 +32,11 @@ def test_the_host_is_reached_as_ansible_reaches_it() -> None:
     assert argv[:5] == ["ssh", "-p", "22103", "-l", "root"] and argv[-1] == "127.0.0.1"
     home = Path.home() / ".local" / "state" / "testbed" / "emulated"
     assert argv[argv.index("-i") + 1] == str(home / "id_ed25519")
-    assert f'UserKnownHostsFile="{home}/known_hosts"' in argv and "StrictHostKeyChecking=yes" in argv and "BatchMode=yes" in argv
+    assert (
+        f'UserKnownHostsFile="{home}/known_hosts"' in argv
+        and "StrictHostKeyChecking=yes" in argv
+        and "BatchMode=yes" in argv
+    )
 
 
 def test_several_words_stay_what_they_are_and_one_is_for_the_shell(fake: Path) -> None:
@@ -45,12 +52,18 @@ def test_the_exit_code_is_that_of_the_command(fake: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake")
-def test_a_host_that_cannot_be_reached_is_told_apart_from_a_command_that_ends_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_be_reached_is_told_apart_from_a_command_that_ends_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(openssh, "check_login", lambda host: None)
     assert openssh.run(HOSTS["gpu01"], ["exit 255"])[0] == 255
     monkeypatch.undo()
-    monkeypatch.setattr(openssh.ssh, "connect", lambda *_: (_ for _ in ()).throw(Unreachable("gpu01: no answer")))
-    monkeypatch.setattr(openssh.subprocess, "run", lambda *_, **__: openssh.subprocess.CompletedProcess([], 255))
+    monkeypatch.setattr(
+        openssh.ssh, "connect", lambda *_: (_ for _ in ()).throw(Unreachable("gpu01: no answer"))
+    )
+    monkeypatch.setattr(
+        openssh.subprocess, "run", lambda *_, **__: openssh.subprocess.CompletedProcess([], 255)
+    )
     with pytest.raises(Unreachable, match="gpu01"):
         openssh.run(HOSTS["gpu01"], ["true"])
 

@@ -1,4 +1,6 @@
-"""Several ranks on a host: their names, places, rings and parts of a replay's traffic; one rank per host is as it always was."""
+"""Several ranks on a host: their names, places, rings and parts of a replay's traffic; one rank per
+host is as it always was.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,32 @@ def job(count: int, **more: object) -> Job:
 
 
 def test_one_rank_per_host_gets_the_same_bytes_as_ever() -> None:
-    made = {name: list(launch.requests(each, lab, "r7", resume=True).values()) for name, (each, lab) in cases().items()}
-    assert json.dumps(made, indent=1).replace(workload_digest(), "DIGEST") + "\n" == GOLDEN.read_text(encoding="utf-8")
+    made = {
+        name: list(launch.requests(each, lab, "r7", resume=True).values())
+        for name, (each, lab) in cases().items()
+    }
+    assert json.dumps(made, indent=1).replace(
+        workload_digest(), "DIGEST"
+    ) + "\n" == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_each_rank_is_a_job_of_its_own_on_its_host() -> None:
     made = launch.requests(job(2), LAB, "r7")
     assert list(made) == ["gpu02/0", "gpu02/1", "gpu01/0", "gpu01/1"]
-    assert [request["name"] for request in made.values()] == ["ddp.r7.0", "ddp.r7.1", "ddp.r7.0", "ddp.r7.1"]
-    assert len({request["checkpoints"] for request in made.values()}) == 1  # files there carry the number of the rank
+    assert [request["name"] for request in made.values()] == [
+        "ddp.r7.0",
+        "ddp.r7.1",
+        "ddp.r7.0",
+        "ddp.r7.1",
+    ]
+    # files there carry the number of the rank
+    assert len({request["checkpoints"] for request in made.values()}) == 1
     env = [request["env"] for request in made.values()]
     assert [e["RANK"] for e in env] == ["0", "1", "2", "3"]
     assert [e["LOCAL_RANK"] for e in env] == ["0", "1", "0", "1"]
-    assert {(e["WORLD_SIZE"], e["LOCAL_WORLD_SIZE"], e["MASTER_ADDR"]) for e in env} == {("4", "2", "10.254.0.2")}
+    assert {(e["WORLD_SIZE"], e["LOCAL_WORLD_SIZE"], e["MASTER_ADDR"]) for e in env} == {
+        ("4", "2", "10.254.0.2")
+    }
     assert env[0]["TESTBED_LANES"] == env[1]["TESTBED_LANES"] != env[2]["TESTBED_LANES"]
 
 
@@ -88,9 +103,17 @@ def test_without_rings_the_ranks_follow_each_other() -> None:
 
 
 def test_the_ranks_of_a_host_share_its_part_of_a_replay() -> None:
-    traffic = Traffic((RingGroup("data", 4002, RINGS[:2]),), (Transfer("gpu01", "gpu02", 1001, 1), Transfer("gpu02", "gpu01", 3)))
-    one, two = (launch.layout(job(count, workload="replay", rings=(), traffic=traffic), LAB)["traffic"] for count in (1, 2))
-    assert [(g["id"], g["bytes"], g["rings"]) for g in one["groups"]] == [("data", 4002, [[0, 1], [1, 0]])]
+    traffic = Traffic(
+        (RingGroup("data", 4002, RINGS[:2]),),
+        (Transfer("gpu01", "gpu02", 1001, 1), Transfer("gpu02", "gpu01", 3)),
+    )
+    one, two = (
+        launch.layout(job(count, workload="replay", rings=(), traffic=traffic), LAB)["traffic"]
+        for count in (1, 2)
+    )
+    assert [(g["id"], g["bytes"], g["rings"]) for g in one["groups"]] == [
+        ("data", 4002, [[0, 1], [1, 0]])
+    ]
     assert [(g["id"], g["bytes"], g["rings"], g["lanes"]) for g in two["groups"]] == [
         ("data.0", 2000, [[0, 2], [2, 0]], [0, 1]),
         ("data.1", 2002, [[1, 3], [3, 1]], [0, 1]),
@@ -115,7 +138,13 @@ class Line:
         if self.host == "gpu01" and op == "job.hold":
             answer.set_exception(Refused("gpu01: no such job"))
         else:
-            answer.set_result({"state": "running", "pid": 7, "ranks": [{"rank": number, "state": "prepared", "move": 3}]})
+            answer.set_result(
+                {
+                    "state": "running",
+                    "pid": 7,
+                    "ranks": [{"rank": number, "state": "prepared", "move": 3}],
+                }
+            )
         return answer
 
 
@@ -126,19 +155,36 @@ async def test_every_rank_is_asked_under_the_name_that_it_has_on_its_host(tmp_pa
         try:
             ranks = job(2).ranks
             states = await hosts.jobs.states("ddp.r7", ranks)
-            assert list(states) == list(ranks) and [state.host for state in states.values()] == [*["gpu02"] * 2, *["gpu01"] * 2]
-            found = await hosts.ring_changes.prepare("ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0)
-            assert sorted((s.host, s.rank) for s in found) == [("gpu01", 0), ("gpu01", 1), ("gpu02", 0), ("gpu02", 1)]
+            assert list(states) == list(ranks) and [state.host for state in states.values()] == [
+                *["gpu02"] * 2,
+                *["gpu01"] * 2,
+            ]
+            found = await hosts.ring_changes.prepare(
+                "ddp.r7", 3, ranks, {"rings": [[0, 1, 2, 3]]}, lease_s=5.0, within_s=1.0
+            )
+            assert sorted((s.host, s.rank) for s in found) == [
+                ("gpu01", 0),
+                ("gpu01", 1),
+                ("gpu02", 0),
+                ("gpu02", 1),
+            ]
             for line in lines.values():
-                assert sorted(each["name"] for each in line.asked) == ["ddp.r7.0"] * 2 + ["ddp.r7.1"] * 2
+                assert (
+                    sorted(each["name"] for each in line.asked)
+                    == ["ddp.r7.0"] * 2 + ["ddp.r7.1"] * 2
+                )
             with pytest.raises(Refused) as refused:
                 await hosts.ring_changes.hold("ddp.r7", 3, ranks, lease_s=5.0, within_s=1.0)
-            assert str(refused.value) == "gpu01: no such job\n(1 other host did it)", "once for both of its ranks"
+            assert str(refused.value) == "gpu01: no such job\n(1 other host did it)", (
+                "once for both of its ranks"
+            )
         finally:
             hosts.channels._channels = {}
 
 
-async def test_every_request_has_the_token_of_its_run_so_that_agents_alone_say_what_needs_it(tmp_path: Path) -> None:
+async def test_every_request_has_the_token_of_its_run_so_that_agents_alone_say_what_needs_it(
+    tmp_path: Path,
+) -> None:
     async with Hosts(LAB, tmp_path, tmp_path) as hosts:
         line = Line("gpu02")
         hosts.channels._channels = {"gpu02": line}  # type: ignore[dict-item]
@@ -147,7 +193,10 @@ async def test_every_request_has_the_token_of_its_run_so_that_agents_alone_say_w
                 hosts.channels.token = token
                 await hosts.channels.ask({"gpu02": {"name": "j"}}, "tap.stop")
                 await hosts.measure.traffic({"gpu02": {"do": "heard", "token": "a stream"}}, 1.0)
-            plain = [{"op": "tap.stop", "name": "j"}, {"op": "traffic", "do": "heard", "token": "a stream"}]
+            plain = [
+                {"op": "tap.stop", "name": "j"},
+                {"op": "traffic", "do": "heard", "token": "a stream"},
+            ]
             assert line.asked == [*plain, plain[0] | {"token": 9}, plain[1]]
         finally:
             hosts.channels._channels = {}

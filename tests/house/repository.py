@@ -16,8 +16,19 @@ _GENERATED = {".git", ".venv", "build", "dist"}
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every file of the project: what git tracks or would; without git (a source archive) all that is no cache."""
-    asked = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    """Every file of the project: what git tracks or would; without git (a source archive) all that
+    is no cache.
+    """
+    asked = [
+        "git",
+        "-c",
+        f"safe.directory={ROOT}",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     try:
         notice = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
         names = [name for name in notice.split("\0") if name]
@@ -25,7 +36,10 @@ def tracked() -> tuple[Path, ...]:
         names = [
             str(path.relative_to(ROOT))
             for path in ROOT.rglob("*")
-            if not any(p in _GENERATED or p.endswith((".egg-info", "cache", "cache__")) for p in path.relative_to(ROOT).parts)
+            if not any(
+                p in _GENERATED or p.endswith((".egg-info", "cache", "cache__"))
+                for p in path.relative_to(ROOT).parts
+            )
         ]
     return tuple(path for name in sorted(names) if (path := ROOT / name).is_file())
 
@@ -73,7 +87,9 @@ def blocks(page: Path, text: str | None = None) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The words of every command in a `console` or `sh` block: pipes and lists apart, redirections and remarks gone."""
+    """The words of every command in a `console` or `sh` block: pipes and lists apart, redirections
+    and remarks gone.
+    """
     if block.language not in ("console", "sh"):
         return
     text = block.text.replace("\\\n", " ")

@@ -1,4 +1,6 @@
-"""docs/reference/agent.md describes the operations, fields, events and error codes that the agent has, and no others."""
+"""docs/reference/agent.md describes the operations, fields, events and error codes that the agent
+has, and no others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from tests.house.repository import ROOT
 from tests.house.test_pages import page, section
 
 PAGE = page("reference/agent.md")
-TREES = [ast.parse(path.read_text()) for path in sorted([*(ROOT / "agent").rglob("*.py"), *ROOT.glob("extensions/*/host/**/*.py")])]
+TREES = [
+    ast.parse(path.read_text())
+    for path in sorted([*(ROOT / "agent").rglob("*.py"), *ROOT.glob("extensions/*/host/**/*.py")])
+]
 
 
 def table(heading: str) -> dict[str, tuple[str, ...]]:
@@ -33,7 +38,9 @@ def codes() -> Iterator[str]:
                 yield from (
                     value.value
                     for key, value in zip(keys, values, strict=True)
-                    if isinstance(key, ast.Constant) and key.value == "code" and isinstance(value, ast.Constant)
+                    if isinstance(key, ast.Constant)
+                    and key.value == "code"
+                    and isinstance(value, ast.Constant)
                     if isinstance(value.value, str)
                 )
 
@@ -42,7 +49,9 @@ def events() -> Iterator[str]:
     """The kinds of event that the source names."""
     for node in (node for tree in TREES for node in ast.walk(tree)):
         match node:
-            case ast.Dict(keys=[ast.Constant(value="event"), *_], values=[ast.Constant(value=str(kind)), *_]):
+            case ast.Dict(
+                keys=[ast.Constant(value="event"), *_], values=[ast.Constant(value=str(kind)), *_]
+            ):
                 yield kind
             case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
                 for keyword in keywords:
@@ -55,12 +64,16 @@ def fields() -> Iterator[str]:
     """The fields of requests that the source reads."""
     for node in (node for tree in TREES for node in ast.walk(tree)):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="request"), attr="get"), args=[ast.Constant(value=str(name)), *_]):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="request"), attr="get"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
                 yield name
             case ast.Subscript(value=ast.Name(id="request"), slice=ast.Constant(value=str(name))):
                 yield name
             case ast.Call(
-                func=ast.Name(id="integer" | "number" | "rows"), args=[ast.Name(id="request"), ast.Constant(value=name), *_]
+                func=ast.Name(id="integer" | "number" | "rows"),
+                args=[ast.Name(id="request"), ast.Constant(value=name), *_],
             ):
                 yield str(name)
 
@@ -71,7 +84,11 @@ def test_the_page_has_every_operation_and_says_which_are_fenced() -> None:
 
 
 def test_the_page_has_every_field_of_a_request() -> None:
-    listed = {name for cells in table("Operations").values() for name in re.findall(r"`(\w+)`", re.sub(r"\{.*?\}", "", cells[0]))}
+    listed = {
+        name
+        for cells in table("Operations").values()
+        for name in re.findall(r"`(\w+)`", re.sub(r"\{.*?\}", "", cells[0]))
+    }
     values = {"listen", "send", "accept", "pour", "heard", "log"}
     assert listed - values == set(fields()) - {"id", "op", "token"} | {"ttl", "token"}
 
@@ -83,5 +100,9 @@ def test_the_page_has_every_event_and_every_error_code() -> None:
 
 def test_the_page_has_every_command_and_the_version() -> None:
     lines = re.search(r"The command line takes (.*?)\. Input", PAGE, re.DOTALL)
-    assert lines and set(re.findall(r"`(\w+)`", lines[1])) == set(COMMANDS) | {"attach", "gpus", "serve"}
+    assert lines and set(re.findall(r"`(\w+)`", lines[1])) == set(COMMANDS) | {
+        "attach",
+        "gpus",
+        "serve",
+    }
     assert f"`version`, which is {VERSION} " in PAGE

@@ -1,7 +1,9 @@
-"""No modules import each other in a circle, counting imports inside functions and those for the type checker alone.
+"""No modules import each other in a circle, counting imports inside functions and those for the
+type checker alone.
 
-A contract of import-linter says which packages may know which; this says that within each of them, too, there is a lowest module.
-That importing `a.b` runs `a/__init__.py` is not counted, nor is what `importlib` finds by a string.
+A contract of import-linter says which packages may know which; this says that within each of them,
+too, there is a lowest module. That importing `a.b` runs `a/__init__.py` is not counted, nor is what
+`importlib` finds by a string.
 """
 
 from __future__ import annotations
@@ -19,23 +21,33 @@ Graph = Mapping[str, set[str]]
 
 
 def imports(name: str, file: Path) -> Iterator[tuple[str, str]]:
-    """Every import of the module `name`: a module, and what is imported from it, empty if it is the module itself."""
+    """Every import of the module `name`: a module, and what is imported from it, empty if it is the
+    module itself.
+    """
     package = (name if file.name == "__init__.py" else name.rpartition(".")[0]).split(".")
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
-            yield from ((".".join([*above, *([node.module] if node.module else [])]), alias.name) for alias in node.names)
+            yield from (
+                (".".join([*above, *([node.module] if node.module else [])]), alias.name)
+                for alias in node.names
+            )
 
 
 def graph(folder: Path, files: Iterable[Path]) -> Graph:
     """Module -> those of the others that it imports."""
-    modules = {".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    modules = {
+        ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in files
+    }
     found: dict[str, set[str]] = {}
     for name, file in modules.items():
         pairs = list(imports(name, file))
-        found[name] = {each if (each := f"{module}.{word}") in modules else module for module, word in pairs} & {*modules} - {name}
+        found[name] = {
+            each if (each := f"{module}.{word}") in modules else module for module, word in pairs
+        } & {*modules} - {name}
     return found
 
 
@@ -86,7 +98,12 @@ def test_one_import_upward_is_a_circle(low: str, high: str, ours: Graph) -> None
 )
 def test_every_way_to_import_closes_a_circle(planted: str, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    texts = {"__init__": "", "top": "from made.middle import x\n", "middle": "from . import ground\n", "ground": "import os\n"}
+    texts = {
+        "__init__": "",
+        "top": "from made.middle import x\n",
+        "middle": "from . import ground\n",
+        "ground": "import os\n",
+    }
     for name, text in texts.items():
         (tmp_path / "made" / f"{name}.py").write_text(text)
     files = sorted(tmp_path.rglob("*.py"))

@@ -1,4 +1,6 @@
-"""The map in CONTRIBUTING: its paths exist, its picture is the import contract, its tables have every folder and few rows."""
+"""The map in CONTRIBUTING: its paths exist, its picture is the import contract, its tables have
+every folder and few rows.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,18 @@ ALONE = {"optical_testbed_home/"}
 
 
 def missing(text: str, folder: Path = ROOT / "orchestrator") -> list[str]:
-    """Paths in backticks that are neither in the repository nor below this folder; NAME is for the reader to fill in."""
-    named = [name for name in re.findall(r"`([^`\s]+)`", text) if "/" in name or name.endswith(".py")]
+    """Paths in backticks that are neither in the repository nor below this folder; NAME is for the
+    reader to fill in.
+    """
+    named = [
+        name for name in re.findall(r"`([^`\s]+)`", text) if "/" in name or name.endswith(".py")
+    ]
     parts = {name: name.split("NAME")[0] for name in named}
-    return [name for name, part in parts.items() if not any((below / part).exists() for below in (ROOT, folder))]
+    return [
+        name
+        for name, part in parts.items()
+        if not any((below / part).exists() for below in (ROOT, folder))
+    ]
 
 
 def test_every_path_of_the_map_in_contributing_is_there() -> None:
@@ -26,18 +36,24 @@ def test_every_path_of_the_map_in_contributing_is_there() -> None:
 
 
 def test_a_path_of_the_map_that_moved_is_noticed() -> None:
-    assert missing("| a | `plan/reader.py`, `planfile.py`, `drivers/NAME.py`, `drivers/old/` |") == ["planfile.py", "drivers/old/"]
+    assert missing(
+        "| a | `plan/reader.py`, `planfile.py`, `drivers/NAME.py`, `drivers/old/` |"
+    ) == ["planfile.py", "drivers/old/"]
 
 
 def picture(text: str) -> list[set[str]]:
-    """The rooms in each line of the picture, from the top down; a line is the rooms, spaces and what they are for."""
+    """The rooms in each line of the picture, from the top down; a line is the rooms, spaces and
+    what they are for.
+    """
     drawn = re.search(r"```\n(.*?)```", section(text, "The rooms of `orchestrator/`"), re.DOTALL)
     assert drawn, "there is no picture of the rooms"
     return [set(re.split(r" {3,}", line)[0].split(" | ")) for line in drawn[1].splitlines()]
 
 
 def test_the_picture_of_the_rooms_in_contributing_is_the_import_contract() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     (rooms,) = (contract for contract in contracts if contract["id"] == "rooms")
     layers = [set(layer.split(" | ")) for layer in rooms["layers"]]
     assert picture((ROOT / "CONTRIBUTING.md").read_text()) == layers
@@ -51,8 +67,12 @@ def test_every_folder_of_the_repository_is_in_the_table_of_folders_in_contributi
 
 def test_the_table_of_contributing_has_a_row_for_each_kind_of_thing_and_no_more() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    kinds = [line for line in section(text, "Where things go").splitlines() if line.startswith("| ")][1:]
-    assert len(kinds) <= MOST_ROWS, "a row for a kind of thing; what one mechanism needs is in its README"
+    kinds = [
+        line for line in section(text, "Where things go").splitlines() if line.startswith("| ")
+    ][1:]
+    assert len(kinds) <= MOST_ROWS, (
+        "a row for a kind of thing; what one mechanism needs is in its README"
+    )
     assert len(text.splitlines()) <= MOST_LINES
 
 

@@ -22,10 +22,12 @@ def words(text: str) -> int:
 
 
 def long_lines(lines: Iterable[str]) -> list[str]:
-    """Lines of prose that are too long. A row of a table has no other form than one line; what begins
-    with four blanks is code.
+    """Lines of prose that are too long. A row of a table has no other form than one line; what
+    begins with four blanks is code.
     """
-    return [line for line in lines if len(line) > MOST_COLUMNS and not line.startswith(("|", "    "))]
+    return [
+        line for line in lines if len(line) > MOST_COLUMNS and not line.startswith(("|", "    "))
+    ]
 
 
 def prose(text: str, fenced: Iterable[tuple[int, int]]) -> list[str]:
@@ -47,7 +49,9 @@ def test_no_line_of_prose_is_longer_than_140_columns() -> None:
         f"{page.relative_to(ROOT)}: {line}"
         for page in DOCS
         if page.parent.name != "reference" or page.name not in GENERATED
-        for line in long_lines(prose(page.read_text(), [(b.line, len(b.text.splitlines())) for b in blocks(page)]))
+        for line in long_lines(
+            prose(page.read_text(), [(b.line, len(b.text.splitlines())) for b in blocks(page)])
+        )
     ]
     assert wrong == []
 

@@ -1,4 +1,6 @@
-"""Measured figures stand in the records of the benchmarks; the page is generated from them, and README quotes them."""
+"""Measured figures stand in the records of the benchmarks; the page is generated from them, and
+README quotes them.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,19 @@ def known(figures: Iterable[Figure]) -> set[float]:
 def unrecorded(text: str, found: Mapping[str, Record]) -> list[str]:
     """Numbers of a section "Measured" that are in no record, by line.
 
-    A line that names benchmarks, as code or as an anchor of the page of figures, quotes these; any other line may quote all.
-    Numbers within code and in the targets of links are not figures.
+    A line that names benchmarks, as code or as an anchor of the page of figures, quotes these; any
+    other line may quote all. Numbers within code and in the targets of links are not figures.
     """
     wrong = []
     section = re.search(r"^## Measured.*?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section, "there is no section Measured"
     for line in section[1].splitlines():
-        named = [name for name in re.findall(r"`(\w+)`|benchmarks\.md#(\w+)", line) for name in name if name in found]
+        named = [
+            name
+            for name in re.findall(r"`(\w+)`|benchmarks\.md#(\w+)", line)
+            for name in name
+            if name in found
+        ]
         prose = re.sub(r"\]\([^)]*\)|`[^`]*`", " ", line)
         allowed = known(figure for name in named or found for figure in found[name].figures)
         wrong += [f"{number:g}: {line}" for number in sorted(numbers(prose) - allowed)]
@@ -50,7 +57,10 @@ def test_every_number_of_the_readmes_section_on_measurements_is_in_a_record() ->
 
 
 def test_a_number_that_is_in_no_record_of_its_benchmark_is_noticed() -> None:
-    job = Record("job_pause", [Figure(what="12 ranks", unit="ms", value=75.0, low=41.0, high=102.0, n=10, most=1415.0)])
+    job = Record(
+        "job_pause",
+        [Figure(what="12 ranks", unit="ms", value=75.0, low=41.0, high=102.0, n=10, most=1415.0)],
+    )
     boot = Record("lab_boot", [Figure(what="it", unit="s", value=0.28)])
     found = {"job_pause": job, "lab_boot": boot}
     row = "| `job_pause` | 12 ranks: 75.0 ms (41 to 102) | 1,415 ms | [x](y-7.md) `z 8` |"

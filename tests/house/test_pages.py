@@ -1,4 +1,6 @@
-"""The pages agree with the code: keys, fields, options, faults, exit codes; links lead somewhere; plans and examples work."""
+"""The pages agree with the code: keys, fields, options, faults, exit codes; links lead somewhere;
+plans and examples work.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ from orchestrator.inventory.edges import (
 )
 from orchestrator.inventory.lab import read_lab
 from orchestrator.inventory.partitions import PartitionEdge
-from orchestrator.inventory.programs import ArgumentEdge, CheckpointEdge, IterationsEdge, ProgramEdge, ProgramsEdge
+from orchestrator.inventory.programs import (
+    ArgumentEdge,
+    CheckpointEdge,
+    IterationsEdge,
+    ProgramEdge,
+    ProgramsEdge,
+)
 from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan import edges as planedges
 from orchestrator.plan.edges import (
@@ -82,7 +90,9 @@ def page(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+    )
     assert found, f"no section {heading}"
     return found[1]
 
@@ -100,7 +110,11 @@ def names(text: str) -> set[str]:
 
 
 def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
-    return {prefix + (field.alias or name) for model in models for name, field in model.model_fields.items()}
+    return {
+        prefix + (field.alias or name)
+        for model in models
+        for name, field in model.model_fields.items()
+    }
 
 
 # inventory and plan
@@ -108,14 +122,29 @@ def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
-    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge, PartitionEdge)
+    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(
+        PortEdge, SshEdge, PartitionEdge
+    )
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
     segments = fields(RackEdge, SegmentEdge, QueueEdge)
-    assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge) | segments
+    assert (
+        names(section(text, "fibres.yml"))
+        == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge) | segments
+    )
     programs = fields(ProgramsEdge, ProgramEdge, ArgumentEdge, IterationsEdge, CheckpointEdge)
     assert names(section(text, "programs.yml")) == programs
-    own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
-    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices", "lines"} | LINE_KEYS
+    own = {
+        key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters
+    } - {"plant"}
+    settings = {
+        "hosts",
+        "seed",
+        "link_rate_mbps",
+        "mtu",
+        "reserve_core",
+        "devices",
+        "lines",
+    } | LINE_KEYS
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 
 
@@ -157,7 +186,9 @@ def test_the_plan_page_lists_the_fields_of_each_part_with_their_defaults(heading
             if (field.alias or name) not in listed or isinstance(field.default, BaseModel):
                 continue
             value = field.default_factory() if field.default_factory else field.default  # type: ignore[call-arg]
-            assert default == ("required" if field.is_required() else f"`{json.dumps(value)}`"), name
+            assert default == ("required" if field.is_required() else f"`{json.dumps(value)}`"), (
+                name
+            )
 
 
 def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
@@ -168,30 +199,45 @@ def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
         assert set(listed) == {option.name for option in options}, workload
         for option in options:
             wanted, default, means = listed[option.name]
-            assert wanted == option.wanted.replace("a size such as 65536, 64K or 1G", "a size"), option.name
-            assert default == ("none" if option.default is None else f"`{json.dumps(option.default)}`"), option.name
+            assert wanted == option.wanted.replace("a size such as 65536, 64K or 1G", "a size"), (
+                option.name
+            )
+            assert default == (
+                "none" if option.default is None else f"`{json.dumps(option.default)}`"
+            ), option.name
             assert means == option.help, option.name
 
 
 def test_the_plan_page_lists_the_variables_a_plan_may_set_with_their_values() -> None:
-    listed = {name: cells[0] for found, cells in rows(section(page("reference/plan.md"), "Environment of a job")) for name in found}
+    listed = {
+        name: cells[0]
+        for found, cells in rows(section(page("reference/plan.md"), "Environment of a job"))
+        for name in found
+    }
     assert listed == {name: words for name, (words, _) in ALLOWED.items()}
 
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:
     committed = (DOCS / "reference" / "plan.schema.json").read_text()
-    assert json.loads(committed) == plan_schema(), "write it again: testbed examples schema plan > docs/reference/plan.schema.json"
+    assert json.loads(committed) == plan_schema(), (
+        "write it again: testbed examples schema plan > docs/reference/plan.schema.json"
+    )
 
 
 PLANS = {
-    f"{block}": block.text for at in pages() for block in blocks(at) if block.language == "json" and "testbed.plan/1" in block.text
+    f"{block}": block.text
+    for at in pages()
+    for block in blocks(at)
+    if block.language == "json" and "testbed.plan/1" in block.text
 }
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_that_is_shown_fits_the_schema_and_the_default_lab(name: str) -> None:
     parts = [ROOT / "inventory" / "emulated" / part for part in PARTS]
-    lab = read_lab(*(path.read_text() for path in (*parts, ROOT / "inventory" / "emulated" / "programs.yml")))
+    lab = read_lab(
+        *(path.read_text() for path in (*parts, ROOT / "inventory" / "emulated" / "programs.yml"))
+    )
     jsonschema.validate(json.loads(PLANS[name]), json.loads(page("reference/plan.schema.json")))
     assert not read_plan(PLANS[name], name, lab).warnings
 
@@ -213,18 +259,32 @@ def test_every_block_of_yaml_toml_and_json_parses() -> None:
 
 def test_the_tables_of_the_drivers_page_are_those_that_the_code_gives() -> None:
     text, own = page("reference/drivers.md"), built_in_drivers()
-    tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
-    assert replaced(text, tables) == text, "write them again: testbed devices driver list --update docs/reference/drivers.md"
-    assert set(own) == set(_BUILT_IN) and all(f"| `{driver}` |" in tables["evidence"] for driver in own)
+    tables = {
+        "evidence": evidence_table(own),
+        "traits": traits_table(own),
+        "options": options_table(own),
+    }
+    assert replaced(text, tables) == text, (
+        "write them again: testbed devices driver list --update docs/reference/drivers.md"
+    )
+    assert set(own) == set(_BUILT_IN) and all(
+        f"| `{driver}` |" in tables["evidence"] for driver in own
+    )
 
 
 def test_the_support_matrix_has_a_row_for_every_driver() -> None:
-    (matrix,) = re.findall(r"<!-- matrix: .*?-->(.*?)<!-- end matrix -->", page("reference/drivers.md"), re.DOTALL)
+    (matrix,) = re.findall(
+        r"<!-- matrix: .*?-->(.*?)<!-- end matrix -->", page("reference/drivers.md"), re.DOTALL
+    )
     assert re.findall(r"^\| `([^`]+)` \|", matrix, re.MULTILINE) == sorted(built_in_drivers())
 
 
 def test_every_driver_says_what_it_stands_on() -> None:
-    silent = [driver for driver in built_in_drivers() if not {"identify", "read", "change"} <= evidence(driver).grades.keys()]
+    silent = [
+        driver
+        for driver in built_in_drivers()
+        if not {"identify", "read", "change"} <= evidence(driver).grades.keys()
+    ]
     assert not silent
 
 
@@ -236,12 +296,17 @@ def test_every_transcript_states_its_source_and_one_of_the_grades_of_the_pages()
     for path in found:
         head = path.read_text()
         assert re.search(r"^# source: \S", head, re.MULTILINE), path
-        assert set(re.findall(r"^# grade: (\S+)", head, re.MULTILINE)) <= grades and "# grade: " in head, path
+        assert (
+            set(re.findall(r"^# grade: (\S+)", head, re.MULTILINE)) <= grades
+            and "# grade: " in head
+        ), path
 
 
 @pytest.mark.long
 def test_the_page_on_adding_a_device_can_be_followed_to_the_letter(tmp_path: Path) -> None:
-    emulated, driver = (b.text for b in blocks(DOCS / "how-to" / "add-a-driver.md") if b.language == "python")
+    emulated, driver = (
+        b.text for b in blocks(DOCS / "how-to" / "add-a-driver.md") if b.language == "python"
+    )
     package = tmp_path / "acme-line"
 
     def testbed(*words: str) -> subprocess.CompletedProcess[str]:
@@ -255,14 +320,21 @@ def test_the_page_on_adding_a_device_can_be_followed_to_the_letter(tmp_path: Pat
             check=False,
         )
 
-    assert "$ testbed devices driver new acme-line --protocol scpi" in page("how-to/add-a-driver.md")
+    assert "$ testbed devices driver new acme-line --protocol scpi" in page(
+        "how-to/add-a-driver.md"
+    )
     assert testbed("devices", "driver", "new", "acme-line", "--protocol", "scpi").returncode == 0
     installed = package / "acme_line_testbed-0.1.0.dist-info"  # what pip would leave
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-line-testbed\nVersion: 0.1.0\n")
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme-line-testbed\nVersion: 0.1.0\n"
+    )
     points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
     (installed / "entry_points.txt").write_text(
-        "\n".join(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in found.items()) for group, found in points.items())
+        "\n".join(
+            f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in found.items())
+            for group, found in points.items()
+        )
     )
     assert testbed("devices", "driver", "conform", "acme-line").returncode == 7  # as scaffolded
     (package / "acme_line_testbed" / "emulated.py").write_text(emulated)
@@ -292,7 +364,11 @@ async def control() -> AsyncIterator[Control]:
 
 
 REQUESTS = [
-    line for b in blocks(DOCS / "how-to" / "inject-faults.md") if b.language == "json" for line in b.text.splitlines() if line
+    line
+    for b in blocks(DOCS / "how-to" / "inject-faults.md")
+    if b.language == "json"
+    for line in b.text.splitlines()
+    if line
 ]
 
 
@@ -315,13 +391,17 @@ async def test_the_page_on_faults_names_every_operation_every_fault_and_every_fi
     listed = names(section(page("how-to/inject-faults.md"), "Make a device misbehave"))
     assert listed == set(NAMES) | {field.name for field in dataclasses.fields(Fault)} - {"kind"}
     listed = names(section(page("how-to/inject-faults.md"), "Make a host or a link fail"))
-    assert listed == set(HOST_FAULTS) | {field.name for field in dataclasses.fields(HostFault)} - {"kind"}
+    assert listed == set(HOST_FAULTS) | {field.name for field in dataclasses.fields(HostFault)} - {
+        "kind"
+    }
 
 
 def test_the_command_line_takes_every_field_of_a_fault() -> None:
     source = (ROOT / "orchestrator" / "cli" / "faults.py").read_text()
     given = re.search(r"given = \{(.*?)\}", source, re.DOTALL)
-    fields = {field.name for kind in (Fault, HostFault) for field in dataclasses.fields(kind)} - {"kind"}
+    fields = {field.name for kind in (Fault, HostFault) for field in dataclasses.fields(kind)} - {
+        "kind"
+    }
     assert given and set(re.findall(r'"(\w+)":', given[1])) == fields
 
 
@@ -339,8 +419,12 @@ def test_the_exit_codes_are_those_promised_and_every_error_has_one() -> None:
 def test_the_cli_page_lists_every_exit_code_and_the_page_on_failures_every_error() -> None:
     cli = section(page("reference/cli.md"), "Exit codes")
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", cli, re.MULTILINE)} == set(EXIT_CODES)
-    table = re.findall(r"^\| (\d+) \| ([^|]*) \|", page("how-to/when-something-fails.md"), re.MULTILINE)
-    listed = {code: int(number) for number, cell in table for code in re.findall(r"`(E-[A-Z-]+)`", cell)}
+    table = re.findall(
+        r"^\| (\d+) \| ([^|]*) \|", page("how-to/when-something-fails.md"), re.MULTILINE
+    )
+    listed = {
+        code: int(number) for number, cell in table for code in re.findall(r"`(E-[A-Z-]+)`", cell)
+    }
     assert {c.code: c.exit_code for c in CLASSES}.items() <= listed.items()
     cli_source = "".join(path.read_text() for path in (ROOT / "orchestrator" / "cli").glob("*.py"))
     assert set(re.findall(r'"(E-[A-Z-]+)"', cli_source)) <= set(listed)
@@ -379,8 +463,21 @@ def test_every_page_that_the_program_names_is_there_and_is_installed_with_it() -
         for path in ROOT.glob(pattern)
         if to.endswith(str(path.parent.relative_to(ROOT)))
     }
-    installed |= {path for pattern in setuptools["package-data"]["extensions"] for path in (ROOT / "extensions").glob(pattern)}
-    rooms = ("orchestrator", "optics", "drivers", "planner", "emulators", "conformance", "optical_testbed", "extensions")
+    installed |= {
+        path
+        for pattern in setuptools["package-data"]["extensions"]
+        for path in (ROOT / "extensions").glob(pattern)
+    }
+    rooms = (
+        "orchestrator",
+        "optics",
+        "drivers",
+        "planner",
+        "emulators",
+        "conformance",
+        "optical_testbed",
+        "extensions",
+    )
     named = {
         page
         for room in rooms
@@ -394,7 +491,11 @@ def test_every_page_that_the_program_names_is_there_and_is_installed_with_it() -
 
 def test_the_index_leads_to_every_page_of_the_documentation() -> None:
     index = set(re.findall(r"\]\(([^)#\s]+)\)", page("README.md")))
-    wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
+    wanted = {
+        str(p.relative_to(DOCS))
+        for p in pages()
+        if p.is_relative_to(DOCS) and p.name != "README.md"
+    }
     wanted |= {f"../extensions/{name}/README.md" for name in MECHANISMS}
     assert {p for p in wanted if not p.startswith("decisions/")} <= index
 
@@ -403,22 +504,39 @@ def test_the_index_leads_to_every_page_of_the_documentation() -> None:
 
 
 def named_pages(folder: Path) -> Iterator[tuple[str, str]]:
-    """The pages in the texts of a folder's modules, without their docstrings and remarks, with their places."""
+    """The pages in the texts of a folder's modules, without their docstrings and remarks, with
+    their places.
+    """
     for file in sorted(folder.rglob("*.py")):
         tree = ast.parse(file.read_text())
         notices = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notices:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in notices
+            ):
                 for name in re.findall(r"(?:docs|extensions)/[\w/.-]+\.md", node.value):
                     yield f"{file.relative_to(ROOT)}:{node.lineno}", name
 
 
 def test_a_page_that_the_program_names_is_part_of_an_installation() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    existing = {str(path.relative_to(ROOT)) for kept in built["data-files"].values() for one in kept for path in ROOT.glob(one)}
-    existing |= {
-        str(path.relative_to(ROOT)) for one in built["package-data"]["extensions"] for path in (ROOT / "extensions").glob(one)
+    existing = {
+        str(path.relative_to(ROOT))
+        for kept in built["data-files"].values()
+        for one in kept
+        for path in ROOT.glob(one)
     }
-    named = [found for room in ("optics", "drivers", "planner", "orchestrator", "extensions") for found in named_pages(ROOT / room)]
+    existing |= {
+        str(path.relative_to(ROOT))
+        for one in built["package-data"]["extensions"]
+        for path in (ROOT / "extensions").glob(one)
+    }
+    named = [
+        found
+        for room in ("optics", "drivers", "planner", "orchestrator", "extensions")
+        for found in named_pages(ROOT / room)
+    ]
     assert len(named) > 20
     assert not [f"{at}: {name}" for at, name in named if name not in existing]

@@ -1,4 +1,6 @@
-"""The page of papers has a row for every scenario that ships, with the verdict and the numbers of the scenario's own page."""
+"""The page of papers has a row for every scenario that ships, with the verdict and the numbers of
+the scenario's own page.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,26 @@ def untrue(row: dict[str, str], page: str) -> Iterator[str]:
     found = section(page, "What was found here").strip().lstrip("*")
     if not found.lower().startswith(row["verdict"]):
         yield f"{row['name']}: {row['verdict']}, but: {found[:40]}"
-    yield from (f"{row['name']}: {number:g}" for number in sorted(numbers(row["result"]) - numbers(page)))
+    yield from (
+        f"{row['name']}: {number:g}" for number in sorted(numbers(row["result"]) - numbers(page))
+    )
 
 
 def test_every_scenario_that_ships_has_a_row() -> None:
     found = rows(PAGE.read_text())
-    assert len(found) == len(scenarios()) == len([path for path in tracked() if path.name == "scenario.yaml"])
+    assert (
+        len(found)
+        == len(scenarios())
+        == len([path for path in tracked() if path.name == "scenario.yaml"])
+    )
     assert {row["name"]: ROOT / row["folder"] / "scenario.yaml" for row in found} == scenarios()
 
 
 def test_every_row_says_of_the_result_what_the_page_of_its_scenario_says() -> None:
-    found = [(row, Path(ROOT / row["folder"] / "README.md").read_text()) for row in rows(PAGE.read_text())]
+    found = [
+        (row, Path(ROOT / row["folder"] / "README.md").read_text())
+        for row in rows(PAGE.read_text())
+    ]
     assert [wrong for row, page in found for wrong in untrue(row, page)] == []
 
 
@@ -52,7 +63,9 @@ def test_what_is_listed_of_a_scenario_is_what_its_page_says() -> None:
         listed = shipped(ROOT / row["folder"] / "scenario.yaml")
         assert listed.outcome == row["verdict"], f"{row['folder']}/found.json"
         found = section((ROOT / row["folder"] / "README.md").read_text(), "What was found here")
-        assert listed.day in ("", *re.findall(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", found)), f"{row['folder']}/found.json"
+        assert listed.day in ("", *re.findall(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", found)), (
+            f"{row['folder']}/found.json"
+        )
 
 
 def test_a_result_that_differs_from_its_page_is_noticed() -> None:

@@ -10,11 +10,20 @@ SECTION = re.compile(r"^## (S\d+)\n\n(.+?)\n\n(.*?)(?=^## |\Z)", re.MULTILINE | 
 
 
 def rows(text: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Each promise's words and its tests: file, name; a file that is named alone has an empty one."""
+    """Each promise's words and its tests: file, name; a file that is named alone has an empty
+    one.
+    """
     found = {}
     for n, words, tests in SECTION.findall(text):
         files = re.findall(r"^- `(tests/[\w/.-]+\.py)`\n((?:  - `::\w+`\n)*)", tests, re.MULTILINE)
-        found[n] = (words, [(file, name) for file, names in files for name in re.findall(r"::(\w+)", names) or [""]])
+        found[n] = (
+            words,
+            [
+                (file, name)
+                for file, names in files
+                for name in re.findall(r"::(\w+)", names) or [""]
+            ],
+        )
     return found
 
 
@@ -37,5 +46,10 @@ def test_every_promise_names_a_test_that_is_there() -> None:
 
 def test_a_promise_without_its_test_is_noticed() -> None:
     here = "- `tests/house/test_promises.py`\n"
-    found = rows(f"## S1\n\nThis.\n\nnone\n\n## S2\n\nThat.\n\n{here}  - `::test_of_nothing`\n\n## S3\n\nAll.\n\n{here}")
-    assert unproven(found) == ["S1: no test", "S2: tests/house/test_promises.py::test_of_nothing is not there"]
+    found = rows(
+        f"## S1\n\nThis.\n\nnone\n\n## S2\n\nThat.\n\n{here}  - `::test_of_nothing`\n\n## S3\n\nAll.\n\n{here}"
+    )
+    assert unproven(found) == [
+        "S1: no test",
+        "S2: tests/house/test_promises.py::test_of_nothing is not there",
+    ]

@@ -1,4 +1,6 @@
-"""The README stays short, and its headline figures are those of the records, with their limits and verdicts."""
+"""The README stays short, and its headline figures are those of the records, with their limits and
+verdicts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def readme() -> str:
 
 
 def is_row_of(row: Mapping[str, str], figure: Figure) -> bool:
-    """Whether a row of the table states this figure's value or range, one limit of it, and whether it is kept."""
+    """Whether a row of the table states this figure's value or range, one limit of it, and whether
+    it is kept.
+    """
     value = {figure.value} if figure.value is not None else {figure.low, figure.high}
     limits = {limit for limit in (figure.least, figure.most) if limit is not None}
     return (
@@ -61,5 +65,11 @@ def test_a_headline_figure_that_its_record_does_not_bear_out_is_noticed() -> Non
     found = {"boot": Record("boot", [Figure(what="it", unit="s", value=5.0, most=4.0)])}
     row = "| [it](benchmarks.md#boot) | 5 s | 4 s | **missed** |"
     assert list(untrue(f"## Measured\n{row}\n", found)) == []
-    for old, new in (("**missed**", "met"), ("5 s", "3 s"), ("4 s", "6 s"), ("5 s", "5 ms"), ("#boot", "#start")):
+    for old, new in (
+        ("**missed**", "met"),
+        ("5 s", "3 s"),
+        ("4 s", "6 s"),
+        ("5 s", "5 ms"),
+        ("#boot", "#start"),
+    ):
         assert list(untrue(f"## Measured\n{row.replace(old, new)}\n", found)), new

@@ -1,4 +1,6 @@
-"""What continuous integration and maintainers start: with which environment, and not over anything that is theirs."""
+"""What continuous integration and maintainers start: with which environment, and not over anything
+that is theirs.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ from pathlib import Path
 from tests.house.repository import ROOT
 
 
-def test_continuous_integration_passes_on_certificates_and_package_sources_and_nothing_else(tmp_path: Path) -> None:
+def test_continuous_integration_passes_on_certificates_and_package_sources_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     make = tmp_path / "make"
-    make.write_text('#!/bin/sh\necho "$@" $(cat) >&2\ncat /proc/self/environ\n')  # the shell adds to what `env` prints
+    # the shell adds to what `env` prints
+    make.write_text('#!/bin/sh\necho "$@" $(cat) >&2\ncat /proc/self/environ\n')
     make.chmod(0o755)
     kept = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -33,10 +38,14 @@ def test_continuous_integration_passes_on_certificates_and_package_sources_and_n
     done = subprocess.run([ROOT / ".ci" / "run"], env=kept | dropped, cwd=tmp_path, **words)  # type: ignore[call-overload]
     assert done.stderr == "test\n", "one target, and no input"
     found = dict(each.split("=", 1) for each in done.stdout.split("\0") if each)
-    assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")} == kept
+    assert {
+        name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")
+    } == kept
 
 
-def test_a_fresh_machine_is_not_made_in_a_directory_that_holds_something_else(tmp_path: Path) -> None:
+def test_a_fresh_machine_is_not_made_in_a_directory_that_holds_something_else(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "mine").write_text("mine")
     script = ROOT / "scripts" / "fresh-machine"

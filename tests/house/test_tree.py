@@ -1,4 +1,6 @@
-"""What is in the repository: nothing of the place it was written at, nothing unfinished, nothing secret."""
+"""What is in the repository: nothing of the place it was written at, nothing unfinished, nothing
+secret.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,17 @@ from tests.house.repository import ROOT, tracked
 
 # Put together here, so that this file does not contain what it looks for.
 WORKPLACE = re.compile("|".join(["/wo" + "rk/", r"\.\./sha" + "red"]))
-HOSTS = ["py" + r"pi\.org", "pythonh" + r"osted\.org", "artif" + "actory", r"proxy\.gol" + r"ang\.org", "--ind" + "ex-url"]
+HOSTS = [
+    "py" + r"pi\.org",
+    "pythonh" + r"osted\.org",
+    "artif" + "actory",
+    r"proxy\.gol" + r"ang\.org",
+    "--ind" + "ex-url",
+]
 REGISTRIES = re.compile("|".join(HOSTS))
-UNFINISHED = re.compile("|".join(["NotImpl" + "ementedError", r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bXX" + r"X\b"]))
+UNFINISHED = re.compile(
+    "|".join(["NotImpl" + "ementedError", r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bXX" + r"X\b"])
+)
 KEYS = re.compile("BEGIN [A-Z ]*PRIV" + "ATE KEY")
 TEXTS = [path for path in tracked() if b"\0" not in path.read_bytes()[:4096]]
 
@@ -28,7 +38,9 @@ def found(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "pattern", [WORKPLACE, REGISTRIES, UNFINISHED, KEYS], ids=["workplace", "registries", "unfinished", "keys"]
+    "pattern",
+    [WORKPLACE, REGISTRIES, UNFINISHED, KEYS],
+    ids=["workplace", "registries", "unfinished", "keys"],
 )
 def test_no_file_contains_what_does_not_belong_there(pattern: re.Pattern[str]) -> None:
     assert len(TEXTS) > 200
@@ -45,13 +57,17 @@ def test_no_file_contains_what_does_not_belong_there(pattern: re.Pattern[str]) -
         (KEYS, "-----BEGIN OPENSSH PRIV" + "ATE KEY-----"),
     ],
 )
-def test_what_does_not_belong_is_noticed(pattern: re.Pattern[str], line: str, tmp_path: Path) -> None:
+def test_what_does_not_belong_is_noticed(
+    pattern: re.Pattern[str], line: str, tmp_path: Path
+) -> None:
     (tmp_path / "x.py").write_text(f"fine\n{line}\n")
     assert found(pattern, [tmp_path / "x.py"]) == [f"x.py:2: {line}"]
 
 
 def test_every_file_ends_with_a_line_end_and_has_no_blanks_at_line_ends() -> None:
-    checked = [path for path in TEXTS if path.suffix in (".py", ".md", ".toml") and path.stat().st_size]
+    checked = [
+        path for path in TEXTS if path.suffix in (".py", ".md", ".toml") and path.stat().st_size
+    ]
     assert not [str(p.relative_to(ROOT)) for p in checked if not p.read_text().endswith("\n")]
     assert not found(re.compile(r"[ \t]+$"), [p for p in checked if p.suffix == ".md"])
 
@@ -64,15 +80,25 @@ def test_a_test_is_skipped_only_where_the_machine_lacks_something() -> None:
     reasons: list[str] = []
     for path in (p for p in TEXTS if p.suffix == ".py" and p.is_relative_to(ROOT / "tests")):
         text = path.read_text()
-        reasons += re.findall(r'pytest\.skip\(f?"([^"]*)"', text) + re.findall(r'skipif\([^"]*?reason="([^"]*)"', text)
-        counted = len(re.findall(r"pytest\.skip\(|mark\.skipif\(", text)) if path != Path(__file__) else 0
-        assert counted == len(re.findall(r'pytest\.skip\(f?"|skipif\([^"]*?reason="', text)) or path == Path(__file__), path
-        assert path == Path(__file__) or not re.search(r"importorskip|mark\.(?:skip|xfail)\b", text), path
+        reasons += re.findall(r'pytest\.skip\(f?"([^"]*)"', text) + re.findall(
+            r'skipif\([^"]*?reason="([^"]*)"', text
+        )
+        counted = (
+            len(re.findall(r"pytest\.skip\(|mark\.skipif\(", text)) if path != Path(__file__) else 0
+        )
+        assert counted == len(
+            re.findall(r'pytest\.skip\(f?"|skipif\([^"]*?reason="', text)
+        ) or path == Path(__file__), path
+        assert path == Path(__file__) or not re.search(
+            r"importorskip|mark\.(?:skip|xfail)\b", text
+        ), path
     assert reasons and all(WITHOUT.search(reason) for reason in reasons), reasons
 
 
 def test_no_page_has_a_place_left_to_fill_in() -> None:
-    assert not found(re.compile(r"^[A-Z]+(?:_[A-Z0-9]+)+$"), [path for path in TEXTS if path.suffix == ".md"])
+    assert not found(
+        re.compile(r"^[A-Z]+(?:_[A-Z0-9]+)+$"), [path for path in TEXTS if path.suffix == ".md"]
+    )
 
 
 def test_every_test_a_page_names_is_there() -> None:

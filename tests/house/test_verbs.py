@@ -1,4 +1,6 @@
-"""The verbs of the command line: few, each in one group, with a help that fits on a screen; old names are told their new place."""
+"""The verbs of the command line: few, each in one group, with a help that fits on a screen; old
+names are told their new place.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LEAVES = [path for path, _ in leaves(WHOLE)]
 
 
 def command_of(words: list[str]) -> Any:
-    """The command that these words name; those behind it are its arguments. Raises: KeyError - there is none."""
+    """The command that these words name; those behind it are its arguments. Raises: KeyError -
+    there is none.
+    """
     found: Any = WHOLE
     for word in words:
         if not hasattr(found, "get_command"):
@@ -60,15 +64,22 @@ def test_the_list_of_verbs_fits_a_terminal_of_80_columns() -> None:
 def test_every_old_name_is_refused_with_a_place_that_there_is() -> None:
     for old, new in MOVED.items():
         words = [word for word in new.split() if not word.startswith("-")]
-        assert {word for word in new.split() if word.startswith("-")} <= options(command_of(words)), new
+        assert {word for word in new.split() if word.startswith("-")} <= options(
+            command_of(words)
+        ), new
         assert old not in VERBS and tuple(old.split()) not in LEAVES, f"{old} is a verb"
         with pytest.raises(Usage, match=f"is now `testbed {new}`"):
             refuse_moved(old.split())
 
 
-def test_an_old_name_that_is_typed_is_wrong_usage_with_its_new_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_name_that_is_typed_is_wrong_usage_with_its_new_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["--as", "ann", "history", "--limit", "3"]) == 2
-    assert capsys.readouterr().err == "E-USAGE `testbed history` is now `testbed run list`\nnext: testbed run list --help\n"
+    assert (
+        capsys.readouterr().err
+        == "E-USAGE `testbed history` is now `testbed run list`\nnext: testbed run list --help\n"
+    )
     assert run(["lock", "--hosts", "gpu01", "--for", "2h", "--reason", "x"]) == 2
     assert "is now `testbed lock reserve`" in capsys.readouterr().err
     refuse_moved(["lock", "reserve", "--hosts", "gpu01"])
@@ -86,7 +97,9 @@ def test_the_help_of_a_verb_fits_on_a_screen_and_names_the_command_that_shows_al
     assert run([*path, "--help", "--all"]) == 0
     whole = capsys.readouterr().out
     assert all(max(param.opts, key=len) in whole for param in shown(command_of(list(path))))
-    assert text == whole or text.rstrip().endswith(f"more options: testbed {' '.join(path)} --help --all")
+    assert text == whole or text.rstrip().endswith(
+        f"more options: testbed {' '.join(path)} --help --all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +110,10 @@ def test_the_help_of_a_verb_fits_on_a_screen_and_names_the_command_that_shows_al
         (["run", "--limit", "5"], ["run", "list", "--limit", "5"]),
         (["devices", "--inventory", "lab", "power"], ["devices", "power", "--inventory", "lab"]),
         (["job", "queue"], ["job", "queue", "list"]),
-        (["experiment", "sweep", "--check", "x.yaml"], ["experiment", "sweep", "run", "--check", "x.yaml"]),
+        (
+            ["experiment", "sweep", "--check", "x.yaml"],
+            ["experiment", "sweep", "run", "--check", "x.yaml"],
+        ),
         (["experiment", "sweep", "show"], ["experiment", "sweep", "show"]),
         (["run", "shwo"], ["run", "shwo"]),
         (["run", "--help"], ["run", "--help"]),
@@ -115,4 +131,6 @@ def test_a_family_lists_where_no_verb_of_it_is_named_and_options_may_come_before
 
 def test_the_page_of_the_command_line_lists_its_verbs() -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    assert page == rewrite_tables(page), "run: python -m orchestrator.cli.reference docs/reference/cli.md"
+    assert page == rewrite_tables(page), (
+        "run: python -m orchestrator.cli.reference docs/reference/cli.md"
+    )

@@ -1,4 +1,6 @@
-"""Which changes of a job its ranks can follow while they run, which restart it, and when it pauses."""
+"""Which changes of a job its ranks can follow while they run, which restart it, and when it
+pauses.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,24 @@ from tests.house.repository import ROOT
 
 LAB = load_lab(ROOT / "inventory" / "emulated")
 FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
-TRAIN = Job("mlp", "train", FOUR, (FOUR,), {"iterations": 0, "hidden": 64}, {"OMP_NUM_THREADS": "1"})
+TRAIN = Job(
+    "mlp", "train", FOUR, (FOUR,), {"iterations": 0, "hidden": 64}, {"OMP_NUM_THREADS": "1"}
+)
 OTHER = (FOUR, FOUR[::-1])
 
 
 def running(job: Job, **spec: Any) -> JobRecord:
-    return JobRecord(1, "lab", "r1", job.name, replace(JobSpec(job, "mlp.r1", "gloo"), **spec), "running", 0.0, None, "")
+    return JobRecord(
+        1,
+        "lab",
+        "r1",
+        job.name,
+        replace(JobSpec(job, "mlp.r1", "gloo"), **spec),
+        "running",
+        0.0,
+        None,
+        "",
+    )
 
 
 def test_without_a_running_job_or_a_wanted_one_nothing_becomes_of_it() -> None:
@@ -30,7 +44,11 @@ def test_without_a_running_job_or_a_wanted_one_nothing_becomes_of_it() -> None:
     assert decide_job(running(TRAIN), None, "require") == JobDecision("keep")
 
 
-@pytest.mark.parametrize("job", [TRAIN, replace(TRAIN, predicted={"iteration_ms": 4.0})], ids=["the same", "another prediction"])
+@pytest.mark.parametrize(
+    "job",
+    [TRAIN, replace(TRAIN, predicted={"iteration_ms": 4.0})],
+    ids=["the same", "another prediction"],
+)
 def test_a_job_that_its_ranks_already_run_is_kept(job: Job) -> None:
     for live in ("require", "prefer", "never"):
         assert decide_job(running(TRAIN), job, live) == JobDecision("keep")
@@ -39,7 +57,9 @@ def test_a_job_that_its_ranks_already_run_is_kept(job: Job) -> None:
 def test_a_restart_that_is_asked_for_is_one_whatever_runs() -> None:
     for job in (TRAIN, replace(TRAIN, rings=OTHER), replace(TRAIN, name="other")):
         assert decide_job(running(TRAIN), job, "never", restart=True) == JobDecision("restart")
-    assert decide_job(running(TRAIN), None, "never", restart=True) == JobDecision("keep"), "there is nothing to launch"
+    assert decide_job(running(TRAIN), None, "never", restart=True) == JobDecision("keep"), (
+        "there is nothing to launch"
+    )
 
 
 def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
@@ -53,13 +73,22 @@ def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
         (TRAIN, replace(TRAIN, rings=OTHER, predicted={"iteration_ms": 4.0})),
         (
             Job("r", "replay", FOUR, traffic=Traffic((RingGroup("g", 8, (FOUR,)),))),
-            Job("r", "replay", FOUR, traffic=Traffic((RingGroup("g", 8, OTHER),), (Transfer("gpu01", "gpu03", 9),))),
+            Job(
+                "r",
+                "replay",
+                FOUR,
+                traffic=Traffic((RingGroup("g", 8, OTHER),), (Transfer("gpu01", "gpu03", 9),)),
+            ),
         ),
     ],
     ids=["rings", "rings and a prediction", "traffic"],
 )
 def test_other_rings_or_traffic_are_taken_over_by_policy(was: Job, job: Job) -> None:
-    assert decide_job(running(was), job, "prefer") == decide_job(running(was), job, "require") == JobDecision("rings")
+    assert (
+        decide_job(running(was), job, "prefer")
+        == decide_job(running(was), job, "require")
+        == JobDecision("rings")
+    )
     assert decide_job(running(was), job, "never").kind == "restart"
 
 
@@ -71,9 +100,15 @@ def test_other_rings_or_traffic_are_taken_over_by_policy(was: Job, job: Job) -> 
         (replace(TRAIN, ranks=FOUR[:3], rings=(FOUR[:3],)), "job.ranks differs"),
         (replace(TRAIN, args={"iterations": 0, "hidden": 32}), "job.args.hidden differs"),
         (replace(TRAIN, args={"iterations": 0}, rings=OTHER), "job.args.hidden differs"),
-        (replace(TRAIN, env={"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"}), "job.env.NCCL_DEBUG differs"),
+        (
+            replace(TRAIN, env={"OMP_NUM_THREADS": "1", "NCCL_DEBUG": "INFO"}),
+            "job.env.NCCL_DEBUG differs",
+        ),
         (replace(TRAIN, backend="gloo"), "job.backend differs"),
-        (replace(TRAIN, name="o", ranks=FOUR[::-1], args={}), "job.name, job.ranks, job.args.hidden, job.args.iterations differ "),
+        (
+            replace(TRAIN, name="o", ranks=FOUR[::-1], args={}),
+            "job.name, job.ranks, job.args.hidden, job.args.iterations differ ",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -124,11 +159,20 @@ def test_ring_neighbours_are_cut_off_where_no_circuit_between_them_stays() -> No
     def change(old: Any, new: Any) -> Target:
         return Target(new, (), {}, None, old)  # type: ignore[arg-type]
 
-    links = tuple(_link(a, b) for a, b in zip(wanted.job.ranks, [*wanted.job.ranks[1:], wanted.job.ranks[0]], strict=True))
+    links = tuple(
+        _link(a, b)
+        for a, b in zip(wanted.job.ranks, [*wanted.job.ranks[1:], wanted.job.ranks[0]], strict=True)
+    )
     assert not cut_off(record, change(links, links), LAB, drained=False), "nothing goes dark"
-    assert not cut_off(record, change(links, links[1:]), LAB, drained=True), "the other half of the ring stays"
-    assert cut_off(record, change(links, links[1:]), LAB, drained=False), "traffic is not moved to it"
-    assert cut_off(record, change(links, links[2:]), LAB, drained=True), "one host has no circuit left"
+    assert not cut_off(record, change(links, links[1:]), LAB, drained=True), (
+        "the other half of the ring stays"
+    )
+    assert cut_off(record, change(links, links[1:]), LAB, drained=False), (
+        "traffic is not moved to it"
+    )
+    assert cut_off(record, change(links, links[2:]), LAB, drained=True), (
+        "one host has no circuit left"
+    )
 
 
 def _link(a: str, b: str) -> Any:

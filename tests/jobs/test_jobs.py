@@ -1,4 +1,6 @@
-"""When a job keeps running, is launched again, goes on from its checkpoint or starts anew. Its ranks only say how they are."""
+"""When a job keeps running, is launched again, goes on from its checkpoint or starts anew. Its
+ranks only say how they are.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ class Void:
 
 
 class Ranks(OwnParts):
-    """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory; `state_code`: how ranks are at
-    once.
+    """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory;
+    `state_code`: how ranks are at once.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -77,7 +79,11 @@ class Ranks(OwnParts):
     async def states(self, name: str, hosts: Any) -> dict[str, JobState]:
         reported = self.ran.get(name, "absent")
         return {
-            h: JobState(h, "exited" if reported.isdigit() else reported, int(reported) if reported.isdigit() else None)
+            h: JobState(
+                h,
+                "exited" if reported.isdigit() else reported,
+                int(reported) if reported.isdigit() else None,
+            )
             for h in hosts
         }
 
@@ -92,7 +98,9 @@ class Ranks(OwnParts):
             raise Refused(self.refuses)
         first = self.first.get(name, 1)
         numbers = range(first, first + self.writes)
-        text = self.odd + "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in numbers)
+        text = self.odd + "".join(
+            json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in numbers
+        )
         return Tail(text[offset:], len(text), len(text), "running")
 
     async def heartbeats(self, name: str, hosts: Any, after: Any = None) -> dict[str, Heartbeat]:
@@ -108,7 +116,10 @@ class Bench:
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store, self.folder, self.runs = store, folder, 0
-        fibres = [f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"' for h in range(1, 5)]
+        fibres = [
+            f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"'
+            for h in range(1, 5)
+        ]
         self.lab = read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, fibres)
         self.ranks = Ranks(self.lab)
         self.session = Session(self.lab, folder, {}, cast(Any, self.ranks))
@@ -127,7 +138,10 @@ class Bench:
 
     def end(self, how: str) -> None:
         """Every rank that runs ends so."""
-        self.ranks.ran = {name: how if reported == "running" else reported for name, reported in self.ranks.ran.items()}
+        self.ranks.ran = {
+            name: how if reported == "running" else reported
+            for name, reported in self.ranks.ran.items()
+        }
 
 
 @pytest.fixture
@@ -136,12 +150,18 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(store, tmp_path)
 
 
-async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which(bench: Bench) -> None:
+async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which(
+    bench: Bench,
+) -> None:
     await bench.bring(TRAIN)
     assert "resumed" not in str(bench.reported)
     status = await bench.bring(replace(TRAIN, rings=(FOUR, FOUR[::-1])), changed=True)
     assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
-    assert status is not None and status.resumed_from == 4 and "resumed after iteration 4" in bench.reported["job"]
+    assert (
+        status is not None
+        and status.resumed_from == 4
+        and "resumed after iteration 4" in bench.reported["job"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,10 +175,14 @@ async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which
     ],
     ids=["fewer ranks", "another batch", "another width", "another name", "another program"],
 )
-async def test_another_training_of_the_same_name_starts_anew_both_ways(bench: Bench, other: Job) -> None:
+async def test_another_training_of_the_same_name_starts_anew_both_ways(
+    bench: Bench, other: Job
+) -> None:
     for job in (TRAIN, other, TRAIN):
         status = await bench.bring(job, changed=True)
-        assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.reported)
+        assert (
+            status is not None and status.resumed_from == 0 and "resumed" not in str(bench.reported)
+        )
     assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
 
 
@@ -175,7 +199,9 @@ async def test_a_run_whose_lock_was_taken_neither_records_nor_launches_a_job(ben
     assert bench.store.latest_job(KEY) is None and not bench.ranks.launched
 
 
-async def test_a_launch_waits_for_its_own_job_whatever_is_recorded_beside_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_launch_waits_for_its_own_job_whatever_is_recorded_beside_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launch = bench.ranks.launch
 
     async def late(job: Job, run: str, *, resume: bool = False) -> None:
@@ -184,17 +210,29 @@ async def test_a_launch_waits_for_its_own_job_whatever_is_recorded_beside_it(ben
 
     monkeypatch.setattr(bench.ranks, "launch", late)
     status = await bench.bring(TRAIN)
-    assert status is not None and (status.run, status.state, status.iterations) == ("r1", "running", 4)
+    assert status is not None and (status.run, status.state, status.iterations) == (
+        "r1",
+        "running",
+        4,
+    )
 
 
 ODD = [{"iter": 2.5}, {"iter": 1e18}, {"iter_ms": 1e18}, {"t_wall_ns": 9.99e18}, {"iter": None}]
 PUT_ON_HOST = "gpu01: file iterations.jsonl is no plain file"
 
 
-async def test_no_record_that_a_job_writes_ends_a_verb_and_what_is_left_out_is_told(bench: Bench) -> None:
-    bench.ranks.odd = "".join(json.dumps({"iter": 1.0, "iter_ms": 5, "t_wall_ns": 1} | odd) + "\n" for odd in [{}, *ODD])
+async def test_no_record_that_a_job_writes_ends_a_verb_and_what_is_left_out_is_told(
+    bench: Bench,
+) -> None:
+    bench.ranks.odd = "".join(
+        json.dumps({"iter": 1.0, "iter_ms": 5, "t_wall_ns": 1} | odd) + "\n" for odd in [{}, *ODD]
+    )
     status = await bench.bring(TRAIN)
-    assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 5, len(ODD))
+    assert status is not None and (status.state, status.iterations, status.bad_records) == (
+        "running",
+        5,
+        len(ODD),
+    )
     text = f"5 lines of its records left out: iter is to be a whole number from 0 to {1 << 53}, and is null"
     assert text in render.job(status)
     assert await bench.jobs.stop_if_running(Recorder(Silent())) == "mlp"
@@ -204,15 +242,25 @@ async def test_a_job_all_of_whose_records_are_none_runs_and_is_not_waited_for(be
     bench.ranks.odd = '{"iter": 2.5}\n' * 9
     bench.ranks.writes = 0
     status = await bench.bring(TRAIN)
-    assert status is not None and (status.state, status.iterations, status.bad_records) == ("running", 0, 9)
+    assert status is not None and (status.state, status.iterations, status.bad_records) == (
+        "running",
+        0,
+        9,
+    )
 
 
 async def test_a_damaged_checkpoint_that_was_passed_over_is_told(bench: Bench) -> None:
     bench.ranks.odd = json.dumps({"iter": 3, "iter_ms": 5, "t_wall_ns": 1, "damaged": 4.0}) + "\n"
     status = await bench.bring(TRAIN)
     assert status is not None and (status.resumed_from, status.damaged) == (2, 4)
-    assert "resumed after iteration 2; that of iteration 4 is damaged, and was passed over" in bench.reported["job"]
-    assert "after iteration 2 (the checkpoint of iteration 4 is damaged: passed over)" in render.job(status)
+    assert (
+        "resumed after iteration 2; that of iteration 4 is damaged, and was passed over"
+        in bench.reported["job"]
+    )
+    assert (
+        "after iteration 2 (the checkpoint of iteration 4 is damaged: passed over)"
+        in render.job(status)
+    )
 
 
 async def test_what_a_job_put_in_the_place_of_its_files_ends_no_verb(bench: Bench) -> None:
@@ -231,18 +279,29 @@ async def test_a_program_without_checkpoints_is_never_said_to_be_resumed(bench: 
     await bench.bring(loop)
     await bench.bring(replace(loop, rings=(FOUR,)), changed=True)
     assert "resumed" not in str(bench.reported)
-    assert all("--resume" not in request["argv"] for request in requests(loop, bench.lab, "r", resume=True).values())
+    assert all(
+        "--resume" not in request["argv"]
+        for request in requests(loop, bench.lab, "r", resume=True).values()
+    )
 
 
 @pytest.mark.parametrize("end", ["75", "killed", "absent"])
-async def test_a_job_that_died_is_launched_again_by_the_same_plan_and_goes_on(bench: Bench, end: str) -> None:
+async def test_a_job_that_died_is_launched_again_by_the_same_plan_and_goes_on(
+    bench: Bench, end: str
+) -> None:
     await bench.bring(TRAIN)
     bench.end(end)
     status = await bench.bring(TRAIN)
-    assert status is not None and (status.state, status.run, status.resumed_from) == ("running", "r2", 4)
+    assert status is not None and (status.state, status.run, status.resumed_from) == (
+        "running",
+        "r2",
+        4,
+    )
 
 
-async def test_a_job_whose_stop_died_before_it_could_say_so_was_stopped_and_has_not_finished(bench: Bench) -> None:
+async def test_a_job_whose_stop_died_before_it_could_say_so_was_stopped_and_has_not_finished(
+    bench: Bench,
+) -> None:
     """Ranks that were asked to stop end as those that have done all that they were to do."""
     await bench.bring(TRAIN)
     stop_job = bench.ranks.jobs.stop
@@ -273,7 +332,9 @@ async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(ben
     assert len(bench.ranks.launched) == 2 and "testbed job launch" in str(failed.value.hint)
 
 
-@pytest.mark.parametrize("how", ["at its start", "by its launch", "later", "before down", "found by down"])
+@pytest.mark.parametrize(
+    "how", ["at its start", "by its launch", "later", "before down", "found by down"]
+)
 async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: str) -> None:
     """A program may wait for a lost peer for half an hour, and holds its GPU meanwhile."""
     stopped: list[tuple[str, tuple[str, ...], int]] = []
@@ -282,7 +343,11 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
 
     async def job_states(name: str, hosts: Any) -> dict[str, JobState]:
         found = await states(name, hosts)
-        return found | {h: JobState(h, "running") for h in hosts if h == "gpu02" and name in waits and name in bench.ranks.ran}
+        return found | {
+            h: JobState(h, "running")
+            for h in hosts
+            if h == "gpu02" and name in waits and name in bench.ranks.ran
+        }
 
     async def stop_job(name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         stopped.append((name, tuple(hosts), len(bench.ranks.launched)))
@@ -315,7 +380,9 @@ async def test_ranks_that_outlive_a_failed_job_are_stopped(bench: Bench, how: st
             record = bench.store.latest_job(KEY)
             assert record is not None
             status = await bench.jobs.status(record)
-            assert status.state == "failed" and status.detail.endswith("; 1 rank still runs: testbed job stop")
+            assert status.state == "failed" and status.detail.endswith(
+                "; 1 rank still runs: testbed job stop"
+            )
             assert await bench.jobs.stop_if_running(Recorder(Silent())) == ""
     assert stopped == [("mlp.r1", ("gpu02",), 1)], "once, before anything else is launched"
 
@@ -347,7 +414,9 @@ async def test_while_a_job_starts_it_is_said_what_is_waited_for(bench: Bench) ->
 
     bench.ranks.jobs.tail = late
     await bench.jobs.start("r", TRAIN, Recorder(heard), resume=False)
-    assert heard.message == [("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")]
+    assert heard.message == [
+        ("job", 0, 0, "waiting for 4 ranks to start and meet, then for 4 iterations")
+    ]
 
 
 # --- what is said of it
@@ -361,10 +430,16 @@ def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
     failed = JobStatus("mlp", "failed", detail="gpu03: exit 2")
     (text,) = _dead(failed, current({"name": "mlp"}))
     assert text.startswith("job mlp failed: gpu03: exit 2") and "testbed up" in text
-    assert not _dead(failed, current({"name": "other"})) and not _dead(failed, current(None)) and not _dead(failed, None)
+    assert (
+        not _dead(failed, current({"name": "other"}))
+        and not _dead(failed, current(None))
+        and not _dead(failed, None)
+    )
     assert not _dead(JobStatus("mlp", "running"), current({"name": "mlp"}))
     report = StatusReport("lab", "inventory", plan="p", job=failed, drift=(text,))
-    assert not report.ok and "As planned" not in shown(report, False) and text in shown(report, False)
+    assert (
+        not report.ok and "As planned" not in shown(report, False) and text in shown(report, False)
+    )
     stopped = StatusReport("lab", "inventory", plan="p", job=JobStatus("mlp", "stopped"))
     assert shown(stopped, False).endswith("As planned, but its job is stopped")
 
@@ -374,29 +449,43 @@ def test_a_job_of_an_earlier_plan_is_told_only_while_it_runs_or_where_it_failed_
         record = JobRecord(1, KEY, "r", "mlp", spec(), state, 0.0, ended, "")
         return _of_now(JobStatus("mlp", state), record, plan)
 
-    own, other, none = (replace(current(job), since=100.0) for job in ({"name": "mlp"}, {"name": "new"}, None))
+    own, other, none = (
+        replace(current(job), since=100.0) for job in ({"name": "mlp"}, {"name": "new"}, None)
+    )
     for plan in (own, other, none, None):
         assert notified("running", plan, None) and notified("starting", plan, None)
     for ended, state in ((150.0, "stopped"), (150.0, "finished"), (None, "finished")):
-        assert notified(state, own, ended) and not any(notified(state, plan, ended) for plan in (other, none, None))
-    assert all(notified("failed", plan, 150.0) for plan in (own, other, none)) and not notified("failed", None, 150.0)
+        assert notified(state, own, ended) and not any(
+            notified(state, plan, ended) for plan in (other, none, None)
+        )
+    assert all(notified("failed", plan, 150.0) for plan in (own, other, none)) and not notified(
+        "failed", None, 150.0
+    )
     assert not any(notified(state, own, 99.0) for state in ("stopped", "finished", "failed")), (
         "it is of an earlier plan of that name"
     )
 
 
-async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_taken_from_it(bench: Bench) -> None:
+async def test_a_job_that_is_being_launched_is_no_failed_one_and_nothing_is_taken_from_it(
+    bench: Bench,
+) -> None:
     run = bench.store.new_run("schedule", KEY, plan_name="p", owner="ann")
     number = bench.store.add_job(KEY, run.id, "mlp", spec_of(TRAIN, bench.lab, run.id))
     record = bench.store.job(number)
     assert record is not None
     status = await bench.jobs.status(record)
-    assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (schedule)"), status
+    assert status.state == "starting" and status.detail.endswith(f", by run {run.id} (schedule)"), (
+        status
+    )
     assert status.detail.startswith("launching since ") and bench.store.job(number) == record
-    assert (await bench.jobs.status(replace(record, run="ended"))).state == "failed", "nobody launches it any more"
+    assert (await bench.jobs.status(replace(record, run="ended"))).state == "failed", (
+        "nobody launches it any more"
+    )
 
 
-async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise Refused("the tap of job mlp could not begin")
 
@@ -413,22 +502,30 @@ async def test_why_a_launch_failed_is_kept_apart_from_why_a_job_did(bench: Bench
     assert record is not None and record.state == "failed" and not record.unlaunched
 
 
-def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_moves(bench: Bench) -> None:
+def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_moves(
+    bench: Bench,
+) -> None:
     sends = tuple(Transfer("gpu01", "gpu02", 10**9 + n) for n in range(9000))
     job = Job("big", "replay", FOUR, traffic=Traffic(transfers=sends))
-    with pytest.raises(Infeasible, match="job big: TESTBED_TRAFFIC would take more than 131072 bytes"):
+    with pytest.raises(
+        Infeasible, match="job big: TESTBED_TRAFFIC would take more than 131072 bytes"
+    ):
         check_launch(job, bench.lab)
     check_launch(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)
 
 
 @pytest.mark.parametrize(("left_s", "reported"), [(600.0, True), (-1.0, False)])
-async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: float, reported: bool) -> None:
+async def test_a_pause_that_a_newer_run_ended_says_so(
+    bench: Bench, left_s: float, reported: bool
+) -> None:
     """As a guard's reroute and `confirm` do: the agents drop what an older run asked for."""
     await bench.bring(TRAIN)
     paused = bench.store.new_run("job pause", "lab", owner="ann")
     record = bench.store.latest_job(KEY)
     assert record is not None
-    bench.store.set_job_spec(record.id, replace(record.spec, pause=Pause(3, paused.token, time.time() + left_s)))
+    bench.store.set_job_spec(
+        record.id, replace(record.spec, pause=Pause(3, paused.token, time.time() + left_s))
+    )
     bench.store.set_job(record.id, "paused")
     newer = bench.store.new_run("confirm", "lab", owner="ann")
     bench.store.new_run("guard", "lab", owner="ann")
@@ -437,5 +534,7 @@ async def test_a_pause_that_a_newer_run_ended_says_so(bench: Bench, left_s: floa
         assert record is not None
         status = await bench.jobs.status(record)
         assert status.state == "running"
-        assert (f"ended early: run {newer.id} (confirm) took over its hosts" in status.detail) is reported
+        assert (
+            f"ended early: run {newer.id} (confirm) took over its hosts" in status.detail
+        ) is reported
         assert bool(status.detail) is reported and (status.detail in render.job(status))

@@ -61,7 +61,10 @@ def test_a_job_whose_hosts_a_plan_leaves_apart_cannot_run_on() -> None:
         "nothing was changed"
     )
     assert "testbed job stop, then this again" in refused.value.hint
-    assert "to launch ring-12's own job in its place: --job restart instead of --no-job" in refused.value.hint
+    assert (
+        "to launch ring-12's own job in its place: --job restart instead of --no-job"
+        in refused.value.hint
+    )
     with pytest.raises(Interlock) as refused:
         together(running(wanted), replace(part, job=None))
     assert "--job restart" not in refused.value.hint
@@ -76,9 +79,13 @@ def four_ranks() -> JobRecord:
     return JobRecord(1, "lab", "run", "mlp", spec, "running", 0.0, None, "")
 
 
-def test_hosts_reach_each_other_over_other_hosts_that_forward_and_no_way_against_a_one_way_link() -> None:
+def test_hosts_reach_each_other_over_other_hosts_that_forward_and_no_way_against_a_one_way_link() -> (
+    None
+):
     job = four_ranks()
-    assert parted(job, Plan("chain", four((1, 4), (4, 3), (3, 2)))) == [], "over gpu04, which has no rank"
+    assert parted(job, Plan("chain", four((1, 4), (4, 3), (3, 2)))) == [], (
+        "over gpu04, which has no rank"
+    )
     assert parted(job, Plan("circle", four((1, 2), (2, 3), (3, 1), kind=LinkKind.SIMPLEX))) == []
     assert parted(job, Plan("one way", four((1, 2), (1, 3), (3, 2), kind=LinkKind.SIMPLEX))) == [
         "gpu02 cannot reach gpu01",
@@ -92,7 +99,9 @@ def test_hosts_reach_each_other_over_other_hosts_that_forward_and_no_way_against
 
 def test_over_slots_two_hosts_need_to_meet_in_one_of_them() -> None:
     def slots(*pairs: tuple[int, int]) -> Plan:
-        return Plan("slots", four((1, 4)), schedule=Schedule(tuple(Slot(four(pair)) for pair in pairs), 0.1))
+        return Plan(
+            "slots", four((1, 4)), schedule=Schedule(tuple(Slot(four(pair)) for pair in pairs), 0.1)
+        )
 
     assert parted(four_ranks(), slots((1, 2), (2, 3), (4, 3))) == []
     assert parted(four_ranks(), slots((1, 2), (2, 3))) == ["gpu01 cannot reach gpu03"]
@@ -102,7 +111,10 @@ def test_a_plan_tells_that_it_would_cut_a_running_job_and_what_to_do_first() -> 
     wanted = plan("ring-12")
     part = replace(wanted, links=wanted.links[:5], job=None)
     text, why = foretold(running(wanted), part, goal(part), {}, launch=True, mode=None)
-    assert text == "ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise"
+    assert (
+        text
+        == "ddp-mlp: gpu01 cannot reach gpu07 over this plan, and 50 more pairs of its hosts likewise"
+    )
     assert why == f"job {text}; to end the job first: testbed job stop"
     again = replace(wanted, links=wanted.links[:5])
     for launch, mode in ((False, None), (True, "keep")):
@@ -117,7 +129,10 @@ def test_a_plan_whose_job_has_ended_tells_what_launches_it_again() -> None:
     wanted = plan("ring-12")
     finished = replace(running(wanted), state="finished", ended=1.0)
     still = replace(
-        goal(wanted), change=target(wanted, LAB, goal(wanted).wanted, [s for h in goal(wanted).wanted.values() for s in h]).change
+        goal(wanted),
+        change=target(
+            wanted, LAB, goal(wanted).wanted, [s for h in goal(wanted).wanted.values() for s in h]
+        ).change,
     )
     assert not still.moving
     notice = "ddp-mlp has finished; to launch it again: testbed job launch"
@@ -126,8 +141,15 @@ def test_a_plan_whose_job_has_ended_tells_what_launches_it_again() -> None:
     assert foretold(finished, wanted, still, {}, launch=True, mode="restart") == (again, "")
     assert foretold(finished, wanted, goal(wanted), {}, launch=True, mode=None) == (again, "")
     stopped = replace(finished, state="stopped")
-    assert foretold(stopped, wanted, still, {}, launch=True, mode=None) == ("ddp-mlp stopped; up launches it again", "")
-    for launch, other in ((False, wanted), (True, replace(wanted, job=None)), (True, plan("topoopt-12"))):
+    assert foretold(stopped, wanted, still, {}, launch=True, mode=None) == (
+        "ddp-mlp stopped; up launches it again",
+        "",
+    )
+    for launch, other in (
+        (False, wanted),
+        (True, replace(wanted, job=None)),
+        (True, plan("topoopt-12")),
+    ):
         assert foretold(finished, other, still, {}, launch=launch, mode=None) == ("", "")
     assert ended(JobStatus("mlp", "finished", iterations=300)) == (
         "job mlp has finished after 300 iterations; to launch it again: testbed job launch",
@@ -139,7 +161,9 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     ring, topoopt = plan("ring-12"), plan("topoopt-12")
     usual = {"launch": 2.0, "job": 12.1, "stage": 2.6}
     assert consequence(running(ring), ring.job, False, usual) == "ddp-mlp keeps running"
-    assert "dark for as long as the light moves" in consequence(running(ring), ring.job, True, usual)
+    assert "dark for as long as the light moves" in consequence(
+        running(ring), ring.job, True, usual
+    )
     rings = "ddp-mlp goes on; its rings change at the end of an iteration"
     assert consequence(running(ring), topoopt.job, True, usual) == rings
     assert consequence(running(ring), topoopt.job, True, usual, "require") == rings
@@ -149,20 +173,30 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
         "ddp-mlp is stopped and launched again as this plan has it: the plan says live: never; training pauses about 14.1 s"
     )
     assert notice.endswith("(up --job keep: ddp-mlp keeps running)")
-    assert "as --job restart asks; training pauses" in consequence(running(ring), topoopt.job, True, usual, "never", "restart")
+    assert "as --job restart asks; training pauses" in consequence(
+        running(ring), topoopt.job, True, usual, "never", "restart"
+    )
     kept = consequence(running(ring), topoopt.job, True, usual, mode="keep")
     assert kept.startswith("ddp-mlp keeps running; its links are dark") and kept.endswith(
         "; this plan's job comes with its next launch"
     )
-    assert consequence(running(ring), ring.job, False, usual, mode="keep") == "ddp-mlp keeps running"
+    assert (
+        consequence(running(ring), ring.job, False, usual, mode="keep") == "ddp-mlp keeps running"
+    )
     deeper = replace(topoopt.job, args={**topoopt.job.args, "hidden": 7})
     notice = consequence(running(ring), deeper, True, usual)
-    assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in notice
     assert (
-        "job.args.hidden differs" in (notice := consequence(running(ring), deeper, True, usual, "require"))
+        "as this plan has it: job.args.hidden differs from the running job's; training pauses"
+        in notice
+    )
+    assert (
+        "job.args.hidden differs"
+        in (notice := consequence(running(ring), deeper, True, usual, "require"))
         and "up refuses" in notice
     )
-    assert "until the new one has made its first iteration" in consequence(running(ring), deeper, True, {})
+    assert "until the new one has made its first iteration" in consequence(
+        running(ring), deeper, True, {}
+    )
 
 
 def test_up_tells_how_long_training_paused() -> None:
@@ -174,6 +208,12 @@ def test_up_tells_how_long_training_paused() -> None:
     )
     report = UpReport("r", "ring", "emulated", phases=phases, pause_ms=10_400.0)
     output = render.up(report, False)
-    assert "  training   paused for 10.4 s: the job was stopped and relaunched" in output, "as the report says"
-    assert "training" not in render.up(replace(report, phases=phases[1:]), False), "it was launched, and none ran before"
-    assert "training" not in render.up(replace(report, pause_ms=None), False), "it has not continued yet"
+    assert "  training   paused for 10.4 s: the job was stopped and relaunched" in output, (
+        "as the report says"
+    )
+    assert "training" not in render.up(replace(report, phases=phases[1:]), False), (
+        "it was launched, and none ran before"
+    )
+    assert "training" not in render.up(replace(report, pause_ms=None), False), (
+        "it has not continued yet"
+    )

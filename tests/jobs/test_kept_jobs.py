@@ -1,5 +1,5 @@
-"""A job that goes on over a change stays whole, and one that is to be restarted is; its ranks answer as those of
-`test_ring_change`.
+"""A job that goes on over a change stays whole, and one that is to be restarted is; its ranks
+answer as those of `test_ring_change`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ TWO_PAIRS = (("gpu01:p3", "gpu02:p3"), ("gpu03:p3", "gpu04:p3"))
 
 
 async def up(bench: Living, message: str, mode: Mode | None = None, *, launch: bool = True) -> Any:
-    plan, asked = read_plan(message, "plan.json", bench.lab), RunOptions(UpOptions(launch_job=launch, job=mode))
-    run, context = bench.context("up", asked, plan_name=plan.name, plan_text=message, plan_sha=plan.sha256)
+    plan, asked = (
+        read_plan(message, "plan.json", bench.lab),
+        RunOptions(UpOptions(launch_job=launch, job=mode)),
+    )
+    run, context = bench.context(
+        "up", asked, plan_name=plan.name, plan_text=message, plan_sha=plan.sha256
+    )
     with run, Journal(context.run_dir, run.id, bench.lab.name) as journal:
         context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
         report = await Up(context, plan, message).carry_out()
@@ -54,7 +59,9 @@ async def up(bench: Living, message: str, mode: Mode | None = None, *, launch: b
     return report
 
 
-async def refused(bench: Living, message: str, mode: Mode | None = None, *, launch: bool = True) -> Interlock:
+async def refused(
+    bench: Living, message: str, mode: Mode | None = None, *, launch: bool = True
+) -> Interlock:
     """Nothing has moved, and nobody was asked for anything."""
     held, routes, points = bench.held(), bench.generations(), len(bench.points.names)
     with pytest.raises(Interlock) as error:
@@ -67,8 +74,14 @@ async def refused(bench: Living, message: str, mode: Mode | None = None, *, laun
 @pytest.mark.parametrize(
     ("links", "message"),
     [
-        (TWO_PAIRS, "job mlp: gpu01 cannot reach gpu03 over this plan, and 3 more pairs of its hosts likewise"),
-        (ring(3, 2)[:2], "job mlp: gpu01 cannot reach gpu04 over this plan, and 2 more pairs of its hosts likewise"),
+        (
+            TWO_PAIRS,
+            "job mlp: gpu01 cannot reach gpu03 over this plan, and 3 more pairs of its hosts likewise",
+        ),
+        (
+            ring(3, 2)[:2],
+            "job mlp: gpu01 cannot reach gpu04 over this plan, and 2 more pairs of its hosts likewise",
+        ),
     ],
     ids=["two pairs", "without gpu04"],
 )
@@ -76,7 +89,11 @@ async def test_a_plan_without_a_job_that_cuts_a_running_one_is_refused_before_an
     bench: Living, links: Sequence[tuple[str, str]], message: str
 ) -> None:
     error = await refused(bench, plan_text("cut", *links))
-    assert str(error).startswith(message) and "testbed job stop" in error.hint and "--job restart" not in error.hint
+    assert (
+        str(error).startswith(message)
+        and "testbed job stop" in error.hint
+        and "--job restart" not in error.hint
+    )
 
 
 async def test_a_plan_that_leaves_a_way_over_other_hosts_is_not(bench: Living) -> None:
@@ -85,9 +102,18 @@ async def test_a_plan_that_leaves_a_way_over_other_hosts_is_not(bench: Living) -
     assert report.made and bench.job.id == first.id and not bench.ranks.launched
 
 
-@pytest.mark.parametrize(("mode", "launch", "option"), [(None, False, "--no-job"), ("keep", True, "--job keep")])
-async def test_where_the_plan_has_a_job_its_launch_is_a_way_on(bench: Living, mode: Mode | None, launch: bool, option: str) -> None:
-    pair = {"name": "pair", "workload": "train", "ranks": ["gpu01", "gpu02"], "args": {"iterations": 0}}
+@pytest.mark.parametrize(
+    ("mode", "launch", "option"), [(None, False, "--no-job"), ("keep", True, "--job keep")]
+)
+async def test_where_the_plan_has_a_job_its_launch_is_a_way_on(
+    bench: Living, mode: Mode | None, launch: bool, option: str
+) -> None:
+    pair = {
+        "name": "pair",
+        "workload": "train",
+        "ranks": ["gpu01", "gpu02"],
+        "args": {"iterations": 0},
+    }
     cut = plan_text("cut", *TWO_PAIRS, job=pair)
     error = await refused(bench, cut, mode, launch=launch)
     assert f"to launch cut's own job in its place: --job restart instead of {option}" in error.hint
@@ -105,7 +131,9 @@ async def test_a_job_that_has_ended_keeps_no_plan_from_coming_up(bench: Living) 
 
 
 @pytest.mark.parametrize("links", [ring(1, 2), MOVED], ids=["no light moves", "light moves"])
-async def test_a_restart_that_is_asked_for_launches_the_same_job_again(bench: Living, links: Any) -> None:
+async def test_a_restart_that_is_asked_for_launches_the_same_job_again(
+    bench: Living, links: Any
+) -> None:
     first = bench.job
     report = await up(bench, text(ONE, links), "restart")
     assert bench.ranks.launched == [("mlp", True, [[0, 1, 2, 3]])] and bench.job.id != first.id
@@ -120,14 +148,18 @@ async def test_a_kept_job_is_restarted_by_the_plan_whose_rings_it_has(bench: Liv
     assert [name for name, _, _ in bench.ranks.launched] == ["mlp"]
 
 
-async def test_a_job_that_has_finished_is_left_so_with_a_word_and_launched_anew_if_a_restart_is_asked_for(bench: Living) -> None:
+async def test_a_job_that_has_finished_is_left_so_with_a_word_and_launched_anew_if_a_restart_is_asked_for(
+    bench: Living,
+) -> None:
     message = text(ONE, ring(1, 2))
     await up(bench, message)
     for name in bench.ranks.ran:
         bench.ranks.ran[name] = "exited"
     report = await up(bench, message)
     assert report.nothing_to_do and not bench.ranks.launched
-    assert report.notes == ("job mlp has finished after 30 iterations; to launch it again: testbed job launch",)
+    assert report.notes == (
+        "job mlp has finished after 30 iterations; to launch it again: testbed job launch",
+    )
     report = await up(bench, message, "restart")
     assert bench.ranks.launched == [("mlp", False, [[0, 1, 2, 3]])] and not report.nothing_to_do
 
@@ -135,7 +167,9 @@ async def test_a_job_that_has_finished_is_left_so_with_a_word_and_launched_anew_
 async def test_a_restart_where_the_plan_has_no_job_is_said_to_be_none(bench: Living) -> None:
     report = await up(bench, plan_text("bare", *MOVED), "restart")
     assert not bench.ranks.launched
-    assert report.notes == ("--job restart: bare has no job, so job mlp goes on (testbed job stop ends it)",)
+    assert report.notes == (
+        "--job restart: bare has no job, so job mlp goes on (testbed job stop ends it)",
+    )
 
 
 # --- on a lab whose devices are read
@@ -154,7 +188,9 @@ def launched(bench: drill.Bench, message: str, state: str = "running") -> None:
     wanted = read_plan(message, "plan.json", bench.lab).job
     assert wanted is not None
     with bench.store() as store:
-        number = store.add_job(bench.tenancy(), "r0", wanted.name, spec_of(wanted, bench.lab, "r0"), "running")
+        number = store.add_job(
+            bench.tenancy(), "r0", wanted.name, spec_of(wanted, bench.lab, "r0"), "running"
+        )
         if state != "running":
             store.set_job(number, state, ended=True)
 
@@ -214,7 +250,9 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
 
     async with drill.opened(tmp_path) as lab:
         process = drill.Process("")
-        process.act = lambda name: setattr(process, "kill_at", len(process.points) if name.startswith("after hosts confirm") else 0)
+        process.act = lambda name: setattr(
+            process, "kill_at", len(process.points) if name.startswith("after hosts confirm") else 0
+        )
         with pytest.raises(drill.Killed):
             await lab.up(drill_plan("chain", CHAIN), job="restart", process=process)
         with lab.store() as store:
@@ -228,23 +266,37 @@ async def test_a_restart_that_was_made_before_its_up_died_is_not_made_again_by_r
 async def test_a_job_that_is_turned_back_has_its_regions_again(bench: Living) -> None:
     was = bench.job.spec.wanted
     region = Region("r", was.hosts[:2], (HostPort(was.hosts[0], 1),), "ideal")
-    bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, wanted=replace(was, attached={"regions": Regions((region,))})))
+    bench.store.set_job_spec(
+        bench.job.id,
+        replace(bench.job.spec, wanted=replace(was, attached={"regions": Regions((region,))})),
+    )
     run, context = bench.context("rollback")
     with run:
-        await change_rings_back(context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy())
+        await change_rings_back(
+            context, Snapshot({}, job=bench.job.id, wanted=was), TransitionPolicy()
+        )
     assert bench.job.spec.wanted == was and not bench.ranks.launched
 
 
 @pytest.mark.parametrize("state", ["killed", "running"])
 @pytest.mark.parametrize("verb", ["rollback", "up"])
-async def test_a_job_that_an_up_cut_before_it_died_is_not_launched_by_a_way_back(bench: Living, verb: str, state: str) -> None:
-    """The plan was up, the job not replaced; its ranks would wait for each other in vain. One that runs is left as it is."""
+async def test_a_job_that_an_up_cut_before_it_died_is_not_launched_by_a_way_back(
+    bench: Living, verb: str, state: str
+) -> None:
+    """The plan was up, the job not replaced; its ranks would wait for each other in vain. One that
+    runs is left as it is.
+    """
     bench.ranks.ran[bench.job.spec.on_hosts] = "killed"
     await up(bench, plan_text("cut", *TWO_PAIRS))
     bench.start()  # as if it had run on
     bench.ranks.ran[bench.job.spec.on_hosts] = state
     owned = per_device(bench.store.owned(TENANCY))
-    to = Snapshot(owned, current=bench.store.current(TENANCY), generations=bench.generations(), job=bench.job.id)
+    to = Snapshot(
+        owned,
+        current=bench.store.current(TENANCY),
+        generations=bench.generations(),
+        job=bench.job.id,
+    )
     if verb == "rollback":
         report = await bench.back(to)
         reported, left = "".join(report.notes), report.job is not None and report.job.state != state
@@ -279,10 +331,14 @@ async def test_a_command_that_waited_for_a_turn_keeps_what_that_recorded(
     monkeypatch.setattr(job_verbs, "holding", holding)
     monkeypatch.setattr(job_verbs, "own_scheduler", lambda *_: None)
     settings = SimpleNamespace(user="ann", owner="ann", run_dir=lambda run: bench.folder / run)
-    command: Any = SimpleNamespace(store=bench.store, settings=settings, inventory=bench.folder, progress=Silent())
+    command: Any = SimpleNamespace(
+        store=bench.store, settings=settings, inventory=bench.folder, progress=Silent()
+    )
     if verb == "pause":
         await job_pause(command, for_s=600.0)
     else:
         await job_resume(command)
-    assert [list(ring) for ring in bench.job.spec.wanted.rings] == OTHER["rings"] and bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
+    assert [list(ring) for ring in bench.job.spec.wanted.rings] == OTHER[
+        "rings"
+    ] and bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
     assert (bench.job.pause is not None) is (verb == "pause")

@@ -1,4 +1,6 @@
-"""A job of several ranks per host, as a change sees it: by host where hosts count, by rank where ranks do."""
+"""A job of several ranks per host, as a change sees it: by host where hosts count, by rank where
+ranks do.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_the_record_knows_ranks_and_hosts(bench: Bench) -> None:
     kept = record(bench)
     assert ranks_of(kept, bench.lab) == TWICE and hosts_of_job(kept, bench.lab) == FOUR
     assert launched(kept, bench.lab) == TRAIN
-    fewer = replace(bench.lab, hosts={name: host for name, host in bench.lab.hosts.items() if name != "gpu02"})
+    fewer = replace(
+        bench.lab, hosts={name: host for name, host in bench.lab.hosts.items() if name != "gpu02"}
+    )
     assert ranks_of(kept, fewer) == tuple(rank for rank in TWICE if not rank.startswith("gpu02"))
     with pytest.raises(Missing, match="job mlp ran on gpu02, not in the inventory any more"):
         launched(kept, fewer)
@@ -53,7 +57,11 @@ def test_the_record_knows_ranks_and_hosts(bench: Bench) -> None:
 
 def test_a_change_locks_hosts_and_looks_for_paths_between_hosts(bench: Bench) -> None:
     assert plan_hosts(Plan("p", (), TRAIN)) == set(FOUR)
-    assert _pairs(TRAIN) == _pairs(replace(TRAIN, rings=())) == {(a, b) for a, b in zip(FOUR, FOUR[1:] + FOUR[:1], strict=True)}
+    assert (
+        _pairs(TRAIN)
+        == _pairs(replace(TRAIN, rings=()))
+        == {(a, b) for a, b in zip(FOUR, FOUR[1:] + FOUR[:1], strict=True)}
+    )
 
 
 def test_other_rings_are_a_turn_other_ranks_a_restart(bench: Bench) -> None:
@@ -69,7 +77,12 @@ async def test_a_rank_that_died_is_named_with_its_number(bench: Bench) -> None:
     assert started is not None and started.ranks == 8
 
     async def states(name: str, ranks: Any) -> dict[str, JobState]:
-        return {rank: JobState("gpu02", "exited", 9) if rank == "gpu02/1" else JobState("gpu01", "running") for rank in ranks}
+        return {
+            rank: JobState("gpu02", "exited", 9)
+            if rank == "gpu02/1"
+            else JobState("gpu01", "running")
+            for rank in ranks
+        }
 
     bench.ranks.jobs.states = states
     found = bench.store.latest_job("lab/ann")
@@ -85,7 +98,12 @@ async def test_a_rank_that_died_is_named_with_its_number(bench: Bench) -> None:
 
 async def test_ports_of_a_host_come_home_once_under_its_first_rank(tmp_path: Path) -> None:
     wall = 1_795_000_000 * 10**9
-    hosts = Kept({"gpu01/0": [line(n * 10**9, wall + n * 10**9, 1000 * n) for n in range(1, 4)], "gpu01/1": []})
+    hosts = Kept(
+        {
+            "gpu01/0": [line(n * 10**9, wall + n * 10**9, 1000 * n) for n in range(1, 4)],
+            "gpu01/1": [],
+        }
+    )
     found = await collected(hosts, tmp_path / "r1", 0.0)
     assert {host for host, *_ in found} == {"gpu01"} and len(found) == 2 * 6
 

@@ -29,7 +29,9 @@ def cross(device: str, ingress: int, egress: int) -> CrossConnect:
 
 
 class Switch:
-    """A device of the engine's dreams, unless told otherwise. `log` is shared: it shows the order of all devices."""
+    """A device of the engine's dreams, unless told otherwise. `log` is shared: it shows the order
+    of all devices.
+    """
 
     traits = Traits(settle_s=0.01)
 
@@ -56,7 +58,9 @@ class Switch:
         await asyncio.sleep(self.settle_s)
         self.held = (self.held - change.remove) | (change.add - self.refuses)
         failed = dict.fromkeys(change.add & self.refuses, f"{self.name} said no")
-        return Outcome(self.name, self.held, 1, 1, 1, 1, len(change.add) + len(change.remove), failed)
+        return Outcome(
+            self.name, self.held, 1, 1, 1, 1, len(change.add) + len(change.remove), failed
+        )
 
 
 class Bench:
@@ -67,7 +71,12 @@ class Bench:
         self.store = store
         self.switches = {name: Switch(name, self.log) for name in ("ocs1", "ocs2")}
         self.run: Run = store.new_run("up", LAB)
-        session = cast(Session, SimpleNamespace(devices=self.switches, lab=SimpleNamespace(time_scale=lambda device: 1.0)))
+        session = cast(
+            Session,
+            SimpleNamespace(
+                devices=self.switches, lab=SimpleNamespace(time_scale=lambda device: 1.0)
+            ),
+        )
         self.context = Context(session, store, self.run, LAB, Recorder(Silent()), Path(), 10.0)
 
     def change(self, wanted: Mapping[str, frozenset[Setting]]) -> Transition:
@@ -77,7 +86,9 @@ class Bench:
         return {s.subject: s.state for s in self.store.steps(self.run.id)}
 
 
-WANTED: dict[str, frozenset[Any]] = {n: frozenset({cross(n, 1, 17), cross(n, 2, 18)}) for n in ("ocs1", "ocs2")}
+WANTED: dict[str, frozenset[Any]] = {
+    n: frozenset({cross(n, 1, 17), cross(n, 2, 18)}) for n in ("ocs1", "ocs2")
+}
 
 
 @pytest.fixture
@@ -89,7 +100,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 async def test_every_device_has_read_before_any_writes(bench: Bench) -> None:
     outcomes = await switch(bench.context, bench.change(WANTED))
     assert set(outcomes) == {"ocs1", "ocs2"}
-    assert {line.split()[1] for line in bench.log[:2]} == {"read"} and {line.split()[1] for line in bench.log[2:]} == {"wrote"}
+    assert {line.split()[1] for line in bench.log[:2]} == {"read"} and {
+        line.split()[1] for line in bench.log[2:]
+    } == {"wrote"}
     assert bench.store.owned(LAB) == WANTED["ocs1"] | WANTED["ocs2"]
 
 
@@ -97,9 +110,13 @@ async def test_one_that_cannot_be_read_keeps_all_from_beginning(bench: Bench) ->
     bench.switches["ocs2"].unreadable = True
     with pytest.raises(Unreachable, match=r"^ocs2: gone$"):
         await switch(bench.context, bench.change(WANTED))
-    assert not bench.context.written and bench.log == ["ocs1 read"] and not bench.switches["ocs1"].held
+    assert (
+        not bench.context.written and bench.log == ["ocs1 read"] and not bench.switches["ocs1"].held
+    )
     assert bench.states() == {"ocs1": "failed", "ocs2": "failed"}
-    assert not bench.store.owned(LAB), "what was not begun is not ours, nor what could not even be read"
+    assert not bench.store.owned(LAB), (
+        "what was not begun is not ours, nor what could not even be read"
+    )
 
 
 async def test_what_a_device_refused_is_not_ours_afterwards(bench: Bench) -> None:

@@ -25,6 +25,8 @@ def inventory_of(argv: Sequence[str]) -> str:
 
 
 def plan_inventory(plan: str) -> str:
-    """The name of the inventory with which a plan of `examples` is listed. Raises: StopIteration - it is not."""
+    """The name of the inventory with which a plan of `examples` is listed. Raises: StopIteration -
+    it is not.
+    """
     commands = (shlex.split(command) for row in LISTED.values() for command in row["run"])
     return next(inventory_of(text) for text in commands if f"examples/{plan}" in text)

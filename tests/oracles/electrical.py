@@ -14,7 +14,9 @@ from planner.predict.score import ring_bytes
 
 @dataclass(frozen=True)
 class Electrical:
-    """Packet switches as rates: of a host, each way, and of each rack's uplinks together (None: one switch without racks)."""
+    """Packet switches as rates: of a host, each way, and of each rack's uplinks together (None: one
+    switch without racks).
+    """
 
     name: str
     host_bytes_per_s: float
@@ -23,19 +25,26 @@ class Electrical:
 
     def seconds(self, loads: NDArray[np.float64]) -> float:
         """Time to carry bytes from row to column: the fullest host or uplink, out or in."""
-        busiest = float(max(loads.sum(axis=0).max(initial=0), loads.sum(axis=1).max(initial=0))) / self.host_bytes_per_s
+        busiest = (
+            float(max(loads.sum(axis=0).max(initial=0), loads.sum(axis=1).max(initial=0)))
+            / self.host_bytes_per_s
+        )
         if self.uplink_bytes_per_s is None:
             return busiest
         for rack in self.racks:
             inside = np.zeros(len(loads), dtype=bool)
             inside[list(rack)] = True
-            crossing = max(float(loads[inside][:, ~inside].sum()), float(loads[~inside][:, inside].sum()))
+            crossing = max(
+                float(loads[inside][:, ~inside].sum()), float(loads[~inside][:, inside].sum())
+            )
             busiest = max(busiest, crossing / self.uplink_bytes_per_s)
         return busiest
 
     def allreduce_s(self, n: int, groups: tuple[Group, ...], alpha_s: float = 0.0) -> float:
         """All groups at once, each round one ring that visits rack after rack."""
-        place = {rank: number for number, rank in enumerate(rank for rack in self.racks for rank in rack)}
+        place = {
+            rank: number for number, rank in enumerate(rank for rack in self.racks for rank in rack)
+        }
         loads = np.zeros((n, n))
         for group in groups:
             order = np.array(sorted(group.members, key=lambda rank: place.get(rank, rank)))
@@ -45,7 +54,11 @@ class Electrical:
 
     def iteration_s(self, demand: Demand, alpha_s: float = 0.0) -> float:
         """As `score.iteration_s`: compute, then traffic between pairs, then all-reduce."""
-        return demand.compute_s + self.seconds(demand.mp) + self.allreduce_s(demand.n, demand.groups, alpha_s)
+        return (
+            demand.compute_s
+            + self.seconds(demand.mp)
+            + self.allreduce_s(demand.n, demand.groups, alpha_s)
+        )
 
 
 def oversubscribed(lab: Lab, factor: float, rack: int) -> Electrical:

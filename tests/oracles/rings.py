@@ -13,7 +13,9 @@ from orchestrator.inventory.lab import Lab
 
 @dataclass(frozen=True, slots=True)
 class RingPath:
-    """One ring as light: the hop of each step, from `order[i]` to `order[i + 1]`, and the lane whose addresses it uses."""
+    """One ring as light: the hop of each step, from `order[i]` to `order[i + 1]`, and the lane
+    whose addresses it uses.
+    """
 
     index: int
     lane: int
@@ -21,7 +23,9 @@ class RingPath:
     hops: tuple[Hop, ...]
 
 
-def plan_rings(job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()) -> tuple[RingPath, ...]:
+def plan_rings(
+    job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()
+) -> tuple[RingPath, ...]:
     """Each ring of the job with the ports its steps leave and enter by, as `rules` will route them.
 
     Raises: Infeasible - a step has no link.
@@ -36,16 +40,24 @@ def plan_rings(job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedR
         for host, follower in ring_steps(order):
             hop = chosen.get((host, follower, lane))
             if hop is None or hop.into.host != follower:
-                raise Infeasible(f"ring {index} steps from {host} to {follower}, but no link joins them")
+                raise Infeasible(
+                    f"ring {index} steps from {host} to {follower}, but no link joins them"
+                )
             hops.append(hop)
         paths.append(RingPath(index, lane, tuple(order), tuple(hops)))
     return tuple(paths)
 
 
 def edge_disjoint(paths: Sequence[RingPath]) -> tuple[str, ...]:
-    """Hops that more than one ring uses in the same direction, in words; empty when every ring has its links to itself."""
+    """Hops that more than one ring uses in the same direction, in words; empty when every ring has
+    its links to itself.
+    """
     users: dict[Hop, list[int]] = {}
     for path in paths:
         for hop in path.hops:
             users.setdefault(hop, []).append(path.index)
-    return tuple(f"rings {', '.join(map(str, rings))} share {hop}" for hop, rings in sorted(users.items()) if len(rings) > 1)
+    return tuple(
+        f"rings {', '.join(map(str, rings))} share {hop}"
+        for hop, rings in sorted(users.items())
+        if len(rings) > 1
+    )

@@ -1,8 +1,10 @@
-"""Follows a packet through the hosts' rules: an oracle for `rules`, written from what kernels, NICs and light do.
+"""Follows a packet through the hosts' rules: an oracle for `rules`, written from what kernels, NICs
+and light do.
 
-It shares nothing with the code that computes the rules: it knows interfaces, addresses, MACs and links, looks routes up by longest
-prefix, finds the receiver by the frame's MAC, and lets the RDMA function of a split NIC port consume what is addressed to it. Light
-leads from one port to one other; a packet switch brings a frame to the port that has its MAC.
+It shares nothing with the code that computes the rules: it knows interfaces, addresses, MACs and
+links, looks routes up by longest prefix, finds the receiver by the frame's MAC, and lets the RDMA
+function of a split NIC port consume what is addressed to it. Light leads from one port to one
+other; a packet switch brings a frame to the port that has its MAC.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from optics import HostName, HostPort, Link, LinkKind, NotVerified
-from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, RdmaRoute, Route, Rule, Rules, TransitFilter
+from orchestrator.fabric.rules import (
+    Macs,
+    Neighbour,
+    RdmaNeighbour,
+    RdmaRoute,
+    Route,
+    Rule,
+    Rules,
+    TransitFilter,
+)
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 
@@ -63,10 +74,16 @@ def walk(
 
 
 def rdma_address(rules: Iterable[Rule], target: Host, lane: int) -> str | None:
-    """The address of `target` that a host with these rules uses on `lane`: of the ports it has routes to, the lane-th in turn."""
+    """The address of `target` that a host with these rules uses on `lane`: of the ports it has
+    routes to, the lane-th in turn.
+    """
     owned = {target.port_address(number): number for number in target.ports}
     found = (rule.destination for rule in rules if isinstance(rule, RdmaRoute))
-    reached = sorted({owned[a]: a for destination in found if (a := str(IPv4Network(destination)[0])) in owned}.items())
+    reached = sorted(
+        {
+            owned[a]: a for destination in found if (a := str(IPv4Network(destination)[0])) in owned
+        }.items()
+    )
     return reached[lane % len(reached)][1] if reached else None
 
 
@@ -93,7 +110,9 @@ def walk_to(
         reached = light[frame.port]
         theirs = [port for port in reached if frame.mac in (macs[port].mac, macs[port].eth)]
         if len(reached) > 1 and len(theirs) != 1:
-            raise Lost(tuple(trail), f"{len(theirs)} ports beyond {frame.port} have the MAC {frame.mac}")
+            raise Lost(
+                tuple(trail), f"{len(theirs)} ports beyond {frame.port} have the MAC {frame.mac}"
+            )
         arrival = theirs[0] if theirs else reached[0]
         here = lab.hosts[arrival.host]
         trail.append(here.name)
@@ -101,15 +120,22 @@ def walk_to(
         if here.forwarding == "npar-rdma":
             if frame.mac == ours.mac:  # consumed by the NIC, whatever the address
                 if address != here.port_address(arrival.number):
-                    raise Lost(tuple(trail), f"the RDMA function at {arrival} consumes a packet for {address}")
+                    raise Lost(
+                        tuple(trail),
+                        f"the RDMA function at {arrival} consumes a packet for {address}",
+                    )
                 return tuple(trail)
             if frame.mac != ours.eth:
                 raise Lost(tuple(trail), f"{arrival} ignores a frame for {frame.mac}")
-            frame = _redirect(rules.get(here.name, frozenset()), here, arrival, destination, tagged, trail)
+            frame = _redirect(
+                rules.get(here.name, frozenset()), here, arrival, destination, tagged, trail
+            )
             continue
         if frame.mac != ours.mac:
             raise Lost(tuple(trail), f"{arrival} ignores a frame for {frame.mac}")
-        local = [here.lane_address(lane) for lane in range(here.lanes)] + [here.port_address(number) for number in here.ports]
+        local = [here.lane_address(lane) for lane in range(here.lanes)] + [
+            here.port_address(number) for number in here.ports
+        ]
         if address in local:
             return tuple(trail)
         frame = _send(rules.get(here.name, frozenset()), here, destination, trail)
@@ -117,10 +143,14 @@ def walk_to(
 
 
 def _paths(link: Link) -> list[tuple[HostPort, HostPort]]:
-    return [(link.a, link.b), (link.b, link.a)] if link.kind is LinkKind.DUPLEX else [(link.a, link.b)]
+    return (
+        [(link.a, link.b), (link.b, link.a)] if link.kind is LinkKind.DUPLEX else [(link.a, link.b)]
+    )
 
 
-def _send(ours: Iterable[Rule], here: Host, destination: IPv4Address, trail: list[HostName]) -> _Frame:
+def _send(
+    ours: Iterable[Rule], here: Host, destination: IPv4Address, trail: list[HostName]
+) -> _Frame:
     """Route lookup and neighbour lookup of one kernel."""
     best: Route | RdmaRoute | None = None
     length = -1
@@ -137,7 +167,9 @@ def _send(ours: Iterable[Rule], here: Host, destination: IPv4Address, trail: lis
     found = {
         rule.mac
         for rule in ours
-        if isinstance(rule, Neighbour | RdmaNeighbour) and rule.address == next_address and rule.interface == best.interface
+        if isinstance(rule, Neighbour | RdmaNeighbour)
+        and rule.address == next_address
+        and rule.interface == best.interface
     }
     if len(found) != 1:
         raise Lost(tuple(trail), f"{len(found)} neighbours for {next_address} on {best.interface}")
@@ -145,9 +177,16 @@ def _send(ours: Iterable[Rule], here: Host, destination: IPv4Address, trail: lis
 
 
 def _redirect(
-    ours: Iterable[Rule], here: Host, arrival: HostPort, destination: IPv4Address, tagged: bool, trail: list[HostName]
+    ours: Iterable[Rule],
+    here: Host,
+    arrival: HostPort,
+    destination: IPv4Address,
+    tagged: bool,
+    trail: list[HostName],
 ) -> _Frame:
-    """The tc ingress filters of the second function: the kernel does not route there, an unmatched packet ends."""
+    """The tc ingress filters of the second function: the kernel does not route there, an unmatched
+    packet ends.
+    """
     interface = here.ports[arrival.number].eth
     protocol = "802.1Q" if tagged else "ip"
     matches = [
@@ -159,7 +198,9 @@ def _redirect(
         and destination in IPv4Network(rule.destination)
     ]
     if len(matches) != 1:
-        raise Lost(tuple(trail), f"{len(matches)} filters for {destination} ({protocol}) on {interface}")
+        raise Lost(
+            tuple(trail), f"{len(matches)} filters for {destination} ({protocol}) on {interface}"
+        )
     return _Frame(_port(here, matches[0].out_interface, trail), matches[0].mac)
 
 

@@ -1,4 +1,6 @@
-"""Hosts at two leaf switches in two planes: what is left when a leaf switch goes dark, and when a second one does."""
+"""Hosts at two leaf switches in two planes: what is left when a leaf switch goes dark, and when a
+second one does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from tests.kit.labs import lab_in
 from tests.oracles.walk import walk
 from tests.properties.labs import macs
 
-PLAN = json.dumps({"schema": "testbed.plan/1", "name": "planes", "segments": [{"name": "plane1"}, {"name": "plane2"}]})
+PLAN = json.dumps(
+    {
+        "schema": "testbed.plan/1",
+        "name": "planes",
+        "segments": [{"name": "plane1"}, {"name": "plane2"}],
+    }
+)
 RACKS = (("gpu01", "gpu02"), ("gpu03", "gpu04"), ("gpu05", "gpu06"))
 
 
@@ -52,9 +60,15 @@ def links_of(lab: Lab) -> tuple[Link, ...]:
 
 
 def lost(lab: Lab, *switches: tuple[str, int]) -> Detour:
-    """The detour when these leaf switches, a plane and a rack each, take the carrier of their ports."""
+    """The detour when these leaf switches, a plane and a rack each, take the carrier of their
+    ports.
+    """
     links = links_of(lab)
-    dark = [lab.segments[plane].ports[host] for plane, rack in switches for host in lab.segments[plane].racks[rack].hosts]
+    dark = [
+        lab.segments[plane].ports[host]
+        for plane, rack in switches
+        for host in lab.segments[plane].racks[rack].hosts
+    ]
     return detour(links, dead_links(links, dict.fromkeys(dark, False)), lab, macs(lab))
 
 
@@ -65,12 +79,22 @@ def path(found: Detour, lab: Lab, a: HostName, b: HostName, lane: int = 0) -> tu
 def test_every_host_is_at_a_leaf_switch_of_each_plane_and_its_lanes_use_both(lab: Lab) -> None:
     assert list(lab.segments) == ["plane1", "plane2"]
     for number, plane in enumerate(lab.segments.values(), 2):
-        assert tuple(rack.hosts for rack in plane.racks) == RACKS and plane.full and plane.link_mbps == 20
+        assert (
+            tuple(rack.hosts for rack in plane.racks) == RACKS
+            and plane.full
+            and plane.link_mbps == 20
+        )
         assert {port.number for port in plane.ports.values()} == {number}
     plain = rules(links_of(lab), lab, macs(lab))
     for a, b in permutations(lab.hosts, 2):
-        first, other = ([link for link in links_of(lab) if link.a.number == number] for number in (2, 3))
-        assert walk(plain, lab, macs(lab), first, a, b, 0) == walk(plain, lab, macs(lab), other, a, b, 1) == (a, b)
+        first, other = (
+            [link for link in links_of(lab) if link.a.number == number] for number in (2, 3)
+        )
+        assert (
+            walk(plain, lab, macs(lab), first, a, b, 0)
+            == walk(plain, lab, macs(lab), other, a, b, 1)
+            == (a, b)
+        )
 
 
 def test_without_one_leaf_switch_all_pairs_stay_one_hop_apart(lab: Lab) -> None:
@@ -80,7 +104,9 @@ def test_without_one_leaf_switch_all_pairs_stay_one_hop_apart(lab: Lab) -> None:
         assert all(path(found, lab, *pair, lane) == pair for pair in permutations(lab.hosts, 2))
 
 
-def test_without_leaf_switches_of_different_planes_pairs_of_their_racks_go_through_a_host_at_both(lab: Lab) -> None:
+def test_without_leaf_switches_of_different_planes_pairs_of_their_racks_go_through_a_host_at_both(
+    lab: Lab,
+) -> None:
     found = lost(lab, ("plane1", 0), ("plane2", 1))
     assert (found.lost, len(found.groups)) == (0, 1)
     relayed = {pair for pair in permutations(lab.hosts, 2) if len(path(found, lab, *pair)) > 2}
@@ -108,7 +134,11 @@ def test_a_diagnosis_is_told_the_leaf_switch_at_both_ends_of_a_link(lab: Lab) ->
     subject = DiagnosedJob(Plan("both", ()), plane.links(["gpu01", "gpu02", "gpu03"]), ())
     found = wires(subject, cast(Session, SimpleNamespace(lab=lab)))
     near, far = ("rack 1 of plane2", "rack 1 of plane2"), ("rack 1 of plane2", "rack 2 of plane2")
-    assert [(wire.segment, wire.switches) for wire in found] == [("plane2", near), ("plane2", far), ("plane2", far)]
+    assert [(wire.segment, wire.switches) for wire in found] == [
+        ("plane2", near),
+        ("plane2", far),
+        ("plane2", far),
+    ]
 
 
 def test_two_racks_at_one_plane_each_have_nobody_between_them(tmp_path: Path) -> None:
@@ -119,9 +149,19 @@ def test_two_racks_at_one_plane_each_have_nobody_between_them(tmp_path: Path) ->
 
 def test_a_sum_of_all_hosts_goes_round_both_planes(lab: Lab) -> None:
     given = Demand(6, (Group("all", tuple(range(6)), 10**8),), np.zeros((6, 6)))
-    read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), given, "")
-    one, both = (design(read, lab, WantedDesign("electrical", segments=(names,))) for names in ("plane1", "plane*"))
-    assert both.own.allreduce_s == pytest.approx(one.own.allreduce_s / 2) and len(both.orders["all"]) == 4
+    read = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}),
+        given,
+        "",
+    )
+    one, both = (
+        design(read, lab, WantedDesign("electrical", segments=(names,)))
+        for names in ("plane1", "plane*")
+    )
+    assert (
+        both.own.allreduce_s == pytest.approx(one.own.allreduce_s / 2)
+        and len(both.orders["all"]) == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +169,10 @@ def test_a_sum_of_all_hosts_goes_round_both_planes(lab: Lab) -> None:
     [
         (["--electrical", "dual"], "'dual': dual takes a number, such as dual:2"),
         (["--electrical", "dual:1.5"], "dual of 1.5 hosts: wanted a whole number"),
-        (["--hosts", "1", "--electrical", "dual:2"], "dual:2 of a single host: a switch joins two or more"),
+        (
+            ["--hosts", "1", "--electrical", "dual:2"],
+            "dual:2 of a single host: a switch joins two or more",
+        ),
         (["--electrical", "dual:2"] * 5, "at most 8 ports by --electrical"),
     ],
 )

@@ -1,6 +1,8 @@
-"""Golden error texts: every bad plan and inventory beside this file, and the complaint a user reads.
+"""Golden error texts: every bad plan and inventory beside this file, and the complaint a user
+reads.
 
-A text that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/plan`; read the difference before you keep it.
+A text that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/plan`; read the
+difference before you keep it.
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ from orchestrator.plan.reader import read_plan
 
 HERE = Path(__file__).parent
 PLANS = sorted((HERE / "refused" / "plans").glob("*.json"))
-INVENTORIES = sorted(path for path in (HERE / "refused" / "inventories").iterdir() if path.name != "base")
+INVENTORIES = sorted(
+    path for path in (HERE / "refused" / "inventories").iterdir() if path.name != "base"
+)
 NAMES = ("hosts.yml", "devices.yml", "fibres.yml")
 
 
 def texts(case: Path) -> tuple[str, str, str]:
     """The case's files; those it lacks are the sound ones of `base`."""
     hosts, devices, fibres = (
-        (path if (path := case / name).exists() else HERE / "refused" / "inventories" / "base" / name).read_text(encoding="utf-8")
+        (
+            path
+            if (path := case / name).exists()
+            else HERE / "refused" / "inventories" / "base" / name
+        ).read_text(encoding="utf-8")
         for name in NAMES
     )
     return hosts, devices, fibres
@@ -57,7 +65,12 @@ def test_the_base_of_the_bad_inventories_is_sound() -> None:
 
 
 def test_every_mistake_of_a_plan_says_what_to_do_and_that_nothing_was_changed(lab: Lab) -> None:
-    for text in ("{", "schema: testbed.plan/1", '{"link": []}', '{"schema": "testbed.plan/1", "name": "x", "links": []}'):
+    for text in (
+        "{",
+        "schema: testbed.plan/1",
+        '{"link": []}',
+        '{"schema": "testbed.plan/1", "name": "x", "links": []}',
+    ):
         with pytest.raises(BadFile) as refused:
             read_plan(text, "plan.json", lab)
         assert refused.value.hint == "correct the plan; nothing was changed"
@@ -76,8 +89,14 @@ def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("devices:\n  ocs1: {a: 1}\n ocs2: {a: 1}\n", "x:3:2: not YAML: 'ocs2' is indented by 1, its neighbours by 2"),
-        ("devices:\n  ocs1:\n    a: 1\n   b: 2\n", "x:4:4: not YAML: 'b' is indented by 3, its neighbours by 4"),
+        (
+            "devices:\n  ocs1: {a: 1}\n ocs2: {a: 1}\n",
+            "x:3:2: not YAML: 'ocs2' is indented by 1, its neighbours by 2",
+        ),
+        (
+            "devices:\n  ocs1:\n    a: 1\n   b: 2\n",
+            "x:4:4: not YAML: 'b' is indented by 3, its neighbours by 4",
+        ),
         ("devices:\n\tocs1: 1\n", "x:2:1: not YAML: a tab; lines are indented by spaces"),
         (
             "devices:\n  ocs1\n  ocs2: 1\n",

@@ -1,4 +1,6 @@
-"""Topologies of other programs become plans of this lab, or are refused with line and column; plans become containerlab files."""
+"""Topologies of other programs become plans of this lab, or are refused with line and column; plans
+become containerlab files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.kit.examples import PLANS, plan_inventory
 from tests.properties.switches import switched_lab
 
 LINKED = ("emulated", "emulated-lookahead")
-EXAMPLES = [path.name for path in PLANS if plan_inventory(path.name) in LINKED and path.stem != "schedule"]
+EXAMPLES = [
+    path.name for path in PLANS if plan_inventory(path.name) in LINKED and path.stem != "schedule"
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,25 +56,49 @@ def test_a_plan_comes_back_from_containerlab_as_it_went(name: str, lab: Lab) -> 
     text, _ = containerlab(plan, lab)
     back = imported(read_containerlab(text, "x.clab.yml"), lab, plan.name)
     again = read_plan(back.text, "x", lab)
-    assert {(link.a, link.b) for link in again.links} == {(link.a, link.b) for link in assign_ports(plan.links, lab)}
+    assert {(link.a, link.b) for link in again.links} == {
+        (link.a, link.b) for link in assign_ports(plan.links, lab)
+    }
     assert back.by_name and back.named == 2 * len(plan.links)
 
 
-def test_packet_switches_come_back_from_containerlab_with_the_hosts_that_use_them(switched: Lab) -> None:
+def test_packet_switches_come_back_from_containerlab_with_the_hosts_that_use_them(
+    switched: Lab,
+) -> None:
     hosts = ["gpu01", "gpu02", "gpu05"]
-    document = {"schema": "testbed.plan/1", "name": "p", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}
-    plan = read_plan(json.dumps(document | {"segments": [{"name": "ideal", "hosts": hosts}]}), "p", switched)
+    document = {
+        "schema": "testbed.plan/1",
+        "name": "p",
+        "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}],
+    }
+    plan = read_plan(
+        json.dumps(document | {"segments": [{"name": "ideal", "hosts": hosts}]}), "p", switched
+    )
     text, left = containerlab(plan, switched, "frr:9")
     nodes = yaml.safe_load(text)["topology"]["nodes"]
-    assert nodes["ideal"] == {"kind": "bridge"} and nodes["gpu05"] == {"kind": "linux", "image": "frr:9"} and not left
+    assert (
+        nodes["ideal"] == {"kind": "bridge"}
+        and nodes["gpu05"] == {"kind": "linux", "image": "frr:9"}
+        and not left
+    )
     assert "ip link add ideal type bridge" in text
     back = imported(read_containerlab(text, "x"), switched, "p").plan
-    assert back["segments"] == [{"name": "ideal", "hosts": hosts}] and back["links"] == [{"a": "gpu01:p1", "b": "gpu02:p1"}]
+    assert back["segments"] == [{"name": "ideal", "hosts": hosts}] and back["links"] == [
+        {"a": "gpu01:p1", "b": "gpu02:p1"}
+    ]
 
 
 def test_a_file_for_containerlab_has_no_name_twice_where_the_machine_has_one(switched: Lab) -> None:
     plan = read_plan(
-        json.dumps({"schema": "testbed.plan/1", "name": "p", "segments": [{"name": "ideal"}, {"name": "rail1"}]}), "p", switched
+        json.dumps(
+            {
+                "schema": "testbed.plan/1",
+                "name": "p",
+                "segments": [{"name": "ideal"}, {"name": "rail1"}],
+            }
+        ),
+        "p",
+        switched,
     )
     links = yaml.safe_load(containerlab(plan, switched)[0])["topology"]["links"]
     ends = [end for link in links for end in link["endpoints"]]
@@ -80,8 +108,14 @@ def test_a_file_for_containerlab_has_no_name_twice_where_the_machine_has_one(swi
 
 
 def test_what_containerlab_cannot_say_is_not_written(lab: Lab) -> None:
-    document = {"schema": "testbed.plan/1", "name": "p", "links": [{"a": "gpu01:p1", "b": "gpu02:p1", "kind": "simplex"}]}
-    with pytest.raises(Infeasible, match=r"links\[0\]: gpu01:p1 -> gpu02:p1 is a link of one direction"):
+    document = {
+        "schema": "testbed.plan/1",
+        "name": "p",
+        "links": [{"a": "gpu01:p1", "b": "gpu02:p1", "kind": "simplex"}],
+    }
+    with pytest.raises(
+        Infeasible, match=r"links\[0\]: gpu01:p1 -> gpu02:p1 is a link of one direction"
+    ):
         containerlab(read_plan(json.dumps(document), "p", lab), lab)
 
 
@@ -105,7 +139,11 @@ def test_a_label_may_be_the_name_of_a_host_and_yeds_too(lab: Lab) -> None:
         '</y:ShapeNode></data></node><edge source="n0" target="n1" sourceport="p2" targetport="eth2"/>'
     )
     found = imported(read_graphml(graphml(body, head), "x"), lab, "p")
-    assert found.plan["links"] == [{"a": "gpu03:p2", "b": "gpu04:p2"}] and found.by_name and found.named == 2
+    assert (
+        found.plan["links"] == [{"a": "gpu03:p2", "b": "gpu04:p2"}]
+        and found.by_name
+        and found.named == 2
+    )
 
 
 def test_edges_of_both_directions_are_one_duplex_link_and_one_alone_is_simplex(lab: Lab) -> None:
@@ -120,17 +158,19 @@ def test_edges_of_both_directions_are_one_duplex_link_and_one_alone_is_simplex(l
     ]
 
 
-def test_hosts_given_by_the_operator_are_the_nodes_in_order_whatever_they_are_called(lab: Lab) -> None:
+def test_hosts_given_by_the_operator_are_the_nodes_in_order_whatever_they_are_called(
+    lab: Lab,
+) -> None:
     graph = read_containerlab(clab('  - endpoints: ["gpu01:eth1", "gpu02:e1-1"]'), "x")
     found = imported(graph, lab, "p", ["gpu07", "gpu03"])
     assert found.plan["links"] == [{"a": "gpu07:p1", "b": "gpu03"}] and found.named == 1
-    assert imported(graph, lab, "p", ["gpu07", "gpu03"], any_port=True).plan["links"] == [{"a": "gpu07", "b": "gpu03"}]
+    assert imported(graph, lab, "p", ["gpu07", "gpu03"], any_port=True).plan["links"] == [
+        {"a": "gpu07", "b": "gpu03"}
+    ]
 
 
 def test_endpoints_may_be_mappings_and_nodes_may_be_empty(lab: Lab) -> None:
-    links = (
-        "  - type: veth\n    endpoints: [{node: gpu01, interface: eth4}, {node: gpu02, interface: eth4, mac: x}]\n    mtu: 9000\n"
-    )
+    links = "  - type: veth\n    endpoints: [{node: gpu01, interface: eth4}, {node: gpu02, interface: eth4, mac: x}]\n    mtu: 9000\n"
     (wire,) = read_containerlab(clab(links), "x").wires
     assert (wire.a, wire.b, wire.spot) == (End("gpu01", "eth4"), End("gpu02", "eth4"), (5, 5))
 
@@ -147,18 +187,33 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY secret SYSTEM "file:///etc/passwd">]>\n'
             "a document type (<!DOCTYPE ...>) is not read, because it could define entities; remove it",
         ),
         (OUTSIDE + graphml('<node id="a"/>'), "a document type"),
-        (graphml("").replace(b"<graph ", b"\n <grap"), "x:2:18: not XML: not well-formed (invalid token)"),
+        (
+            graphml("").replace(b"<graph ", b"\n <grap"),
+            "x:2:18: not XML: not well-formed (invalid token)",
+        ),
         (b"<svg/>", "x:1:1: wanted the root element <graphml>, found <svg>"),
-        (b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"/>', "x:1:1: the file has no <graph>"),
+        (
+            b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"/>',
+            "x:1:1: the file has no <graph>",
+        ),
         (
             graphml('<node id="a"><graph edgedefault="directed"/></node>'),
             "x:1:101: a second <graph>: a plan is made of a file with one",
         ),
-        (graphml("\n<hyperedge/>"), "x:2:1: a <hyperedge> joins any number of nodes; wanted <edge>"),
+        (
+            graphml("\n<hyperedge/>"),
+            "x:2:1: a <hyperedge> joins any number of nodes; wanted <edge>",
+        ),
         (graphml('\n<node id="a"/><node id="a"/>'), "x:2:15: node a is already in line 2"),
-        (graphml('<node id="a"/>\n<edge id="e" source="a" target="b"/>'), "x:2:1: edge e: its target b is no node of the file"),
+        (
+            graphml('<node id="a"/>\n<edge id="e" source="a" target="b"/>'),
+            "x:2:1: edge e: its target b is no node of the file",
+        ),
         (graphml('<node id="a"/>\n<edge source="a"/>'), "x:2:1: edge 1: no target"),
-        (graphml("", edges="sideways"), "x:1:56: edgedefault: wanted one of directed, true, 1, undirected, false, 0, got sideways"),
+        (
+            graphml("", edges="sideways"),
+            "x:1:56: edgedefault: wanted one of directed, true, 1, undirected, false, 0, got sideways",
+        ),
         (
             graphml('<node id="a&#10;E-OK done"/>'),
             r"x:1:88: a <node> has characters in its name that cannot be printed: a\nE-OK done",
@@ -167,7 +222,10 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY secret SYSTEM "file:///etc/passwd">]>\n'
         (graphml("".join(f'<node id="{n}"/>' for n in range(4097))), "more than 4096 nodes"),
         ("[", "x:1:2: not YAML"),
         ("name: x\n", "x:1:1: the field topology is missing"),
-        (clab('  - endpoints: ["gpu01:eth1"]'), "x:5:16: topology.links[0].endpoints: wanted 2 endpoints, got 1"),
+        (
+            clab('  - endpoints: ["gpu01:eth1"]'),
+            "x:5:16: topology.links[0].endpoints: wanted 2 endpoints, got 1",
+        ),
         (
             clab('  - endpoints: ["gpu01:eth1", "host:eth9"]'),
             "x:5:31: topology.links[0].endpoints[1]: host is no node of the file, but a part of",
@@ -185,10 +243,15 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY secret SYSTEM "file:///etc/passwd">]>\n'
             "x:5:5: topology.links[0]: gpu01 has interface eth7, but gpu01 has no port p7",
         ),
         (
-            clab('  - endpoints: ["gpu01:eth1", "gpu02:eth1"]\n  - endpoints: ["gpu02:eth1", "gpu01:eth2"]\n'),
+            clab(
+                '  - endpoints: ["gpu01:eth1", "gpu02:eth1"]\n  - endpoints: ["gpu02:eth1", "gpu01:eth2"]\n'
+            ),
             "x:6:5: topology.links[1]: port gpu02:p1 is already used by topology.links[0]",
         ),
-        (clab("    []", "gpu01: , gpu13: "), "x:3:20: node gpu13: no host of the lab has its name (12 hosts, gpu01..gpu12)"),
+        (
+            clab("    []", "gpu01: , gpu13: "),
+            "x:3:20: node gpu13: no host of the lab has its name (12 hosts, gpu01..gpu12)",
+        ),
         (
             clab("    []", "gpu01: , sw: {kind: bridge}"),
             "x:3:20: node sw: packet switch sw is no segment of the lab (it has none; fibres.yml lists them)",
@@ -199,20 +262,27 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY secret SYSTEM "file:///etc/passwd">]>\n'
         ),
     ],
 )
-def test_what_has_no_place_in_a_plan_is_refused_at_its_place(lab: Lab, data: bytes | str, problem: str) -> None:
+def test_what_has_no_place_in_a_plan_is_refused_at_its_place(
+    lab: Lab, data: bytes | str, problem: str
+) -> None:
     assert any(problem in line for line in refused(lab, data)), refused(lab, data)
 
 
 def test_hosts_that_do_not_fit_the_file_are_refused(lab: Lab) -> None:
     file = clab('  - endpoints: ["gpu01:eth1", "gpu02:eth1"]')
-    assert "x:3:11: --hosts gpu99: not in the lab (12 hosts, gpu01..gpu12); did you mean gpu09?" in refused(
-        lab, file, hosts=["gpu01", "gpu99"]
+    assert (
+        "x:3:11: --hosts gpu99: not in the lab (12 hosts, gpu01..gpu12); did you mean gpu09?"
+        in refused(lab, file, hosts=["gpu01", "gpu99"])
     )
     assert "x:3:11: --hosts gpu01: named twice" in refused(lab, file, hosts=["gpu01", "gpu01"])
-    assert "x:3:11: the file has 2 nodes to be hosts, --hosts names 1" in refused(lab, file, hosts=["gpu01"])
+    assert "x:3:11: the file has 2 nodes to be hosts, --hosts names 1" in refused(
+        lab, file, hosts=["gpu01"]
+    )
 
 
-def test_a_topology_that_no_choice_of_ports_can_make_is_refused_at_the_link_that_is_too_many(lab: Lab) -> None:
+def test_a_topology_that_no_choice_of_ports_can_make_is_refused_at_the_link_that_is_too_many(
+    lab: Lab,
+) -> None:
     links = "\n".join('  - endpoints: ["gpu01:x", "gpu02:x"]' for _ in range(5))
     assert refused(lab, clab(links)) == [
         "x:9:5: topology.links[4]: gpu01 is in 5 links but has 4 ports with a fibre",

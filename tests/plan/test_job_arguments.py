@@ -1,4 +1,6 @@
-"""What a plan's job may say to its program is checked against what the program takes, before anything moves."""
+"""What a plan's job may say to its program is checked against what the program takes, before
+anything moves.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ ROOT = Path(__file__).parents[2]
 def text(**job: object) -> str:
     body = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"]} | job
     return json.dumps(
-        {"schema": "testbed.plan/1", "name": "p", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}], "job": body}, indent=1
+        {
+            "schema": "testbed.plan/1",
+            "name": "p",
+            "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}],
+            "job": body,
+        },
+        indent=1,
     )
 
 
@@ -36,14 +44,34 @@ def refused(lab: Lab, **job: object) -> list[str]:
 @pytest.mark.parametrize(
     ("workload", "args", "message"),
     [
-        ("train", {"batchsize": 4}, "plan.json:18:4: job.args.batchsize: train takes no argument batchsize; did you mean batch?"),
-        ("train", {"checkpoint_dir": "/etc"}, "train takes no argument checkpoint_dir; did you mean checkpoint?"),
-        ("train", {"qqq": 1}, "train takes no argument qqq; it takes model, iterations, batch, hidden, lr, seed, bucket_mb, "),
-        ("train", {"iterations": "many"}, 'job.args.iterations: wanted a whole number from 0 to 1000000000, got "many"'),
+        (
+            "train",
+            {"batchsize": 4},
+            "plan.json:18:4: job.args.batchsize: train takes no argument batchsize; did you mean batch?",
+        ),
+        (
+            "train",
+            {"checkpoint_dir": "/etc"},
+            "train takes no argument checkpoint_dir; did you mean checkpoint?",
+        ),
+        (
+            "train",
+            {"qqq": 1},
+            "train takes no argument qqq; it takes model, iterations, batch, hidden, lr, seed, bucket_mb, ",
+        ),
+        (
+            "train",
+            {"iterations": "many"},
+            'job.args.iterations: wanted a whole number from 0 to 1000000000, got "many"',
+        ),
         ("train", {"iterations": "4"}, 'wanted a whole number from 0 to 1000000000, got "4"'),
         ("train", {"iterations": 4.0}, "wanted a whole number from 0 to 1000000000, got 4"),
         ("train", {"iterations": True}, "wanted a whole number from 0 to 1000000000, got true"),
-        ("train", {"hidden": 33}, "wanted a whole number from 0 to 65536, a multiple of 32, got 33"),
+        (
+            "train",
+            {"hidden": 33},
+            "wanted a whole number from 0 to 65536, a multiple of 32, got 33",
+        ),
         ("train", {"bucket_mb": 0}, "wanted a number above 0 and up to 65536, got 0"),
         ("train", {"lr": -0.1}, "wanted a number from 0 to 1000000000, got -0.1"),
         ("train", {"model": "bert"}, 'wanted mlp, cnn or transformer, got "bert"'),
@@ -55,12 +83,24 @@ def refused(lab: Lab, **job: object) -> list[str]:
             'wanted none, fp16, topk:SHARE (above 0, up to 1) or powersgd:RANK (1 to 64), got "topk:2"',
         ),
         ("train", {"compress": 2}, "or powersgd:RANK (1 to 64), got 2"),
-        ("train", {"compress": "bf16"}, 'got "bf16": torch\'s hook for it is for NCCL alone; fp16 sends as few bytes'),
+        (
+            "train",
+            {"compress": "bf16"},
+            'got "bf16": torch\'s hook for it is for NCCL alone; fp16 sends as few bytes',
+        ),
         ("train", {"sync_every": 0}, "wanted a whole number from 1 to 1000000000, got 0"),
         ("allreduce", {"check": True}, "wanted 0 or 1, got true"),
-        ("allreduce", {"minbytes": "1T"}, "wanted a size such as 65536, 64K or 1G from 4 to 1099511627776, got"),
+        (
+            "allreduce",
+            {"minbytes": "1T"},
+            "wanted a size such as 65536, 64K or 1G from 4 to 1099511627776, got",
+        ),
         ("allreduce", {"minbytes": 3}, "wanted a size such as 65536, 64K or 1G from 4"),
-        ("allreduce", {"minbytes": "64K", "maxbytes": "1K"}, 'job.args.maxbytes: wanted at least minbytes, 65536, got "1K"'),
+        (
+            "allreduce",
+            {"minbytes": "64K", "maxbytes": "1K"},
+            'job.args.maxbytes: wanted at least minbytes, 65536, got "1K"',
+        ),
         ("allreduce", {"maxbytes": 4096}, "wanted at least minbytes, 1048576, got 4096"),
     ],
 )
@@ -74,8 +114,29 @@ def test_an_argument_the_program_does_not_take_is_refused_at_its_place(
 @pytest.mark.parametrize(
     ("workload", "args"),
     [
-        ("train", {"iterations": 0, "batch": 4, "hidden": 64, "lr": 0.5, "bucket_mb": 2, "model": "cnn", "resume": False}),
-        ("allreduce", {"minbytes": "16M", "maxbytes": "64M", "iters": 5, "check": 0, "loop": True, "seconds": 1.5}),
+        (
+            "train",
+            {
+                "iterations": 0,
+                "batch": 4,
+                "hidden": 64,
+                "lr": 0.5,
+                "bucket_mb": 2,
+                "model": "cnn",
+                "resume": False,
+            },
+        ),
+        (
+            "allreduce",
+            {
+                "minbytes": "16M",
+                "maxbytes": "64M",
+                "iters": 5,
+                "check": 0,
+                "loop": True,
+                "seconds": 1.5,
+            },
+        ),
         ("allreduce", {"minbytes": 65536}),
     ],
 )
@@ -88,35 +149,60 @@ def test_arguments_the_program_takes_pass(lab: Lab, workload: str, args: dict[st
 def test_what_a_plan_may_say_is_what_the_command_line_reads(program: str) -> None:
     """The program itself, not the table, is asked, on a machine without torch."""
     code = f"import sys; sys.modules['torch'] = None; import workloads.programs.{program} as p; p.main()"
-    output = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
     argv = {word.strip(",[]") for word in output.split() if word.strip(",[]").startswith("--")}
-    assert argv == {"--help", *(f"--{option.name.replace('_', '-')}" for option in OPTIONS[program])}
+    assert argv == {
+        "--help",
+        *(f"--{option.name.replace('_', '-')}" for option in OPTIONS[program]),
+    }
 
 
-@pytest.mark.parametrize("option", [option for options in OPTIONS.values() for option in options], ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "option",
+    [option for options in OPTIONS.values() for option in options],
+    ids=lambda option: option.name,
+)
 def test_every_default_is_a_value_the_option_takes(option: Option) -> None:
     assert option.default is None or option.takes(option.default)
 
 
 def test_nccl_on_hosts_without_a_gpu_is_refused_before_anything_moves(lab: Lab) -> None:
     (problem,) = refused(lab, backend="nccl")
-    assert "job.backend: nccl needs a GPU on every host of the job; none on gpu01, gpu02 (testbed_gpus in hosts.yml)" in problem
+    assert (
+        "job.backend: nccl needs a GPU on every host of the job; none on gpu01, gpu02 (testbed_gpus in hosts.yml)"
+        in problem
+    )
 
 
 def test_what_nccl_lacks_is_refused_before_anything_moves(lab: Lab) -> None:
-    with_gpus = replace(lab, hosts={name: replace(host, gpus=1) for name, host in lab.hosts.items()})
+    with_gpus = replace(
+        lab, hosts={name: replace(host, gpus=1) for name, host in lab.hosts.items()}
+    )
     args = {"compress": "fp16", "exchange": "gloo"}
     for backend in ("nccl", "auto"):
         compress, exchange = refused(with_gpus, backend=backend, args=args)
-        assert "job.args.compress: fp16: nothing is built that compresses what NCCL carries" in compress
+        assert (
+            "job.args.compress: fp16: nothing is built that compresses what NCCL carries"
+            in compress
+        )
         assert "job.args.exchange: gloo: where a job has GPUs NCCL carries its sums" in exchange
     read_plan(text(backend="gloo", args=args), "plan.json", with_gpus)
 
 
-def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ranks_or_weights() -> None:
+def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ranks_or_weights() -> (
+    None
+):
     job = Job("j", "train", ("a", "b", "c"), (("a", "b", "c"),), {"iterations": 5})
     same = [
-        Job("j", "train", ("c", "a", "b"), (), {"iterations": 0, "bucket_mb": 2.0, "checkpoint_every": 3}),
+        Job(
+            "j",
+            "train",
+            ("c", "a", "b"),
+            (),
+            {"iterations": 0, "bucket_mb": 2.0, "checkpoint_every": 3},
+        ),
         Job("j", "train", ("a", "b", "c"), (), {"seed": 1, "resume": True}, {"NCCL_ALGO": "Ring"}),
     ]
     deciding: dict[str, int | float | str] = {
@@ -136,4 +222,6 @@ def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ra
     ]
     assert {identity(other) for other in same} == {identity(job)}
     assert len({identity(other) for other in [job, *others]}) == 1 + len(others)
-    assert identity(job) == "01de24a43a9c", "as before there were compress and sync_every: checkpoints are kept under this name"
+    assert identity(job) == "01de24a43a9c", (
+        "as before there were compress and sync_every: checkpoints are kept under this name"
+    )

@@ -1,4 +1,6 @@
-"""Files that somebody else wrote are regular files of a bounded size, depth and number of values; reading one can be ended."""
+"""Files that somebody else wrote are regular files of a bounded size, depth and number of values;
+reading one can be ended.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_a_fifo_is_refused_and_not_waited_for(reader: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("reader", READERS)
 def test_a_device_that_never_ends_is_not_read(reader: str, tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("/dev/zero")
-    with pytest.raises((BadFile, BadInventory), match=r"a device|not a regular file|can be read by others"):
+    with pytest.raises(
+        (BadFile, BadInventory), match=r"a device|not a regular file|can be read by others"
+    ):
         READERS[reader](tmp_path / "file")
 
 
@@ -111,8 +115,12 @@ def test_a_task_graph_is_a_regular_file_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", sorted(set(READERS) - set(NOT_YAML)))
-@pytest.mark.parametrize("deep", ["[" * 50_000, "a: " + "{b: " * 50_000, "- " * 50_000, '{"a":' * 50_000])
-def test_values_nested_fifty_thousand_deep_are_refused(reader: str, deep: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "deep", ["[" * 50_000, "a: " + "{b: " * 50_000, "- " * 50_000, '{"a":' * 50_000]
+)
+def test_values_nested_fifty_thousand_deep_are_refused(
+    reader: str, deep: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text(deep)
     with pytest.raises((BadFile, BadInventory)):
         READERS[reader](tmp_path / "file")
@@ -133,21 +141,34 @@ def test_more_values_than_any_file_has_are_refused_in_json_and_yaml() -> None:
 
 def test_aliases_and_merges_that_multiply_are_refused() -> None:
     laughs = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
-        f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+        f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    merges = "a: &a {" + ", ".join(f"k{i}: 1" for i in range(2000)) + "}\nb:\n  <<: [" + ", ".join(["*a"] * 100_000) + "]\n"
+    merges = (
+        "a: &a {"
+        + ", ".join(f"k{i}: 1" for i in range(2000))
+        + "}\nb:\n  <<: ["
+        + ", ".join(["*a"] * 100_000)
+        + "]\n"
+    )
     for text in (laughs, merges):
         with pytest.raises(BadFile, match="too large"):
             read_yaml(text, "x.yml")
 
 
 def test_a_number_in_base_sixty_of_any_length_is_refused() -> None:
-    with pytest.raises(BadFile, match=r"x.yml:1:4: a: the number 1:1:1:1:... of 200001 characters is too large"):
+    with pytest.raises(
+        BadFile, match=r"x.yml:1:4: a: the number 1:1:1:1:... of 200001 characters is too large"
+    ):
         read_yaml("a: 1" + ":1" * 100_000, "x.yml")
 
 
 def test_a_file_of_mistakes_tells_the_first_and_how_many_more() -> None:
-    body = {"schema": "testbed.plan/1", "name": "x", "links": [{"a": "gpu01:p9", "b": "gpu02:p9"}] * 1000}
+    body = {
+        "schema": "testbed.plan/1",
+        "name": "x",
+        "links": [{"a": "gpu01:p9", "b": "gpu02:p9"}] * 1000,
+    }
     with pytest.raises(BadFile) as refused:
         read_plan(json.dumps(body), "plan.json", session.load_lab(EMULATED))
     assert len(refused.value.problems) == MAX_LINES + 1
@@ -165,7 +186,9 @@ def test_a_broken_file_of_megabytes_is_refused_by_the_fast_parser_too() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_reading_ends_with_a_signal_unless_it_is_ignored_and_the_handler_before_is_back(number: int) -> None:
+def test_reading_ends_with_a_signal_unless_it_is_ignored_and_the_handler_before_is_back(
+    number: int,
+) -> None:
     before = signal.signal(number, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), attentive("plan.json"):
@@ -181,7 +204,8 @@ def test_reading_ends_with_a_signal_unless_it_is_ignored_and_the_handler_before_
         signal.signal(number, before)
 
 
-# A lab whose files take for ever to read; the verb runs in an event loop, which would hear nothing meanwhile.
+# A lab whose files take for ever to read; the verb runs in an event loop, which would hear nothing
+# meanwhile.
 ENDLESS = """
 import itertools, signal, sys
 import orchestrator.session
@@ -234,7 +258,9 @@ def test_a_command_that_reads_for_ever_heeds_its_timeout(tmp_path: Path) -> None
     process = _endless(tmp_path, "--timeout", "300ms")
     try:
         output = process.communicate(timeout=60)[1]
-        assert process.returncode == 5 and "E-TIMED-OUT" in output and "not read after 0.3 s" in output, output
+        assert (
+            process.returncode == 5 and "E-TIMED-OUT" in output and "not read after 0.3 s" in output
+        ), output
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -243,16 +269,31 @@ def test_a_command_that_reads_for_ever_heeds_its_timeout(tmp_path: Path) -> None
 
 def test_the_files_of_the_project_are_far_below_the_limits() -> None:
     root = EMULATED.parents[1]
-    files = [*root.glob("inventory/*/*.yml"), *root.glob("examples/*.json"), *root.glob("examples/workloads/*")]
+    files = [
+        *root.glob("inventory/*/*.yml"),
+        *root.glob("examples/*.json"),
+        *root.glob("examples/workloads/*"),
+    ]
     assert len(files) > 10 and max(path.stat().st_size for path in files) * 20 < MAX_BYTES
 
 
-def test_of_very_many_mistakes_only_those_that_are_shown_get_good_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_mistakes_only_those_that_are_shown_get_good_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = []
-    monkeypatch.setattr("orchestrator.inventory.schema.did_you_mean", lambda *_: made.append(1) or "")
-    text = "schema: testbed.workload/1\nname: x\nranks: 2\n" + "".join(f"k{n}: 1\n" for n in range(5000))
+    monkeypatch.setattr(
+        "orchestrator.inventory.schema.did_you_mean", lambda *_: made.append(1) or ""
+    )
+    text = "schema: testbed.workload/1\nname: x\nranks: 2\n" + "".join(
+        f"k{n}: 1\n" for n in range(5000)
+    )
     with pytest.raises(BadFile) as refused:
         read_text(text, "w.yaml")
     lines = refused.value.problems
-    assert lines[0] == "w.yaml:4:1: k0: unknown field" and lines[98] == "w.yaml:102:1: k98: unknown field"
-    assert lines[-1] == "w.yaml:104:1: and 4900 more mistakes from here on" and len(made) <= MAX_LINES
+    assert (
+        lines[0] == "w.yaml:4:1: k0: unknown field"
+        and lines[98] == "w.yaml:102:1: k98: unknown field"
+    )
+    assert (
+        lines[-1] == "w.yaml:104:1: and 4900 more mistakes from here on" and len(made) <= MAX_LINES
+    )

@@ -1,4 +1,6 @@
-"""Partitions of hosts in inventories and plans: hosts of the lab with some lanes, which meet at packet switches."""
+"""Partitions of hosts in inventories and plans: hosts of the lab with some lanes, which meet at
+packet switches.
+"""
 
 from __future__ import annotations
 
@@ -46,34 +48,52 @@ def lab(texts: list[str]) -> Lab:
 
 
 def read(lab: Lab, *hosts: str, segment: str = "ideal", **more: object) -> Plan:
-    text = {"schema": "testbed.plan/1", "name": "p", "segments": [{"name": segment, "hosts": hosts}]} | more
+    text = {
+        "schema": "testbed.plan/1",
+        "name": "p",
+        "segments": [{"name": segment, "hosts": hosts}],
+    } | more
     return read_plan(json.dumps(text), "plan.json", lab)
 
 
 def test_a_slice_is_a_host_with_some_lanes_and_the_ports_at_packet_switches(lab: Lab) -> None:
     assert list(lab.hosts)[:4] == ["gpu01", "gpu01/a", "gpu01/b", "gpu02"]
     part = lab.hosts["gpu01/a"]
-    assert (part.machine, part.lanes, part.lane_address(0), part.lane_address(1)) == ("gpu01", 2, "10.255.2.1", "10.255.3.1")
+    assert (part.machine, part.lanes, part.lane_address(0), part.lane_address(1)) == (
+        "gpu01",
+        2,
+        "10.255.2.1",
+        "10.255.3.1",
+    )
     assert not {port for port in lab.fibres if "/" in port.host}
-    assert "gpu01/a" not in lab.segments["ideal"].ports and lab.segments["ideal"].partitions["gpu01/a"].number == 3
+    assert (
+        "gpu01/a" not in lab.segments["ideal"].ports
+        and lab.segments["ideal"].partitions["gpu01/a"].number == 3
+    )
 
 
 def test_a_plan_over_a_whole_segment_means_whole_hosts(lab: Lab) -> None:
     text = json.dumps({"schema": "testbed.plan/1", "name": "p", "segments": [{"name": "ideal"}]})
     plan = read_plan(text, "plan.json", lab)
     assert not any("/" in host for host in plan.hosts)
-    found = rules(target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ()).links, lab, macs(lab))
+    found = rules(
+        target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ()).links, lab, macs(lab)
+    )
     assert {rule.lane for rule in found["gpu01"] if isinstance(rule, Route)} == {0, 1, 2, 3}
 
 
-def test_routes_of_a_slice_are_in_its_lanes_alone_and_reach_every_slice_of_the_plan(lab: Lab) -> None:
+def test_routes_of_a_slice_are_in_its_lanes_alone_and_reach_every_slice_of_the_plan(
+    lab: Lab,
+) -> None:
     hosts = ("gpu01/a", "gpu02/a", "gpu03/a")
     goal = target(read(lab, *hosts), lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
     found = rules(goal.links, lab, macs(lab))
     assert sorted(found) == list(hosts) and not goal.circuits
     routes = [rule for rule in found["gpu01/a"] if isinstance(rule, Route)]
     assert {rule.source for rule in routes} == {"10.255.2.1", "10.255.3.1"}
-    assert {rule.destination for rule in routes} == {f"10.255.{lane}.{n}/32" for lane in (2, 3) for n in (2, 3)}
+    assert {rule.destination for rule in routes} == {
+        f"10.255.{lane}.{n}/32" for lane in (2, 3) for n in (2, 3)
+    }
     for (a, b), lane in ((pair, lane) for pair in permutations(hosts, 2) for lane in range(2)):
         assert walk(found, lab, macs(lab), goal.links, a, b, lane) == (a, b)
 
@@ -81,11 +101,27 @@ def test_routes_of_a_slice_are_in_its_lanes_alone_and_reach_every_slice_of_the_p
 @pytest.mark.parametrize(
     ("hosts", "more", "text"),
     [
-        (("gpu01/a", "gpu02/b"), {}, "segments[0].hosts[1]: gpu02/b has lane 0, gpu01/a has lanes 2, 3"),
-        (("gpu01/a", "gpu04"), {}, "segments[0].hosts[1]: gpu04 has lanes 0, 1, 2, 3, gpu01/a has lanes 2, 3"),
-        (("gpu01/a", "gpu01/b"), {}, "segments[0].hosts[1]: gpu01/b beside gpu01/a: a plan uses one partition of a host"),
+        (
+            ("gpu01/a", "gpu02/b"),
+            {},
+            "segments[0].hosts[1]: gpu02/b has lane 0, gpu01/a has lanes 2, 3",
+        ),
+        (
+            ("gpu01/a", "gpu04"),
+            {},
+            "segments[0].hosts[1]: gpu04 has lanes 0, 1, 2, 3, gpu01/a has lanes 2, 3",
+        ),
+        (
+            ("gpu01/a", "gpu01/b"),
+            {},
+            "segments[0].hosts[1]: gpu01/b beside gpu01/a: a plan uses one partition of a host",
+        ),
         (("gpu01/a", "gpu02/c"), {}, "host gpu02/c is not in the lab"),
-        (("gpu01/a", "gpu02/a"), {"spares": ["gpu03/a"]}, "spares: gpu01/a is a partition of a host: name whole hosts"),
+        (
+            ("gpu01/a", "gpu02/a"),
+            {"spares": ["gpu03/a"]},
+            "spares: gpu01/a is a partition of a host: name whole hosts",
+        ),
         (("gpu01/a", "gpu02/a"), {"links": [{"a": "gpu01/a:p1", "b": "gpu02/a:p1"}]}, "links[0].a"),
     ],
 )
@@ -107,22 +143,35 @@ def test_ranks_of_slices_are_numbered_like_those_of_hosts_and_use_its_lanes(lab:
     assert started["gpu02/a/1"]["name"] == "j.2026-01-01-0001.1"
     assert (env["RANK"], env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("3", "1", "2")
     assert json.loads(env["TESTBED_LANES"]) == ["10.255.2.2", "10.255.3.2"]
-    alone = read(lab, "gpu01/b", "gpu02/b", job=job | {"ranks": ["gpu01/b", "gpu02/b"], "rings": []})
+    alone = read(
+        lab, "gpu01/b", "gpu02/b", job=job | {"ranks": ["gpu01/b", "gpu02/b"], "rings": []}
+    )
     assert alone.job is not None
     other = requests(alone.job, lab, "2026-01-01-0001")
-    assert other["gpu01/b"]["env"]["MASTER_PORT"] != env["MASTER_PORT"], "both may have rank 0 on one machine"
+    assert other["gpu01/b"]["env"]["MASTER_PORT"] != env["MASTER_PORT"], (
+        "both may have rank 0 on one machine"
+    )
 
 
-def test_facts_of_a_slice_are_those_of_its_host_and_a_host_without_slices_has_no_new_fact(lab: Lab, texts: list[str]) -> None:
+def test_facts_of_a_slice_are_those_of_its_host_and_a_host_without_slices_has_no_new_fact(
+    lab: Lab, texts: list[str]
+) -> None:
     whole = facts(lab.hosts["gpu01"])
     assert facts(lab.hosts["gpu01/b"]) == whole
-    assert whole["partitions"]["a"] == {"index": 0, "lanes": ["10.255.2.1", "10.255.3.1"], "cpus": "0-1", "share": 0.5}
+    assert whole["partitions"]["a"] == {
+        "index": 0,
+        "lanes": ["10.255.2.1", "10.255.3.1"],
+        "cpus": "0-1",
+        "share": 0.5,
+    }
     assert whole["echo"] == ["10.255.1.1"]
     port = lab.segments["ideal"].ports["gpu01"].number
     assert [p["mbps"] for p in whole["ports"] if p["number"] in (1, port)] == [None, 60.0]
     assert facts(lab.hosts["gpu04"]) == facts(read_lab(*texts).hosts["gpu04"])
     assert own_agent(lab.hosts["gpu01"]) == ""
-    assert own_agent(lab.hosts["gpu01/b"]).startswith("env TESTBED_VAR=/var/lib/testbed/partitions/b TESTBED_RUN=")
+    assert own_agent(lab.hosts["gpu01/b"]).startswith(
+        "env TESTBED_VAR=/var/lib/testbed/partitions/b TESTBED_RUN="
+    )
 
 
 def test_locks_of_two_slices_do_not_meet_and_that_of_the_host_meets_both(lab: Lab) -> None:
@@ -133,8 +182,12 @@ def test_locks_of_two_slices_do_not_meet_and_that_of_the_host_meets_both(lab: La
 def test_a_host_in_use_whole_is_not_used_in_slices_and_the_reverse(lab: Lab) -> None:
     hosts = lab.hosts
     assert used_otherwise([hosts["gpu01/a"]], {"gpu01": None, "gpu01/b": 7}, {}) == []
-    assert used_otherwise([hosts["gpu01/a"]], {"gpu01": 7}, {}) == ["gpu01/a: routes are active on gpu01"]
-    assert used_otherwise([hosts["gpu01"]], {"gpu01": 3, "gpu01/b": 7}, {}) == ["gpu01: routes are active on gpu01/b"]
+    assert used_otherwise([hosts["gpu01/a"]], {"gpu01": 7}, {}) == [
+        "gpu01/a: routes are active on gpu01"
+    ]
+    assert used_otherwise([hosts["gpu01"]], {"gpu01": 3, "gpu01/b": 7}, {}) == [
+        "gpu01: routes are active on gpu01/b"
+    ]
 
 
 def test_designs_are_made_for_whole_hosts(lab: Lab) -> None:

@@ -1,6 +1,8 @@
-"""Golden planner cases, a folder each: `case.json` says which plan comes after which, `expected.txt` what is made of it.
+"""Golden planner cases, a folder each: `case.json` says which plan comes after which,
+`expected.txt` what is made of it.
 
-A result that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/plan`; read the difference before you keep it.
+A result that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/plan`; read the
+difference before you keep it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ CASES = sorted(path.parent for path in (HERE / "cases").glob("*/case.json"))
 
 def macs_of(lab: Lab) -> dict[HostPort, Macs]:
     return {
-        port: Macs(f"02:00:00:00:{lab.hosts[port.host].host_id:02x}:{port.number:02x}", f"02:00:00:01:00:{index:02x}")
+        port: Macs(
+            f"02:00:00:00:{lab.hosts[port.host].host_id:02x}:{port.number:02x}",
+            f"02:00:00:01:00:{index:02x}",
+        )
         for index, port in enumerate(lab.fibres)
     }
 
@@ -47,7 +52,10 @@ def plan_at(case: Path, name: str, lab: Lab) -> Plan:
 def written(title: str, per_host: dict[str, Rules], hosts: list[str]) -> list[str]:
     lines = []
     for host in hosts:
-        lines += [f"{title} of {host}", *sorted(f"  {rule.command()}" for rule in per_host.get(host, frozenset()))]
+        lines += [
+            f"{title} of {host}",
+            *sorted(f"  {rule.command()}" for rule in per_host.get(host, frozenset())),
+        ]
     return lines
 
 
@@ -66,7 +74,9 @@ def story(case: Path) -> str:
         device: {CrossConnect(Port(device, a), Port(device, b)) for a, b in held}
         for device, held in asked.get("foreign", {}).items()
     }
-    observed = {device: ours.get(device, frozenset()) | foreign.get(device, set()) for device in lab.devices}
+    observed = {
+        device: ours.get(device, frozenset()) | foreign.get(device, set()) for device in lab.devices
+    }
     old = live_links(ours, lab)
     busy = foreign_ports(observed, ours, lab)
 
@@ -84,21 +94,40 @@ def story(case: Path) -> str:
     for device in sorted(change.kept):
         kept, removed, made = change.kept[device], change.removed[device], change.made[device]
         lines.append(f"{device}: {len(kept)} kept, {len(removed)} broken, {len(made)} made")
-        for action, held in (("keep", kept), ("break", removed), ("make", made), ("foreign", change.foreign[device])):
-            for setting in sorted(held, key=lambda one: (natural(one.ingress.label), natural(one.egress.label))):
-                a, b = (ends[setting].transmitter, ends[setting].receiver) if setting in ends else (None, None)
+        for action, held in (
+            ("keep", kept),
+            ("break", removed),
+            ("make", made),
+            ("foreign", change.foreign[device]),
+        ):
+            for setting in sorted(
+                held, key=lambda one: (natural(one.ingress.label), natural(one.egress.label))
+            ):
+                a, b = (
+                    (ends[setting].transmitter, ends[setting].receiver)
+                    if setting in ends
+                    else (None, None)
+                )
                 loss = f" {loss_db(a, b, (setting,), lab):.2f} dB" if a and b else ""
                 lines.append(f"  {action} {setting} ({a}->{b}){loss}")
     counted = Counter(hops(links, lab, plan.routes).values())
-    lines.append("pairs by hops: " + ", ".join(f"{hops}: {count}" for hops, count in sorted(counted.items())))
+    lines.append(
+        "pairs by hops: " + ", ".join(f"{hops}: {count}" for hops, count in sorted(counted.items()))
+    )
     for ring in plan_rings(plan.job, links, lab, plan.routes) if plan.job else ():
-        lines.append(f"ring {ring.index} on lane {ring.lane} leaves by ports {' '.join(str(hop.out.number) for hop in ring.hops)}")
+        lines.append(
+            f"ring {ring.index} on lane {ring.lane} leaves by ports {' '.join(str(hop.out.number) for hop in ring.hops)}"
+        )
     final = dict(rules(links, lab, macs, plan.routes, plan.rings))
     lines += written("rules", final, asked.get("show", []))
     if before is not None:
         steady = {frozenset((link.a, link.b)) for link in links}
         kept = [link for link in now if frozenset((link.a, link.b)) in steady]
-        lines += written("drain rules", dict(drain_rules(now, kept, lab, macs, before.routes, before.rings)), asked.get("show", []))
+        lines += written(
+            "drain rules",
+            dict(drain_rules(now, kept, lab, macs, before.routes, before.rings)),
+            asked.get("show", []),
+        )
     for source, target in hops(links, lab, plan.routes):
         assert walk(final, lab, macs, links, source, target)[-1] == target
     return "\n".join(lines) + "\n"

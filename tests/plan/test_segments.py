@@ -40,9 +40,23 @@ RING = [{"a": f"gpu0{n}:p{2 - n % 2}", "b": f"gpu0{n % 6 + 1}:p{2 - n % 2}"} for
 
 
 def test_a_generated_lab_has_the_switches_that_were_asked_for(lab: Lab) -> None:
-    assert list(lab.segments) == ["ideal", "fat-tree", "oversubscribed", "domain1", "domain2", "domain3", "rail1", "rail2"]
+    assert list(lab.segments) == [
+        "ideal",
+        "fat-tree",
+        "oversubscribed",
+        "domain1",
+        "domain2",
+        "domain3",
+        "rail1",
+        "rail2",
+    ]
     tree, over = lab.segments["fat-tree"], lab.segments["oversubscribed"]
-    assert (tree.full, over.full, over.link_mbps, [rack.uplink_mbps for rack in over.racks]) == (True, False, 40, [30, 30])
+    assert (tree.full, over.full, over.link_mbps, [rack.uplink_mbps for rack in over.racks]) == (
+        True,
+        False,
+        40,
+        [30, 30],
+    )
     assert list(lab.segments["rail2"].ports) == ["gpu02", "gpu04", "gpu06"]
     assert len(lab.fibres) == 12 and not set(lab.fibres) & set(lab.segment_at)
 
@@ -59,10 +73,14 @@ def test_over_a_switch_every_host_is_one_hop_away_on_every_lane(lab: Lab, name: 
 
 def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
     hosts = ["gpu01", "gpu03", "gpu05"]
-    plan = read_plan(plan_text(links=RING, segments=[{"name": "ideal", "hosts": hosts}]), "plan.json", lab)
+    plan = read_plan(
+        plan_text(links=RING, segments=[{"name": "ideal", "hosts": hosts}]), "plan.json", lab
+    )
     goal = target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
     assert len(goal.links) == 9 and len(goal.circuits) == 12
-    assert walk(rules(goal.links, lab, macs(lab)), lab, macs(lab), goal.links, "gpu02", "gpu06") in {
+    assert walk(
+        rules(goal.links, lab, macs(lab)), lab, macs(lab), goal.links, "gpu02", "gpu06"
+    ) in {
         ("gpu02", "gpu01", "gpu06"),
     }
     assert {(c.transmitter, c.receiver) for c in UpState(goal.links).circuits(lab)} == {
@@ -73,9 +91,16 @@ def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
 def test_traffic_moves_to_the_switch_before_the_light_goes(lab: Lab) -> None:
     ring = read_plan(plan_text(links=RING), "plan.json", lab)
     links = [Link(link.a, link.b) for link in ring.links]  # type: ignore[arg-type]
-    held = {"ocs1": frozenset[CrossConnect](), "ocs2": frozenset[CrossConnect](), **settings(circuits(links, lab))}
+    held = {
+        "ocs1": frozenset[CrossConnect](),
+        "ocs2": frozenset[CrossConnect](),
+        **settings(circuits(links, lab)),
+    }
     goal = target(
-        read_plan(plan_text(segments=[{"name": "ideal"}]), "p", lab), lab, held, [s for found in held.values() for s in found]
+        read_plan(plan_text(segments=[{"name": "ideal"}]), "p", lab),
+        lab,
+        held,
+        [s for found in held.values() for s in found],
     )
     assert len(goal.broken_links) == 6 and len(goal.kept_links) == 15
     drain = drain_rules(goal.old_links, goal.kept_links, lab, macs(lab))
@@ -91,7 +116,9 @@ def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
         {"name": "ideal", "x": 1},
     ]
     with pytest.raises(BadFile) as refused:
-        read_plan(plan_text(links=[{"a": "gpu01:p3", "b": "gpu02"}], segments=segments), "plan.json", lab)
+        read_plan(
+            plan_text(links=[{"a": "gpu01:p3", "b": "gpu02"}], segments=segments), "plan.json", lab
+        )
     argv = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
     assert sorted(argv) == [
         'links[0].a: no fibre is attached to gpu01:p3; it is a port of the packet switch ideal: "segments": [{"name": "ideal"}]',
@@ -106,10 +133,15 @@ def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
 def test_hosts_of_different_racks_do_not_take_each_others_place(lab: Lab) -> None:
     assert "p5 at oversubscribed rack 2" in difference("gpu01", "gpu04", lab)
     text = plan_text(segments=[{"name": "ideal", "hosts": ["gpu01", "gpu02"]}])
-    assert json.loads(relabelled_text(text, {"gpu01": "gpu03"}))["segments"][0]["hosts"] == ["gpu03", "gpu02"]
+    assert json.loads(relabelled_text(text, {"gpu01": "gpu03"}))["segments"][0]["hosts"] == [
+        "gpu03",
+        "gpu02",
+    ]
 
 
-@pytest.mark.parametrize("text", ["idael", "ideal:2", "oversubscribed", "oversubscribed:0.5", "rails:2.5", "fat-tree@0"])
+@pytest.mark.parametrize(
+    "text", ["idael", "ideal:2", "oversubscribed", "oversubscribed:0.5", "rails:2.5", "fat-tree@0"]
+)
 def test_a_switch_that_cannot_be_made_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"^'{text}'"):
         parse(text)
@@ -117,7 +149,9 @@ def test_a_switch_that_cannot_be_made_is_refused(text: str) -> None:
 
 def test_domains_that_do_not_divide_the_hosts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="domains:4 do not divide 6 hosts"):
-        generate(tmp_path, Wanted(tuple(range(22101, 22107)), (25001,), electrical=(parse("domains:4"),)))
+        generate(
+            tmp_path, Wanted(tuple(range(22101, 22107)), (25001,), electrical=(parse("domains:4"),))
+        )
 
 
 def test_rings_over_a_tree_share_ports_and_uplinks_in_what_is_expected_of_them(lab: Lab) -> None:
@@ -125,26 +159,48 @@ def test_rings_over_a_tree_share_ports_and_uplinks_in_what_is_expected_of_them(l
     plan = read_plan(plan_text(segments=[{"name": "oversubscribed"}]), "plan.json", lab)
     tree = lab.segments["oversubscribed"]
     links = tree.links(hosts)
-    alone = {d: tree.alone_mbps(d.sender.host, d.receiver.host) for link in links for d in directions(link)}
+    alone = {
+        d: tree.alone_mbps(d.sender.host, d.receiver.host)
+        for link in links
+        for d in directions(link)
+    }
     assert set(alone.values()) == {40.0, 30.0}
     both = expected(plan, links, lab, [hosts, hosts[::-1]], alone)
-    assert (both.busbw_mbps, both.link_mbps) == (pytest.approx(2 * 15 / 8), 30) and "oversubscribed rack" in both.slowest
+    assert (both.busbw_mbps, both.link_mbps) == (
+        pytest.approx(2 * 15 / 8),
+        30,
+    ) and "oversubscribed rack" in both.slowest
     inside = expected(plan, links, lab, [hosts[:3], hosts[2::-1]], alone)
-    assert inside.busbw_mbps == pytest.approx(2 * 20 / 8) and inside.slowest == "gpu01:p5 out by 2 rings' steps"
+    assert (
+        inside.busbw_mbps == pytest.approx(2 * 20 / 8)
+        and inside.slowest == "gpu01:p5 out by 2 rings' steps"
+    )
 
 
 def test_a_port_of_a_switch_is_qualified_by_its_own_rate(lab: Lab) -> None:
-    slow, fast = Direction(HostPort("gpu01", 1), HostPort("gpu02", 1)), Direction(HostPort("gpu01", 3), HostPort("gpu02", 3))
-    seen = {slow: LinkQuality(str(slow), 20.0, 0.0, 0.0), fast: LinkQuality(str(fast), 30.0, 0.0, 0.0)}
+    slow, fast = (
+        Direction(HostPort("gpu01", 1), HostPort("gpu02", 1)),
+        Direction(HostPort("gpu01", 3), HostPort("gpu02", 3)),
+    )
+    seen = {
+        slow: LinkQuality(str(slow), 20.0, 0.0, 0.0),
+        fast: LinkQuality(str(fast), 30.0, 0.0, 0.0),
+    }
     found = compared(seen, 20.0, Acceptance(), own={fast: 60.0})
-    assert found.bad == {fast} and found.evidence == (f"{fast}: 30 Mb/s, 50 % of 60 (at least 80 %)",)
+    assert found.bad == {fast} and found.evidence == (
+        f"{fast}: 30 Mb/s, 50 % of 60 (at least 80 %)",
+    )
 
 
 def test_rdma_functions_reach_each_other_over_a_switch() -> None:
     hosts, devices, fibres = inventory(4, 3, forwarding="npar-rdma")
     kept = "\n".join(line for line in fibres.splitlines() if "port: 3" not in line)
     ports = ", ".join(f'"gpu0{n}:p3"' for n in range(1, 5))
-    npar = read_lab(hosts, devices, f"{kept}\nsegments:\n  - {{name: tree, link_mbps: 100000, ports: [{ports}]}}\n")
+    npar = read_lab(
+        hosts,
+        devices,
+        f"{kept}\nsegments:\n  - {{name: tree, link_mbps: 100000, ports: [{ports}]}}\n",
+    )
     plan = read_plan(plan_text(segments=[{"name": "tree"}]), "plan.json", npar)
     goal = target(plan, npar, {name: frozenset() for name in npar.devices}, ())
     wanted = rules(goal.links, npar, macs(npar))

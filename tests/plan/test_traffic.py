@@ -1,4 +1,6 @@
-"""A designed job in a plan file: what its traffic becomes, and what is refused with line and column."""
+"""A designed job in a plan file: what its traffic becomes, and what is refused with line and
+column.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
 
-LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]
+LINKS = [
+    {"a": "gpu01:p1", "b": "gpu02:p1"},
+    {"a": "gpu02:p2", "b": "gpu03:p2"},
+    {"a": "gpu03:p3", "b": "gpu01:p3"},
+]
 HOSTS = ["gpu01", "gpu02", "gpu03"]
 TRAFFIC: dict[str, Any] = {
     "groups": [
@@ -33,8 +39,20 @@ TRAFFIC: dict[str, Any] = {
 
 
 def text(change: dict[str, Any] | None = None, **job: object) -> str:
-    given = {"name": "j", "workload": "replay", "ranks": HOSTS, "traffic": TRAFFIC | (change or {}), **job}
-    body = {"schema": "testbed.plan/1", "name": "p", "links": LINKS, "job": given, "predicted": {"iteration_ms": 812.5}}
+    given = {
+        "name": "j",
+        "workload": "replay",
+        "ranks": HOSTS,
+        "traffic": TRAFFIC | (change or {}),
+        **job,
+    }
+    body = {
+        "schema": "testbed.plan/1",
+        "name": "p",
+        "links": LINKS,
+        "job": given,
+        "predicted": {"iteration_ms": 812.5},
+    }
     return json.dumps(body)
 
 
@@ -46,18 +64,33 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
     assert json.loads(request["env"]["TESTBED_TRAFFIC"]) == {
         "compute_s": 0.5,
         "groups": [
-            {"id": "dp", "bytes": 1200, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1], "schedule": []},
+            {
+                "id": "dp",
+                "bytes": 1200,
+                "rings": [[0, 1, 2], [2, 1, 0]],
+                "lanes": [0, 1],
+                "schedule": [],
+            },
             {"id": "tp", "bytes": 80, "rings": [[1, 2]], "lanes": [2], "schedule": []},
         ],
         "transfers": [[0, 2, 7, 2]],
     }
 
 
-def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(lab: Lab) -> None:
-    job = read_plan(text(ranks=[f"{host}/{n}" for host in HOSTS for n in (0, 1)]), "p.json", lab).job
+def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(
+    lab: Lab,
+) -> None:
+    job = read_plan(
+        text(ranks=[f"{host}/{n}" for host in HOSTS for n in (0, 1)]), "p.json", lab
+    ).job
     assert job is not None
-    slow = replace(lab, hosts={**lab.hosts, "gpu02": replace(lab.hosts["gpu02"], storage_mbps=320.0)})
-    reply = {rank: request["env"].get("TESTBED_STORAGE_MBPS") for rank, request in requests(job, slow, "r1").items()}
+    slow = replace(
+        lab, hosts={**lab.hosts, "gpu02": replace(lab.hosts["gpu02"], storage_mbps=320.0)}
+    )
+    reply = {
+        rank: request["env"].get("TESTBED_STORAGE_MBPS")
+        for rank, request in requests(job, slow, "r1").items()
+    }
     assert reply == {rank: "160" if rank.startswith("gpu02/") else None for rank in job.ranks}
 
 
@@ -65,7 +98,11 @@ def test_the_rings_of_groups_follow_links_of_their_own(lab: Lab) -> None:
     plan = read_plan(text(), "p.json", lab)
     assert plan.job is not None and len(plan.rings) == 3
     paths = plan_rings(plan.job, assign_ports(plan.links, lab), lab)
-    assert [len(path.hops) for path in paths] == [3, 3, 2] and [path.lane for path in paths] == [0, 1, 2]
+    assert [len(path.hops) for path in paths] == [3, 3, 2] and [path.lane for path in paths] == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_job_is_the_same_after_the_store_has_kept_it(lab: Lab) -> None:
@@ -86,7 +123,9 @@ def swapped(**send: object) -> dict[str, Any]:
 def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> None:
     plan = read_plan(text(swapped()), "p.json", lab)
     assert plan.job is not None and not plan.rings and not plan.warnings
-    group = json.loads(requests(plan.job, lab, "r1")["gpu01"]["env"]["TESTBED_TRAFFIC"])["groups"][0]
+    group = json.loads(requests(plan.job, lab, "r1")["gpu01"]["env"]["TESTBED_TRAFFIC"])["groups"][
+        0
+    ]
     assert group["schedule"] == [[1, 0, 1, 0, 0.0, 1.0], [1, 1, 0, 1, 0.0, 1.0]]
     assert Job.of(json.loads(json.dumps(to_json(plan.job)))) == plan.job
 
@@ -97,18 +136,27 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
         ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
         ({"end": 0.5}, "gpu02 does not get gpu01's piece exactly once and complete"),
         ({"shard": "gpu02"}, "empty send"),
-        ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece exactly once"),
+        (
+            {"src": "gpu02", "dst": "gpu01", "shard": "gpu02"},
+            "gpu01 does not get gpu02's piece exactly once",
+        ),
         ({"step": 0}, "step: wanted at least 1"),
     ],
 )
-def test_a_schedule_that_does_not_gather_is_refused(send: dict[str, object], message: str, lab: Lab) -> None:
+def test_a_schedule_that_does_not_gather_is_refused(
+    send: dict[str, object], message: str, lab: Lab
+) -> None:
     with pytest.raises(BadFile, match=message):
         read_plan(text(swapped(**send)), "p.json", lab)
 
 
 def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
     path = [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")]
-    sends = [{"step": step, "src": a, "dst": b, "shard": path[k - step + 1][0]} for step in (1, 2) for k, (a, b) in enumerate(path)]
+    sends = [
+        {"step": step, "src": a, "dst": b, "shard": path[k - step + 1][0]}
+        for step in (1, 2)
+        for k, (a, b) in enumerate(path)
+    ]
     group = {"id": "g", "bytes": 9, "rings": [HOSTS], "schedule": sends}
     assert read_plan(text({"groups": [group]}), "p.json", lab).job is not None
     late = [{**send, "step": 3 - int(str(send["step"]))} for send in sends]
@@ -120,15 +168,35 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
     ("change", "message"),
     [
         ({"groups": [{"id": "g", "bytes": -1, "rings": [HOSTS]}]}, "bytes: wanted at least 0"),
-        ({"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]}, "gpu09 is not a host of the job"),
-        ({"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS, HOSTS[:2]]}]}, "the ring visits 2 of 3 hosts"),
         (
-            {"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS]}, {"id": "g", "bytes": 1, "rings": [HOSTS]}]},
+            {"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]},
+            "gpu09 is not a host of the job",
+        ),
+        (
+            {"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS, HOSTS[:2]]}]},
+            "the ring visits 2 of 3 hosts",
+        ),
+        (
+            {
+                "groups": [
+                    {"id": "g", "bytes": 1, "rings": [HOSTS]},
+                    {"id": "g", "bytes": 1, "rings": [HOSTS]},
+                ]
+            },
             "group id g is already used",
         ),
-        ({"transfers": [{"src": "gpu01", "dst": "gpu04", "bytes": 1}]}, "gpu04 is not a host of the job"),
-        ({"transfers": [{"src": "gpu01", "dst": "gpu01", "bytes": 1}]}, "src and dst are both gpu01"),
-        ({"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]}, "wanted a lane of 0..3"),
+        (
+            {"transfers": [{"src": "gpu01", "dst": "gpu04", "bytes": 1}]},
+            "gpu04 is not a host of the job",
+        ),
+        (
+            {"transfers": [{"src": "gpu01", "dst": "gpu01", "bytes": 1}]},
+            "src and dst are both gpu01",
+        ),
+        (
+            {"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]},
+            "wanted a lane of 0..3",
+        ),
     ],
 )
 def test_traffic_that_cannot_be_is_refused(change: dict[str, Any], message: str, lab: Lab) -> None:

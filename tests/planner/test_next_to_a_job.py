@@ -1,4 +1,6 @@
-"""Which hosts another job gets on a lab where plans are up: those that are free, and a clear word where they are too few."""
+"""Which hosts another job gets on a lab where plans are up: those that are free, and a clear word
+where they are too few.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 from optics import Infeasible
 from optics.plan import FixedRoute, Job, Plan, WantedLink
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.placement import chosen_hosts, occupied_hosts, owner_for, taken, unused_name
+from orchestrator.plan.design.placement import (
+    chosen_hosts,
+    occupied_hosts,
+    owner_for,
+    taken,
+    unused_name,
+)
 from tests.house.repository import ROOT
 
 
@@ -22,7 +30,9 @@ def plan(*hosts: str, name: str = "one") -> Plan:
 
 
 def test_a_plan_has_the_hosts_it_links_runs_on_or_routes_over() -> None:
-    whole = Plan("p", (WantedLink("a", "b"),), Job("j", "train", ("b", "c")), (FixedRoute("a", "e", ("d",)),))
+    whole = Plan(
+        "p", (WantedLink("a", "b"),), Job("j", "train", ("b", "c")), (FixedRoute("a", "e", ("d",)),)
+    )
     assert occupied_hosts(whole) == {"a", "b", "c", "d", "e"}
 
 
@@ -31,9 +41,19 @@ def test_the_next_job_gets_the_first_hosts_that_are_free(lab: Lab) -> None:
     assert chosen_hosts(lab, 3, (), whose) == ("gpu02", "gpu06", "gpu07")
     assert chosen_hosts(lab, 2, ("gpu12", "gpu02"), whose) == ("gpu12", "gpu02")
     for count, named, text, hint in (
-        (9, (), "x.json, y.json leave 8 of 12 hosts free", "set ranks to 8 in the workload, or take a lab of 13"),
+        (
+            9,
+            (),
+            "x.json, y.json leave 8 of 12 hosts free",
+            "set ranks to 8 in the workload, or take a lab of 13",
+        ),
         (2, ("gpu01", "gpu02"), "gpu01 is used by x.json", "free: gpu02, gpu06"),
-        (2, ("gpu02", "gpu06", "gpu07"), "3 hosts are named, the workload has 2 ranks", "name 2 of them: gpu02,gpu06,"),
+        (
+            2,
+            ("gpu02", "gpu06", "gpu07"),
+            "3 hosts are named, the workload has 2 ranks",
+            "name 2 of them: gpu02,gpu06,",
+        ),
     ):
         with pytest.raises(Infeasible) as caught:
             chosen_hosts(lab, count, named, whose)
@@ -47,7 +67,11 @@ def test_plans_that_need_the_same_host_cannot_both_be_beside() -> None:
 
 
 def test_a_host_is_used_whole_or_in_slices_whichever_plan_comes_first() -> None:
-    whole, first, second = plan("gpu01", "gpu02"), plan("gpu01/a", "gpu02/a"), plan("gpu01/b", "gpu02/b")
+    whole, first, second = (
+        plan("gpu01", "gpu02"),
+        plan("gpu01/a", "gpu02/a"),
+        plan("gpu01/b", "gpu02/b"),
+    )
     for one, two in ((whole, first), (first, whole)):
         with pytest.raises(Infeasible, match="both need gpu01"):
             taken({"x.json": one, "y.json": two})
@@ -72,11 +96,31 @@ def test_what_cannot_be_beside_is_refused_and_nothing_is_written(
     argv: tuple[str, ...], code: int, message: str, tmp_path: Path
 ) -> None:
     for name in ("first.json", "second.json"):
-        (tmp_path / name).write_text('{"schema": "testbed.plan/1", "name": "first", "links": [{"a": "gpu01", "b": "gpu02"}]}')
+        (tmp_path / name).write_text(
+            '{"schema": "testbed.plan/1", "name": "first", "links": [{"a": "gpu01", "b": "gpu02"}]}'
+        )
     (tmp_path / "bad.json").write_text("[]")
-    (tmp_path / "w.yaml").write_text("{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1}")
-    command = [Path(sys.executable).with_name("testbed"), "design", "ring", "-w", "w.yaml", "-o", "out.json", "--json"]
+    (tmp_path / "w.yaml").write_text(
+        "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1}"
+    )
+    command = [
+        Path(sys.executable).with_name("testbed"),
+        "design",
+        "ring",
+        "-w",
+        "w.yaml",
+        "-o",
+        "out.json",
+        "--json",
+    ]
     command += ["-i", ROOT / "inventory" / "emulated", "--beside", "second.json", *argv]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     reply = json.loads(done.stdout)
-    assert done.returncode == code and message in reply["message"] and reply["hint"] and not (tmp_path / "out.json").exists(), reply
+    assert (
+        done.returncode == code
+        and message in reply["message"]
+        and reply["hint"]
+        and not (tmp_path / "out.json").exists()
+    ), reply

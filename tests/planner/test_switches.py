@@ -45,24 +45,42 @@ def demand_of(mp: list[tuple[int, int, float]], groups: tuple[Group, ...]) -> De
     return Demand(6, groups, matrix, 0.001)
 
 
-@pytest.mark.parametrize(("method", "gbps"), [("ideal", 75), ("fat-tree", 37.5), ("oversubscribed", 50)])
-def test_a_design_over_switches_is_reckoned_as_the_planner_reckons_them(lab: Lab, method: str, gbps: float) -> None:
+@pytest.mark.parametrize(
+    ("method", "gbps"), [("ideal", 75), ("fat-tree", 37.5), ("oversubscribed", 50)]
+)
+def test_a_design_over_switches_is_reckoned_as_the_planner_reckons_them(
+    lab: Lab, method: str, gbps: float
+) -> None:
     pairs = [(a, b, 1e6 * (1 + (3 * a + b) % 5)) for a, b in permutations(range(6), 2)]
     given = demand_of(pairs, (Group("all", (0, 1, 2, 3, 4, 5), 50_000_000),))
-    read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), given, "")
+    read = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}),
+        given,
+        "",
+    )
     found = design(read, lab, methods.Wanted(method))
     rate = read.workload.rate_gbps * PAYLOAD * gbps / 25
     whole = PlannerLab(6, 1, rate)
-    model = oversubscribed(whole, 4, 3) if method == "oversubscribed" else Electrical(method, whole.port_bytes_per_s)
+    model = (
+        oversubscribed(whole, 4, 3)
+        if method == "oversubscribed"
+        else Electrical(method, whole.port_bytes_per_s)
+    )
     assert found.own.iteration_s == pytest.approx(model.iteration_s(given), rel=1e-6)
     plan = read_plan(json.dumps(document(found)), "plan.json", lab)
     assert plan.segments == (method,) and len(plan.links) == 15 and plan.job is not None
-    assert all(t.dst != t.src for t in plan.job.traffic.transfers) and found.own.tax == pytest.approx(1)  # type: ignore[union-attr]
+    assert all(
+        t.dst != t.src for t in plan.job.traffic.transfers
+    ) and found.own.tax == pytest.approx(1)  # type: ignore[union-attr]
 
 
 def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
     given = demand_of([(0, 3, 1e6)], ())
-    read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), given, "")
+    read = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}),
+        given,
+        "",
+    )
     found = design(read, lab, methods.Wanted("electrical", segments=("domain*", "rail*")))
     assert found.shape.diameter == 2 and found.own.hops == pytest.approx(2)
     rates = {t.path[0].speed for t in found.transfers}  # type: ignore[attr-defined]
@@ -79,9 +97,13 @@ def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
         ("electrical", ("rail*",), "rail1, rail2 do not join gpu01 and gpu02, gpu04, gpu06"),
     ],
 )
-def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, segments: tuple[str, ...], message: str) -> None:
+def test_a_switch_that_is_not_what_is_wanted_is_refused(
+    lab: Lab, method: str, segments: tuple[str, ...], message: str
+) -> None:
     read = Read(
-        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}), demand_of([(0, 1, 1e6)], ()), ""
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}),
+        demand_of([(0, 1, 1e6)], ()),
+        "",
     )
     with pytest.raises(Infeasible) as refused:
         design(read, lab, methods.Wanted(method, segments=segments))
@@ -94,7 +116,9 @@ def test_a_lab_without_packet_switches_is_told_how_to_get_one() -> None:
     given = {"schema": "testbed.workload/1", "name": "w", "ranks": 6}
     with pytest.raises(Infeasible, match="the lab has no packet switches") as refused:
         design(
-            Read(Workload.model_validate(given), demand_of([(0, 1, 1e6)], ()), ""), lab_of("emulated"), methods.Wanted("electrical")
+            Read(Workload.model_validate(given), demand_of([(0, 1, 1e6)], ()), ""),
+            lab_of("emulated"),
+            methods.Wanted("electrical"),
         )
     assert "python -m emulators.generate --electrical ideal" in refused.value.hint
 
@@ -109,29 +133,44 @@ def over(lab: Lab, method: str, *segments: str, hosts: tuple[str, ...] = ()) -> 
 
 
 @pytest.mark.parametrize(("method", "gbs"), [("ideal", "9.375"), ("fat-tree", "4.6875")])
-def test_one_packet_switch_is_a_switch_to_astra(lab: Lab, method: str, gbs: str, tmp_path: Path) -> None:
+def test_one_packet_switch_is_a_switch_to_astra(
+    lab: Lab, method: str, gbs: str, tmp_path: Path
+) -> None:
     written, refused = export(over(lab, method), lab, tmp_path)
     assert (tmp_path / "astra-network.yml").read_text().splitlines()[:3] == [
         "topology: [ Switch ]", "npus_count: [ 6 ]", f"bandwidth: [ {gbs} ]",
     ]  # fmt: skip
-    assert "ring-groups.json" in written and [line.partition(":")[0] for line in refused] == ["nccl", "taskgraph"]
+    assert "ring-groups.json" in written and [line.partition(":")[0] for line in refused] == [
+        "nccl",
+        "taskgraph",
+    ]
 
 
-def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_as_links(lab: Lab, tmp_path: Path) -> None:
+def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_as_links(
+    lab: Lab, tmp_path: Path
+) -> None:
     for found, message in (
         (over(lab, "oversubscribed"), "cannot describe uplinks that several hosts share"),
         (over(lab, "electrical", "domain*", "rail*"), "cannot describe 5 parallel packet switches"),
     ):
         written, refused = export(found, lab, tmp_path / found.wanted.method)
         assert any(line.startswith("astra-sim: ") and message in line for line in refused)
-        assert any(line.startswith("taskgraph: ") and "no packet switches" in line for line in refused)
-        assert sorted(path.name for path in (tmp_path / found.wanted.method).iterdir()) == sorted(written)
+        assert any(
+            line.startswith("taskgraph: ") and "no packet switches" in line for line in refused
+        )
+        assert sorted(path.name for path in (tmp_path / found.wanted.method).iterdir()) == sorted(
+            written
+        )
         assert not {"astra-network.yml", "taskgraph.fbuf"} & set(written)
 
 
 @pytest.mark.parametrize(
     ("method", "segments", "boxes", "cables"),
-    [("ideal", (), 1, 6), ("oversubscribed", (), 3, 6 + 2), ("electrical", ("domain*", "rail*"), 5, 12)],
+    [
+        ("ideal", (), 1, 6),
+        ("oversubscribed", (), 3, 6 + 2),
+        ("electrical", ("domain*", "rail*"), 5, 12),
+    ],
 )
 def test_drawings_of_packet_switches_show_boxes_and_every_cable(
     lab: Lab, method: str, segments: tuple[str, ...], boxes: int, cables: int, tmp_path: Path
@@ -143,10 +182,16 @@ def test_drawings_of_packet_switches_show_boxes_and_every_cable(
     root = ElementTree.fromstring((tmp_path / "picture.svg").read_text())
     tags = [element.tag.rpartition("}")[2] for element in root.iter()]
     message = " ".join(element.text or "" for element in root.iter())
-    assert "path" not in tags and "bytes on links" not in message and "links" not in message and "matched" not in message
+    assert (
+        "path" not in tags
+        and "bytes on links" not in message
+        and "links" not in message
+        and "matched" not in message
+    )
     drawn = [element for element in root.iter() if element.get("stroke-width") in ("1.6", "3.2")]
     assert (
-        len([e for e in drawn if e.tag.endswith("rect")]) == boxes and len([e for e in drawn if e.tag.endswith("line")]) == cables
+        len([e for e in drawn if e.tag.endswith("rect")]) == boxes
+        and len([e for e in drawn if e.tag.endswith("line")]) == cables
     )
     spots = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in drawn if e.tag.endswith("rect")]
     assert len(set(spots)) == boxes, "no box hides another"
@@ -156,7 +201,11 @@ def test_rates_are_those_of_the_ports_of_packet_switches_the_slowest_first(lab: 
     found = over(lab, "electrical", "domain*", "rail*")
     rates = [lab.segments[name].link_mbps for name, _ in found.found.segments]
     output = text(found, "x", routing=(), predict=True, ports_mbps=rates)
-    assert "on ports of 25 to 200 Gb/s" in output and "\n  20 to 160 Mb/s  " in output and "links" not in output
+    assert (
+        "on ports of 25 to 200 Gb/s" in output
+        and "\n  20 to 160 Mb/s  " in output
+        and "links" not in output
+    )
 
 
 def plan_of(found: Design, lab: Lab) -> Plan:
@@ -174,16 +223,30 @@ def test_plans_beside_one_another_share_uplinks_that_carry_less_than_hosts_send(
     ):
         existing = {"x.json": plan_of(two(lab, method, theirs), lab)}
         assert shared(lab, mine, [method], existing) == ([("x.json", method)] if notified else [])
-    assert shared(lab, ("gpu02", "gpu05"), ["ideal"], {"x.json": plan_of(two(lab, "oversubscribed", across), lab)}) == []
+    assert (
+        shared(
+            lab,
+            ("gpu02", "gpu05"),
+            ["ideal"],
+            {"x.json": plan_of(two(lab, "oversubscribed", across), lab)},
+        )
+        == []
+    )
 
 
 def two(lab: Lab, method: str, hosts: tuple[str, ...]) -> Design:
     given = Demand(2, (Group("all", (0, 1), 6_000_000),), np.zeros((2, 2)), 0.001)
-    read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 2}), given, "")
+    read = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 2}),
+        given,
+        "",
+    )
     return design(read, lab, methods.Wanted(method, hosts=hosts))
 
 
-def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_comes_next(tmp_path: Path) -> None:
+def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_comes_next(
+    tmp_path: Path,
+) -> None:
     switched_lab(tmp_path / "my lab")
     (tmp_path / "w.yaml").write_text(
         "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1, collectives: [{id: a, bytes: 40000}]}"
@@ -205,11 +268,14 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
     first = run("--hosts", "gpu01,gpu04", "-o", "d.json")
     assert "testbed up --inventory 'my lab' --topology d.json" in first.stdout + first.stderr
     assert "uplinks, which" not in first.stderr
-    assert "on ports of 50 Gb/s" in first.stdout and "on this lab's ports of 40 Mb/s" in first.stdout, (
-        "of 2 x 25 Gb/s and 2 x 20 Mb/s"
-    )
+    assert (
+        "on ports of 50 Gb/s" in first.stdout and "on this lab's ports of 40 Mb/s" in first.stdout
+    ), "of 2 x 25 Gb/s and 2 x 20 Mb/s"
     neighbours = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
-    assert "d.json also uses oversubscribed; the prediction does not account for its shared uplinks" in run(*neighbours).stderr
+    assert (
+        "d.json also uses oversubscribed; the prediction does not account for its shared uplinks"
+        in run(*neighbours).stderr
+    )
     reply = json.loads(run(*neighbours, "--json").stdout)
     assert reply["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
     assert reply["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")

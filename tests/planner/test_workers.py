@@ -1,4 +1,6 @@
-"""Searches in pieces: whoever carries them out, and in whatever number, finds the same to the last bit."""
+"""Searches in pieces: whoever carries them out, and in whatever number, finds the same to the last
+bit.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,14 @@ class Backwards:
 
 
 def of(found: Alternation) -> tuple[object, ...]:
-    return found.strategy, found.finding.shape, found.iteration_s, found.rounds, found.settled, found.chain
+    return (
+        found.strategy,
+        found.finding.shape,
+        found.iteration_s,
+        found.rounds,
+        found.settled,
+        found.chain,
+    )
 
 
 def test_chains_loads_and_the_search_of_small_clusters_are_the_same_with_all_workers() -> None:
@@ -82,7 +91,10 @@ def test_chains_are_the_same_in_processes_and_what_cannot_be_is_said_in_the_same
 
 @pytest.mark.long
 def test_a_process_that_is_killed_ends_the_search_with_a_reason() -> None:
-    with pytest.raises(TestbedError, match="one of 2 processes of the search was killed") as refusal, workers(2) as pool:
+    with (
+        pytest.raises(TestbedError, match="one of 2 processes of the search was killed") as refusal,
+        workers(2) as pool,
+    ):
         assert pool is not None
         list(pool.map(os._exit, [1, 1]))
     assert "fewer --workers" in refusal.value.hint
@@ -90,7 +102,9 @@ def test_a_process_that_is_killed_ends_the_search_with_a_reason() -> None:
 
 @pytest.mark.long
 def test_an_idle_process_that_is_killed_is_not_waited_for() -> None:
-    """Also at the end: a pool with one queue for all waits for ever for the lock on it that the process held."""
+    """Also at the end: a pool with one queue for all waits for ever for the lock on it that the
+    process held.
+    """
     with workers(3) as pool:
         assert pool is not None
         assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
@@ -123,7 +137,9 @@ def test_ctrl_c_takes_the_best_of_the_chains_that_have_ended() -> None:
             yield from (fn(*given) for given in list(zip(*iterables, strict=True))[: self.after])
             raise KeyboardInterrupt
 
-    found = alternate(MODEL, Lab(N, 4), N, budget=5, chains=5, watch=lambda seen: True, workers=Pressed(1))
+    found = alternate(
+        MODEL, Lab(N, 4), N, budget=5, chains=5, watch=lambda seen: True, workers=Pressed(1)
+    )
     assert found.stopped and found.chain == 0
     for after, watch in ((0, lambda seen: True), (1, None)):
         with pytest.raises(KeyboardInterrupt):
@@ -141,7 +157,10 @@ def test_the_first_chain_is_the_search_of_one_and_more_chains_are_never_worse() 
         alone = alternate(MODEL, lab, N, budget=4, rounds=1, start=start)
         three = alternate(MODEL, lab, N, budget=4, rounds=1, start=start, chains=3)
         assert three.iteration_s < alone.iteration_s or of(three) == of(alone)
-    found = {alternate(MODEL, lab, N, budget=1, rounds=1, chains=6, seed=seed, start=[0, 1, 1]).chain for seed in range(3)}
+    found = {
+        alternate(MODEL, lab, N, budget=1, rounds=1, chains=6, seed=seed, start=[0, 1, 1]).chain
+        for seed in range(3)
+    }
     assert max(found) > 0, "the others have dice of their own"
 
 
@@ -154,24 +173,35 @@ def test_an_observer_of_chains_is_told_of_each_and_may_take_the_best_so_far() ->
 
     found = alternate(MODEL, Lab(N, 4), N, budget=50, rounds=2, chains=5, watch=watch)
     assert [seen.step for seen in notices] == [1, 2] and found.stopped and found.chain < 2
-    assert notices[0].tried < notices[1].tried <= notices[1].budget == 500 and notices[1].best_s == found.iteration_s
+    assert (
+        notices[0].tried < notices[1].tried <= notices[1].budget == 500
+        and notices[1].best_s == found.iteration_s
+    )
     with pytest.raises(Infeasible, match="0 chain"):
         alternate(MODEL, Lab(N, 4), N, chains=0)
 
 
 @pytest.mark.parametrize("values", [2, 60, 10**9])
 def test_the_heaviest_partners_are_those_of_a_partition_equal_ones_too(values: int) -> None:
-    rows = np.random.default_rng(values).integers(values, size=(8, GROUP * (PARTNERS + 9) + 3)).astype(float)
+    rows = (
+        np.random.default_rng(values)
+        .integers(values, size=(8, GROUP * (PARTNERS + 9) + 3))
+        .astype(float)
+    )
     rows[:, 5] = -np.inf
     rows[3] = np.arange(rows.shape[1])
     expected = np.argpartition(-rows, PARTNERS, axis=1)[:, :PARTNERS]
     found = _largest(rows)
     for row, mine, theirs in zip(rows, found, expected, strict=True):
         assert set(mine) == set(theirs)
-        assert len(set(row[theirs])) == PARTNERS or (mine == theirs).all(), "in its order where it decides between equal pairs"
+        assert len(set(row[theirs])) == PARTNERS or (mine == theirs).all(), (
+            "in its order where it decides between equal pairs"
+        )
 
 
-def test_loads_are_the_same_to_the_last_bit_as_those_summed_one_distance_and_slot_after_the_other() -> None:
+def test_loads_are_the_same_to_the_last_bit_as_those_summed_one_distance_and_slot_after_the_other() -> (
+    None
+):
     for seed, n, degree in ((0, 12, 4), (1, 37, 3), (2, 40, 6)):
         lab = Lab(n, degree, duplex=seed != 1)
         mp = np.random.default_rng(seed).random((n, n)) * (1 - np.eye(n))
@@ -181,7 +211,9 @@ def test_loads_are_the_same_to_the_last_bit_as_those_summed_one_distance_and_slo
 
 
 def slowly(adjacency: Any, hops: Any, mp: Any, block: int) -> Any:
-    """The definition: hosts pass on what waits at them, the farthest first, evenly over the links that lead nearer."""
+    """The definition: hosts pass on what waits at them, the farthest first, evenly over the links
+    that lead nearer.
+    """
     n = len(adjacency)
     here, other = np.nonzero(adjacency)
     slot = np.arange(len(here)) - np.searchsorted(here, here)
@@ -189,7 +221,9 @@ def slowly(adjacency: Any, hops: Any, mp: Any, block: int) -> Any:
     for first in range(0, n, block):
         away, waiting = hops[:, first : first + block], mp[:, first : first + block].copy()
         for distance in range(away.max(), 0, -1):
-            paths = adjacency[here, other][:, None] * ((away[here] == distance) & (away[other] == distance - 1)).astype(float)
+            paths = adjacency[here, other][:, None] * (
+                (away[here] == distance) & (away[other] == distance - 1)
+            ).astype(float)
             total = np.zeros_like(waiting)
             np.add.at(total, here, paths)
             unit = np.divide(waiting, total, out=np.zeros_like(waiting), where=total > 0)

@@ -2,5 +2,7 @@
 
 from hypothesis import settings
 
-settings.register_profile("properties", settings.get_profile("busy"), derandomize=True, max_examples=60)
+settings.register_profile(
+    "properties", settings.get_profile("busy"), derandomize=True, max_examples=60
+)
 settings.load_profile("properties")

@@ -15,5 +15,7 @@ KINDS = ("ideal@60", "fat-tree@30", "oversubscribed:4", "domains:2@160", "rails:
 def switched_lab(folder: Path) -> Lab:
     """Six hosts of two optical ports of 20 Mb/s, and of five at switches."""
     ssh, devices = tuple(range(22101, 22107)), (25001, 25002)
-    generate(folder, Wanted(ssh, devices, rate_mbps=20, electrical=tuple(map(parse, KINDS)), rack=3))
+    generate(
+        folder, Wanted(ssh, devices, rate_mbps=20, electrical=tuple(map(parse, KINDS)), rack=3)
+    )
     return lab_in(folder)

@@ -1,4 +1,6 @@
-"""Ports for links that name only hosts: always a legal choice, live links kept, and an honest no."""
+"""Ports for links that name only hosts: always a legal choice, live links kept, and an honest
+no.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_whatever_the_planes_can_carry_is_found(count: int, degree: int, seed: i
 
 @given(st.integers(3, 6), st.integers(2, 4), st.integers(2, 4), seeds)
 @effort(max_examples=200)
-def test_whatever_a_lab_wired_at_random_can_carry_is_found(hosts: int, ports: int, devices: int, seed: int) -> None:
+def test_whatever_a_lab_wired_at_random_can_carry_is_found(
+    hosts: int, ports: int, devices: int, seed: int
+) -> None:
     random = Random(seed)
     here, links = tangled(hosts, ports, devices, random)
     wanted = bare(links)
@@ -68,7 +72,13 @@ def test_named_ports_stay_as_named(count: int, seed: int) -> None:
     random = Random(seed)
     whole = planes(count, 4, random)
     wanted = [
-        random.choice([WantedLink(link.a, link.b), WantedLink(link.a, link.b.host), WantedLink(link.a.host, link.b.host)])
+        random.choice(
+            [
+                WantedLink(link.a, link.b),
+                WantedLink(link.a, link.b.host),
+                WantedLink(link.a.host, link.b.host),
+            ]
+        )
         for link in whole
     ]
     legal(assign_ports(wanted, lab(14, 4)), wanted)
@@ -80,7 +90,9 @@ def test_a_second_assignment_over_its_own_result_changes_nothing(count: int, see
     wanted = bare(planes(count, 4, Random(seed)))
     first = assign_ports(wanted, here)
     live = live_links(settings(circuits(first, here)), here)
-    assert settings(circuits(assign_ports(wanted, here, live), here)) == settings(circuits(first, here))
+    assert settings(circuits(assign_ports(wanted, here, live), here)) == settings(
+        circuits(first, here)
+    )
 
 
 def test_large_tight_plans_are_coloured_by_repair() -> None:
@@ -104,10 +116,17 @@ def test_a_sender_and_a_receiver_of_one_way_links_share_a_port() -> None:
 
 
 def test_as_many_live_links_as_possible_stay_when_not_all_can() -> None:
-    # live: a triangle's two links on plane 1 and 2; wanted: a third link that needs one of those planes at both ends
+    # live: a triangle's two links on plane 1 and 2; wanted: a third link that needs one of those
+    # planes at both ends
     here = lab(4, 2)
-    live = (Link(HostPort("gpu01", 1), HostPort("gpu02", 1)), Link(HostPort("gpu03", 2), HostPort("gpu04", 2)))
-    wanted = [WantedLink(a, b) for a, b in (("gpu01", "gpu02"), ("gpu03", "gpu04"), ("gpu02", "gpu03"), ("gpu04", "gpu01"))]
+    live = (
+        Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),
+        Link(HostPort("gpu03", 2), HostPort("gpu04", 2)),
+    )
+    wanted = [
+        WantedLink(a, b)
+        for a, b in (("gpu01", "gpu02"), ("gpu03", "gpu04"), ("gpu02", "gpu03"), ("gpu04", "gpu01"))
+    ]
     chosen = assign_ports(wanted, here, live)
     assert len(set(chosen) & set(live)) == 1
 
@@ -115,7 +134,12 @@ def test_as_many_live_links_as_possible_stay_when_not_all_can() -> None:
 @pytest.mark.parametrize(
     ("pairs", "hosts", "ports", "why"),
     [
-        ([(0, b) for b in range(1, 6)], 6, 4, "gpu01 needs 5 more ports for links without named ports, 4 are free"),
+        (
+            [(0, b) for b in range(1, 6)],
+            6,
+            4,
+            "gpu01 needs 5 more ports for links without named ports, 4 are free",
+        ),
         (
             [(a, b) for a in range(5) for b in range(a + 1, 5)],
             5,
@@ -124,7 +148,9 @@ def test_as_many_live_links_as_possible_stay_when_not_all_can() -> None:
         ),
         # the Petersen graph: 3-regular, even, and not 3-colourable
         (
-            [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)] + [(5 + i, 5 + (i + 2) % 5) for i in range(5)],
+            [(i, (i + 1) % 5) for i in range(5)]
+            + [(i, i + 5) for i in range(5)]
+            + [(5 + i, 5 + (i + 2) % 5) for i in range(5)],
             10,
             3,
             "no choice of ports carries these 15 links: every assignment to devices was tried",
@@ -149,11 +175,16 @@ def test_ports_that_carry_foreign_circuits_are_avoided_unless_named() -> None:
     assert link.a.number == 2
     (named,) = assign_ports([WantedLink(HostPort("gpu01", 1), "gpu02")], here, (), busy)
     assert named.a.number == 1
-    with pytest.raises(Infeasible, match=r"gpu01 needs 2 more ports .*, 1 are free \(1 carry foreign circuits\)"):
+    with pytest.raises(
+        Infeasible, match=r"gpu01 needs 2 more ports .*, 1 are free \(1 carry foreign circuits\)"
+    ):
         assign_ports([WantedLink("gpu01", "gpu02"), WantedLink("gpu01", "gpu04")], here, (), busy)
 
 
 def test_live_links_read_both_directions_as_one_link_and_one_as_simplex() -> None:
     here = lab(4, 2)
-    links = (Link(HostPort("gpu01", 1), HostPort("gpu02", 1)), Link(HostPort("gpu03", 2), HostPort("gpu04", 2), LinkKind.SIMPLEX))
+    links = (
+        Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),
+        Link(HostPort("gpu03", 2), HostPort("gpu04", 2), LinkKind.SIMPLEX),
+    )
     assert live_links(settings(circuits(links, here)), here) == links

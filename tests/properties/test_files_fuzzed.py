@@ -1,4 +1,6 @@
-"""Whatever bytes a file holds, the readers answer with values or with `BadFile`, at places that exist."""
+"""Whatever bytes a file holds, the readers answer with values or with `BadFile`, at places that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ from tests.properties.labs import inventory, lab
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "topoopt-12.json").read_text()
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
-scalars = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False) | texts
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=20)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**15), 10**15)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
 
 
 def complaints_have_places(error: BadFile, text: str) -> None:
@@ -47,7 +59,11 @@ def test_json_is_read_as_the_standard_library_reads_it(value: Any, indent: int |
         assert text.split("\n")[line - 1][col - 1] == start, (spell(path), line, col)
 
 
-@given(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 3), st.sampled_from(list('{}[]",:0a\n\t\\\x00é-.')))
+@given(
+    st.integers(0, len(EXAMPLE) - 1),
+    st.integers(0, 3),
+    st.sampled_from(list('{}[]",:0a\n\t\\\x00é-.')),
+)
 @settings(max_examples=300)
 def test_a_damaged_plan_is_refused_or_read_never_a_crash(at: int, cut: int, char: str) -> None:
     text = EXAMPLE[:at] + char + EXAMPLE[at + cut :]
@@ -68,7 +84,16 @@ def test_a_damaged_plan_is_refused_or_read_never_a_crash(at: int, cut: int, char
 
 @given(values)
 def test_a_plan_of_any_shape_is_refused_politely(value: Any) -> None:
-    text = json.dumps({"schema": "testbed.plan/1", "name": "x", "links": value, "job": value, "routes": value, "acceptance": value})
+    text = json.dumps(
+        {
+            "schema": "testbed.plan/1",
+            "name": "x",
+            "links": value,
+            "job": value,
+            "routes": value,
+            "acceptance": value,
+        }
+    )
     try:
         read_plan(text, "plan.json", lab(12, 4))
     except BadFile as error:
@@ -85,15 +110,25 @@ def test_any_text_is_yaml_or_refused(text: str) -> None:
         assert all(problem.startswith("x.yml:") for problem in error.problems)
 
 
-@given(st.sampled_from([0, 1, 2]), st.integers(0, 400), st.integers(0, 5), st.sampled_from(list("{}[]\",:0a\n\t &*!|>-?#%@`'")))
+@given(
+    st.sampled_from([0, 1, 2]),
+    st.integers(0, 400),
+    st.integers(0, 5),
+    st.sampled_from(list("{}[]\",:0a\n\t &*!|>-?#%@`'")),
+)
 @settings(max_examples=300)
-def test_a_damaged_inventory_is_refused_or_read_never_a_crash(which: int, at: int, cut: int, char: str) -> None:
+def test_a_damaged_inventory_is_refused_or_read_never_a_crash(
+    which: int, at: int, cut: int, char: str
+) -> None:
     files = list(inventory(3, 2))
     files[which] = files[which][:at] + char + files[which][at + cut :]
     try:
         read_lab(files[0], files[1], files[2])
     except BadFile as error:
-        assert all(re.match(r"(hosts|devices|fibres)\.yml:\d+:\d+: ", problem) for problem in error.problems)
+        assert all(
+            re.match(r"(hosts|devices|fibres)\.yml:\d+:\d+: ", problem)
+            for problem in error.problems
+        )
 
 
 @given(texts, st.lists(texts, max_size=5))
@@ -103,4 +138,11 @@ def test_a_suggestion_is_one_of_the_known_words(word: str, known: list[str]) -> 
 
 
 def test_names_are_ordered_as_people_count() -> None:
-    assert sorted(["gpu10", "gpu9", "a", "gpu", "10", "9"], key=natural) == ["9", "10", "a", "gpu", "gpu9", "gpu10"]
+    assert sorted(["gpu10", "gpu9", "a", "gpu", "10", "9"], key=natural) == [
+        "9",
+        "10",
+        "a",
+        "gpu",
+        "gpu9",
+        "gpu10",
+    ]

@@ -1,4 +1,6 @@
-"""The judge of how phases grow with a lab: what grows faster than it may is named, also behind fixed costs."""
+"""The judge of how phases grow with a lab: what grows faster than it may is named, also behind
+fixed costs.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,36 @@ from benchmarks.growth import COMMANDS, slopes, stride, table
 
 
 def sizes(**phases: tuple[float, float]) -> dict[int, dict[str, object]]:
-    """Measured sizes: each phase takes its first number of seconds, and its second at 192 hosts, growing as the square of hosts."""
+    """Measured sizes: each phase takes its first number of seconds, and its second at 192 hosts,
+    growing as the square of hosts.
+    """
 
     def command(hosts: int) -> dict[str, object]:
-        seconds = {name: fixed + (hosts / 192) ** 2 * most for name, (fixed, most) in phases.items()}
+        seconds = {
+            name: fixed + (hosts / 192) ** 2 * most for name, (fixed, most) in phases.items()
+        }
         spent = {"program": 1.0, "switches": 0.1, "hosts": 1.0, "others": 0.0}
-        return {"phases": seconds, "cpu_s": spent, "memory_mb": {"program": 90.0}, "routes": hosts * 4, "pairs": hosts}
+        return {
+            "phases": seconds,
+            "cpu_s": spent,
+            "memory_mb": {"program": 90.0},
+            "routes": hosts * 4,
+            "pairs": hosts,
+        }
 
-    return {hosts: {"lab_s": 1.0, **{name: command(hosts) for name in COMMANDS}} for hosts in (12, 24, 48, 96, 192)}
+    return {
+        hosts: {"lab_s": 1.0, **{name: command(hosts) for name in COMMANDS}}
+        for hosts in (12, 24, 48, 96, 192)
+    }
 
 
 def test_a_quadratic_phase_behind_a_fixed_cost_is_named_and_one_that_treats_all_pairs_is_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = table(sizes(observe=(1.0, 10.0), plan=(0.0, 10.0), arm=(1.0, 0.0), link=(0.0, 0.1)))
-    assert [line.rpartition(" ")[0] for line in wrong] == [f"{text}: observe" for text in COMMANDS.values()]
+    assert [line.rpartition(" ")[0] for line in wrong] == [
+        f"{text}: observe" for text in COMMANDS.values()
+    ]
     assert "all pairs: plan: " in capsys.readouterr().out
 
 

@@ -48,8 +48,14 @@ def possible(order: tuple[Setting, ...], change: Change) -> bool:
 @effort(max_examples=150)
 def test_no_other_order_leaves_ports_dark_for_less(change: Change) -> None:
     order = ordered(change)
-    assert set(order) == change.remove | change.add and len(order) == len(set(order)) and possible(order, change)
-    best = min(dark_moves(other, change) for other in permutations(order) if possible(other, change))
+    assert (
+        set(order) == change.remove | change.add
+        and len(order) == len(set(order))
+        and possible(order, change)
+    )
+    best = min(
+        dark_moves(other, change) for other in permutations(order) if possible(other, change)
+    )
     assert dark_moves(order, change) == best
 
 
@@ -58,34 +64,61 @@ def chains(order: tuple[Setting, ...], change: Change) -> list[tuple[Setting, ..
     found: list[list[Setting]] = []
     for setting in order:
         near = [chain for chain in found if any(clash(setting, other) for other in chain)]
-        found = [*(chain for chain in found if chain not in near), [s for chain in near for s in chain] + [setting]]
-    return [tuple(s for s in order if s in chain) for chain in sorted(found, key=lambda chain: min(map(order.index, chain)))]
+        found = [
+            *(chain for chain in found if chain not in near),
+            [s for chain in near for s in chain] + [setting],
+        ]
+    return [
+        tuple(s for s in order if s in chain)
+        for chain in sorted(found, key=lambda chain: min(map(order.index, chain)))
+    ]
 
 
-def joined(steps: Iterable[tuple[Setting, ...]], carried: Mapping[Setting, tuple[str, str]], stay: list[tuple[str, str]]) -> int:
-    """Pairs of hosts that have a way while a chain is worked on, over what stays and what is not touched yet, times moves."""
+def joined(
+    steps: Iterable[tuple[Setting, ...]],
+    carried: Mapping[Setting, tuple[str, str]],
+    stay: list[tuple[str, str]],
+) -> int:
+    """Pairs of hosts that have a way while a chain is worked on, over what stays and what is not
+    touched yet, times moves.
+    """
     left, total = dict(carried), 0
     for chain in steps:
         left = {s: step for s, step in left.items() if s not in chain}
-        paths = {a: {b for x, b in [*stay, *left.values()] if x == a} for a, _ in [*stay, *left.values()]}
+        paths = {
+            a: {b for x, b in [*stay, *left.values()] if x == a} for a, _ in [*stay, *left.values()]
+        }
         for _ in range(4):
-            paths = {host: found.union(*(paths.get(b, set()) for b in found)) for host, found in paths.items()}
+            paths = {
+                host: found.union(*(paths.get(b, set()) for b in found))
+                for host, found in paths.items()
+            }
         total += len(chain) * sum(len(found - {host}) for host, found in paths.items())
     return total
 
 
 @given(changes(size=6, most=12), st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5))))
 @effort(max_examples=100)
-def test_no_other_order_of_the_chains_keeps_hosts_joined_longer(change: Change, links: set[tuple[int, int]]) -> None:
+def test_no_other_order_of_the_chains_keeps_hosts_joined_longer(
+    change: Change, links: set[tuple[int, int]]
+) -> None:
     carried = {s: (f"h{s.ingress.label[1:]}", f"h{s.egress.label[1:]}") for s in change.remove}
     stay = [(f"h{a}", f"h{b}") for a, b in links if a != b]
     order = ordered(change, carried, stay)
-    assert possible(order, change) and dark_moves(order, change) == dark_moves(ordered(change), change)
+    assert possible(order, change) and dark_moves(order, change) == dark_moves(
+        ordered(change), change
+    )
     steps = chains(order, change)
     assert [s for chain in steps for s in chain] == list(order), "a chain is done without a pause"
-    kinds = [[c for c in steps if change.remove.isdisjoint(c)], [], [c for c in steps if change.add.isdisjoint(c)]]
+    kinds = [
+        [c for c in steps if change.remove.isdisjoint(c)],
+        [],
+        [c for c in steps if change.add.isdisjoint(c)],
+    ]
     kinds[1] = [c for c in steps if c not in kinds[0] and c not in kinds[2]]
-    assert steps == [c for kind in kinds for c in kind], "what needs nothing freed first, what is only broken last"
+    assert steps == [c for kind in kinds for c in kind], (
+        "what needs nothing freed first, what is only broken last"
+    )
     best = max(
         joined([*kinds[0], *swaps, *removed], carried, stay)
         for swaps in permutations(kinds[1])
@@ -107,8 +140,13 @@ def test_chains_that_cut_nobody_off_come_first() -> None:
 
 def test_a_chain_that_everybody_can_spare_comes_first_among_many_too() -> None:
     pairs = [(k, k + 50) for k in range(1, 13)]
-    change = Change("rome1", frozenset(connect(*p) for p in pairs), frozenset(connect(a, b + 50) for a, b in pairs))
-    carried = {connect(a, b): (f"h{a}", f"h{a % 11 + 1}") for a, b in pairs}  # a ring of 11 and one more link
+    change = Change(
+        "rome1",
+        frozenset(connect(*p) for p in pairs),
+        frozenset(connect(a, b + 50) for a, b in pairs),
+    )
+    # a ring of 11 and one more link
+    carried = {connect(a, b): (f"h{a}", f"h{a % 11 + 1}") for a, b in pairs}
     order = ordered(change, carried, [("h1", "h2")])
     assert order[0] == connect(1, 51) and set(order) == change.remove | change.add
 
@@ -121,8 +159,14 @@ def test_ports_that_stay_dark_and_circuits_without_light_are_not_counted() -> No
 
 
 def test_only_serial_devices_are_given_an_order_and_it_is_no_part_of_the_change() -> None:
-    fibres = [f'name: f{k}, host: gpu0{k}, port: 1, device: rome1, enters: "E{k}", leaves: "W{k}"' for k in (1, 2, 3)]
-    fibres += [f'name: g{k}, host: gpu0{k}, port: 2, device: ocs1, enters: "{k}", leaves: "{k + 9}"' for k in (1, 2, 3)]
+    fibres = [
+        f'name: f{k}, host: gpu0{k}, port: 1, device: rome1, enters: "E{k}", leaves: "W{k}"'
+        for k in (1, 2, 3)
+    ]
+    fibres += [
+        f'name: g{k}, host: gpu0{k}, port: 2, device: ocs1, enters: "{k}", leaves: "{k + 9}"'
+        for k in (1, 2, 3)
+    ]
     lab = read(hosts_yml(3, 2), {"rome1": ROBOT, "ocs1": SWITCH}, fibres)
     light = {k: CrossConnect(Port("ocs1", "1"), Port("ocs1", str(k))) for k in (10, 11)}
     observed = {"rome1": frozenset({connect(1, 2), connect(2, 1)}), "ocs1": frozenset({light[10]})}
@@ -130,5 +174,10 @@ def test_only_serial_devices_are_given_an_order_and_it_is_no_part_of_the_change(
     plain = transition(observed, wanted, observed)
     change = in_order(plain, {}, observed, lab)
     assert change == plain and change.changes["ocs1"].order == ()
-    assert change.changes["rome1"].order == (connect(1, 2), connect(1, 3), connect(2, 1), connect(3, 1))
+    assert change.changes["rome1"].order == (
+        connect(1, 2),
+        connect(1, 3),
+        connect(2, 1),
+        connect(3, 1),
+    )
     assert dark_port_s(change.changes["rome1"], lab) == 4 * ROBOT.settle_s

@@ -1,4 +1,6 @@
-"""The rules, followed packet by packet by an oracle that knows nothing of how they were computed."""
+"""The rules, followed packet by packet by an oracle that knows nothing of how they were
+computed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import FixedRoute, Job
 from orchestrator.fabric.next_hops import joined, next_hops
-from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rules
+from orchestrator.fabric.rules import (
+    Macs,
+    Neighbour,
+    RdmaNeighbour,
+    Route,
+    TransitFilter,
+    drain_rules,
+    hops,
+    rules,
+)
 from tests.oracles.rings import edge_disjoint, plan_rings
 from tests.oracles.walk import Lost, rdma_address, walk, walk_to
 from tests.properties.labs import lab, macs, name, planes
@@ -21,7 +32,10 @@ from tests.properties.labs import lab, macs, name, planes
 MODES = ("kernel", "npar-rdma")
 modes = st.sampled_from(MODES)
 graphs = st.builds(
-    lambda count, degree, seed: planes(count, degree, Random(seed)), st.integers(2, 14), st.integers(1, 4), st.integers(0, 10_000)
+    lambda count, degree, seed: planes(count, degree, Random(seed)),
+    st.integers(2, 14),
+    st.integers(1, 4),
+    st.integers(0, 10_000),
 )
 
 
@@ -71,7 +85,9 @@ def test_every_pair_is_reached_in_the_planned_number_of_hops_on_every_lane(
             for lane in range(4):
                 for tagged in {False, mode == "npar-rdma" and lane == 0}:
                     trail = walk(written, here, known, links, source, target, lane, tagged=tagged)
-                    assert trail[0] == source and trail[-1] == target and len(trail) - 1 == far[target]
+                    assert (
+                        trail[0] == source and trail[-1] == target and len(trail) - 1 == far[target]
+                    )
 
 
 @given(graphs, modes, st.integers(0, 10_000))
@@ -87,14 +103,17 @@ def test_while_links_are_dark_no_packet_loops_and_every_surviving_pair_is_reache
         survives = shortest(kept, source) if kept else {source: 0}
         for target in shortest(links, source).keys() - {source}:
             for lane in (0, 3):
-                assert walk(written, here, known, links, source, target, lane)[-1] == target  # the light is still on
+                # the light is still on
+                assert walk(written, here, known, links, source, target, lane)[-1] == target
                 if target in survives:
                     trail = walk(written, here, known, kept, source, target, lane)
                     assert len(trail) - 1 == survives[target]
 
 
 @given(graphs, st.integers(0, 10_000))
-def test_a_hold_reaches_every_surviving_pair_and_has_no_route_for_the_others(links: tuple[Link, ...], seed: int) -> None:
+def test_a_hold_reaches_every_surviving_pair_and_has_no_route_for_the_others(
+    links: tuple[Link, ...], seed: int
+) -> None:
     here = lab(14, 4)
     known = macs(here)
     random = Random(seed)
@@ -109,19 +128,28 @@ def test_a_hold_reaches_every_surviving_pair_and_has_no_route_for_the_others(lin
                 present = f"{here.hosts[target].lane_address(lane)}/32" in addresses
                 assert present is (target in survives)
                 if present:
-                    assert len(walk(written, here, known, kept, source, target, lane)) - 1 == survives[target]
+                    assert (
+                        len(walk(written, here, known, kept, source, target, lane)) - 1
+                        == survives[target]
+                    )
 
 
 @given(graphs, st.integers(0, 10_000))
-def test_hosts_that_forward_in_the_nic_are_drained_and_not_held(links: tuple[Link, ...], seed: int) -> None:
+def test_hosts_that_forward_in_the_nic_are_drained_and_not_held(
+    links: tuple[Link, ...], seed: int
+) -> None:
     here = lab(14, 4, forwarding="npar-rdma")
     random = Random(seed)
     kept = tuple(link for link in links if random.random() < 0.7)
-    assert drain_rules(links, kept, here, macs(here), hold=True) == drain_rules(links, kept, here, macs(here))
+    assert drain_rules(links, kept, here, macs(here), hold=True) == drain_rules(
+        links, kept, here, macs(here)
+    )
 
 
 @given(graphs, modes, st.integers(0, 10_000))
-def test_a_fixed_route_is_followed_and_nobody_else_is_lost(links: tuple[Link, ...], mode: str, seed: int) -> None:
+def test_a_fixed_route_is_followed_and_nobody_else_is_lost(
+    links: tuple[Link, ...], mode: str, seed: int
+) -> None:
     here = lab(14, 4, forwarding=mode)
     known = macs(here)
     random = Random(seed)
@@ -139,7 +167,11 @@ def test_a_fixed_route_is_followed_and_nobody_else_is_lost(links: tuple[Link, ..
     for source, target in planned:
         for lane in range(4):
             seen = walk(written, here, known, links, source, target, lane)
-            assert len(seen) - 1 == hops(links, here, fixed, lane=lane)[source, target] if lane == 0 else seen[-1] == target
+            assert (
+                len(seen) - 1 == hops(links, here, fixed, lane=lane)[source, target]
+                if lane == 0
+                else seen[-1] == target
+            )
 
 
 def test_a_fixed_route_that_goes_dark_is_dropped_while_draining() -> None:
@@ -152,9 +184,18 @@ def test_a_fixed_route_that_goes_dark_is_dropped_while_draining() -> None:
 
 def test_simplex_rings_carry_traffic_one_way_round() -> None:
     here = lab(5, 1, lanes=1)
-    links = tuple(Link(HostPort(name(i), 1), HostPort(name((i + 1) % 5), 1), LinkKind.SIMPLEX) for i in range(5))
+    links = tuple(
+        Link(HostPort(name(i), 1), HostPort(name((i + 1) % 5), 1), LinkKind.SIMPLEX)
+        for i in range(5)
+    )
     written = rules(links, here, macs(here))
-    assert walk(written, here, macs(here), links, "gpu02", "gpu01") == ("gpu02", "gpu03", "gpu04", "gpu05", "gpu01")
+    assert walk(written, here, macs(here), links, "gpu02", "gpu01") == (
+        "gpu02",
+        "gpu03",
+        "gpu04",
+        "gpu05",
+        "gpu01",
+    )
     assert hops(links, here)["gpu02", "gpu01"] == 4
 
 
@@ -162,8 +203,12 @@ def test_simplex_rings_carry_traffic_one_way_round() -> None:
 
 
 @given(graphs)
-def test_the_choice_of_links_does_not_depend_on_the_order_of_the_plan(links: tuple[Link, ...]) -> None:
-    assert next_hops(links, 4) == next_hops(tuple(Link(link.b, link.a) for link in reversed(links)), 4)
+def test_the_choice_of_links_does_not_depend_on_the_order_of_the_plan(
+    links: tuple[Link, ...],
+) -> None:
+    assert next_hops(links, 4) == next_hops(
+        tuple(Link(link.b, link.a) for link in reversed(links)), 4
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -182,13 +227,19 @@ def test_equal_paths_share_the_destinations_of_a_host() -> None:
         for r in range(4)
         for c in range(4)
         for link in (
-            Link(HostPort(name(4 * r + c), 1 + c % 2), HostPort(name(4 * r + (c + 1) % 4), 1 + c % 2)),
-            Link(HostPort(name(4 * r + c), 3 + r % 2), HostPort(name(4 * ((r + 1) % 4) + c), 3 + r % 2)),
+            Link(
+                HostPort(name(4 * r + c), 1 + c % 2), HostPort(name(4 * r + (c + 1) % 4), 1 + c % 2)
+            ),
+            Link(
+                HostPort(name(4 * r + c), 3 + r % 2),
+                HostPort(name(4 * ((r + 1) % 4) + c), 3 + r % 2),
+            ),
         )
     )
     chosen = next_hops(torus, 4)
     load = Counter(hop.out for hop in chosen.values())
-    assert len(load) == 64 and set(load.values()) <= {14, 15, 16}, load  # 15 destinations on 4 lanes by 4 links
+    # 15 destinations on 4 lanes by 4 links
+    assert len(load) == 64 and set(load.values()) <= {14, 15, 16}, load
 
 
 def ring_lanes(links: tuple[Link, ...], rings: tuple[tuple[str, ...], ...]) -> None:
@@ -199,9 +250,15 @@ def ring_lanes(links: tuple[Link, ...], rings: tuple[tuple[str, ...], ...]) -> N
     assert not edge_disjoint(paths)
     written = rules(links, here, known, rings=rings)
     for path in paths:
-        for (host, follower), hop in zip(zip(path.order, path.order[1:] + path.order[:1], strict=True), path.hops, strict=True):
+        for (host, follower), hop in zip(
+            zip(path.order, path.order[1:] + path.order[:1], strict=True), path.hops, strict=True
+        ):
             address = here.hosts[follower].lane_address(path.lane)
-            route = next(rule for rule in written[host] if isinstance(rule, Route) and rule.destination == f"{address}/32")
+            route = next(
+                rule
+                for rule in written[host]
+                if isinstance(rule, Route) and rule.destination == f"{address}/32"
+            )
             assert route.interface == here.interface(hop.out)
             assert walk_to(written, here, known, links, host, address) == (host, follower)
 
@@ -211,7 +268,9 @@ def test_rings_of_one_direction_take_different_parallel_links(steps: str) -> Non
     order = list(range(12))
     doubled = ring_links(order, (1, 3)) + ring_links(order, (2, 4))
     forth = tuple(name(i) for i in order)
-    ring_lanes(doubled, tuple(forth if step == "f" else (forth[0], *forth[:0:-1]) for step in steps))
+    ring_lanes(
+        doubled, tuple(forth if step == "f" else (forth[0], *forth[:0:-1]) for step in steps)
+    )
 
 
 def test_the_four_rings_of_two_strides_have_their_links_to_themselves() -> None:
@@ -230,7 +289,9 @@ def test_rings_that_share_a_link_are_told() -> None:
 
 def test_a_ring_step_without_a_link_is_named() -> None:
     order = ("gpu01", "gpu03", "gpu02", "gpu04")
-    with pytest.raises(Infeasible, match="ring 0 steps from gpu01 to gpu03, but no link joins them"):
+    with pytest.raises(
+        Infeasible, match="ring 0 steps from gpu01 to gpu03, but no link joins them"
+    ):
         plan_rings(Job("j", "train", order, (order,)), ring_links([0, 1, 2, 3]), lab())
 
 
@@ -239,10 +300,15 @@ def test_a_ring_step_without_a_link_is_named() -> None:
 
 def npar_line() -> tuple[Link, ...]:
     """gpu01 p1 -- p2 gpu02 p3 -- p4 gpu03, on one device so that any ports can be joined."""
-    return (Link(HostPort("gpu01", 1), HostPort("gpu02", 2)), Link(HostPort("gpu02", 3), HostPort("gpu03", 4)))
+    return (
+        Link(HostPort("gpu01", 1), HostPort("gpu02", 2)),
+        Link(HostPort("gpu02", 3), HostPort("gpu03", 4)),
+    )
 
 
-def test_a_frame_for_a_neighbour_goes_to_its_rdma_function_and_one_for_a_relay_to_its_plain_function() -> None:
+def test_a_frame_for_a_neighbour_goes_to_its_rdma_function_and_one_for_a_relay_to_its_plain_function() -> (
+    None
+):
     here = lab(3, 4, forwarding="npar-rdma", devices=1)
     known = macs(here)
     written = rules(npar_line(), here, known)
@@ -257,7 +323,9 @@ def test_a_frame_for_a_neighbour_goes_to_its_rdma_function_and_one_for_a_relay_t
 def test_a_relay_filters_both_plain_and_tagged_packets_by_the_host_block() -> None:
     here = lab(3, 4, forwarding="npar-rdma", devices=1)
     known = macs(here)
-    relay = [rule for rule in rules(npar_line(), here, known)["gpu02"] if isinstance(rule, TransitFilter)]
+    relay = [
+        rule for rule in rules(npar_line(), here, known)["gpu02"] if isinstance(rule, TransitFilter)
+    ]
     assert sorted(rule.command() for rule in relay if rule.destination == "10.100.3.0/24") == [
         f"tc filter add dev pp2eth prio 0 protocol 802.1Q parent ffff: flower skip_hw vlan_ethtype ip dst_ip 10.100.3.0/24 "
         f"action pedit ex munge eth dst set {known[HostPort('gpu03', 4)].mac} pipe action mirred egress redirect dev pp3rdma",
@@ -286,29 +354,54 @@ def test_the_oracle_sees_each_kind_of_damage(mode: str, damage: str) -> None:
     written = {host: set(found) for host, found in rules(links, here, known).items()}
     source, target = "gpu01", "gpu03"
     assert len(walk(written, here, known, links, source, target)) == 3  # type: ignore[arg-type]
-    address = here.hosts[target].lane_address(0) if mode == "kernel" else rdma_address(written[source], here.hosts[target], 0)
+    address = (
+        here.hosts[target].lane_address(0)
+        if mode == "kernel"
+        else rdma_address(written[source], here.hosts[target], 0)
+    )
     if damage == "route":
-        written[source] -= {rule for rule in written[source] if getattr(rule, "destination", "") == f"{address}/32"}
+        written[source] -= {
+            rule for rule in written[source] if getattr(rule, "destination", "") == f"{address}/32"
+        }
     elif damage == "neighbour":
-        written[source] -= {rule for rule in written[source] if isinstance(rule, Neighbour | RdmaNeighbour)}
+        written[source] -= {
+            rule for rule in written[source] if isinstance(rule, Neighbour | RdmaNeighbour)
+        }
     elif damage == "mac":
         odd = {rule for rule in written[source] if isinstance(rule, Neighbour | RdmaNeighbour)}
-        written[source] = (written[source] - odd) | {replace(rule, mac="02:00:00:ff:ff:ff") for rule in odd}
+        written[source] = (written[source] - odd) | {
+            replace(rule, mac="02:00:00:ff:ff:ff") for rule in odd
+        }
     elif damage == "filter":
-        written["gpu02"] -= {rule for rule in written["gpu02"] if isinstance(rule, TransitFilter | Route)}
+        written["gpu02"] -= {
+            rule for rule in written["gpu02"] if isinstance(rule, TransitFilter | Route)
+        }
     elif damage == "light":
         links = tuple(link for link in links if {link.a.host, link.b.host} != {"gpu02", "gpu03"})
     else:
         back = HostPort("gpu01", 1)
         if mode == "kernel":
-            old = next(rule for rule in written["gpu02"] if getattr(rule, "destination", "") == f"{address}/32")
+            old = next(
+                rule
+                for rule in written["gpu02"]
+                if getattr(rule, "destination", "") == f"{address}/32"
+            )
             via = here.hosts["gpu01"].port_address(1)
             written["gpu02"] -= {old}
-            written["gpu02"] |= {replace(old, via=via, interface="opt1"), Neighbour(via, known[back].mac, "opt1")}
+            written["gpu02"] |= {
+                replace(old, via=via, interface="opt1"),
+                Neighbour(via, known[back].mac, "opt1"),
+            }
         else:
-            rotated = {rule for rule in written["gpu02"] if isinstance(rule, TransitFilter) and rule.destination == "10.100.3.0/24"}
+            rotated = {
+                rule
+                for rule in written["gpu02"]
+                if isinstance(rule, TransitFilter) and rule.destination == "10.100.3.0/24"
+            }
             written["gpu02"] -= rotated
-            written["gpu02"] |= {replace(rule, out_interface="pp1rdma", mac=str(known[back].eth)) for rule in rotated}
+            written["gpu02"] |= {
+                replace(rule, out_interface="pp1rdma", mac=str(known[back].eth)) for rule in rotated
+            }
     with pytest.raises(Lost) as lost:
         walk(written, here, known, links, source, target)  # type: ignore[arg-type]
     assert lost.value.trail[0] == source
@@ -318,8 +411,14 @@ def test_the_rdma_function_consumes_what_is_addressed_to_it_even_if_meant_for_an
     here = lab(3, 4, forwarding="npar-rdma", devices=1)
     known = macs(here)
     written = {host: set(found) for host, found in rules(npar_line(), here, known).items()}
-    far = {rule for rule in written["gpu01"] if isinstance(rule, RdmaNeighbour) and rule.address == "10.100.3.4"}
-    written["gpu01"] = (written["gpu01"] - far) | {replace(rule, mac=known[HostPort("gpu02", 2)].mac) for rule in far}
+    far = {
+        rule
+        for rule in written["gpu01"]
+        if isinstance(rule, RdmaNeighbour) and rule.address == "10.100.3.4"
+    }
+    written["gpu01"] = (written["gpu01"] - far) | {
+        replace(rule, mac=known[HostPort("gpu02", 2)].mac) for rule in far
+    }
     with pytest.raises(Lost, match="the RDMA function at gpu02:p2 consumes a packet for"):
         walk(written, here, known, npar_line(), "gpu01", "gpu03")  # type: ignore[arg-type]
 
@@ -338,7 +437,9 @@ def test_the_oracle_takes_the_longest_prefix() -> None:
     for target, lane in ((target, lane) for target in ("gpu02", "gpu03") for lane in range(4)):
         trail = walk(written, here, known, links, "gpu01", target, lane)  # type: ignore[arg-type]
         assert trail == ("gpu01", "gpu02", "gpu03")[: len(trail)] and trail[-1] == target
-    written["gpu01"] = {rule for rule in written["gpu01"] if getattr(rule, "destination", "") != "10.255.0.2/32"}
+    written["gpu01"] = {
+        rule for rule in written["gpu01"] if getattr(rule, "destination", "") != "10.255.0.2/32"
+    }
     with pytest.raises(Lost, match="still on the way") as lost:
         walk(written, here, known, links, "gpu01", "gpu02")  # type: ignore[arg-type]
     assert lost.value.trail[:3] == ("gpu01", "gpu06", "gpu01")

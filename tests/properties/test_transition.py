@@ -32,7 +32,10 @@ def maps(draw: st.DrawFn, size: int = 8) -> Held:
 def scenes(draw: st.DrawFn) -> tuple[Held, Held, Held]:
     """What is seen, what is wanted, what is ours; what we once put up may be gone."""
     observed, wanted, older = draw(maps()), draw(maps()), draw(maps())
-    owned = {d: frozenset(s for s in sorted(observed[d]) if draw(st.booleans())) | older[d] for d in DEVICES}
+    owned = {
+        d: frozenset(s for s in sorted(observed[d]) if draw(st.booleans())) | older[d]
+        for d in DEVICES
+    }
     return observed, wanted, owned
 
 
@@ -45,7 +48,9 @@ def carried_out(observed: Held, change: Transition) -> Held:
         for setting in asked.remove if asked else ():
             assert light.pop(setting.ingress) == setting.egress, f"{setting} was not there"
         for setting in asked.add if asked else ():
-            assert setting.ingress not in light and setting.egress not in light.values(), f"{setting} needs a port in use"
+            assert setting.ingress not in light and setting.egress not in light.values(), (
+                f"{setting} needs a port in use"
+            )
             light[setting.ingress] = setting.egress
         after[device] = frozenset(CrossConnect(into, out) for into, out in light.items())
     return after
@@ -59,7 +64,9 @@ def attempt(scene: tuple[Held, Held, Held]) -> Transition | None:
 
 
 @given(scenes())
-def test_every_port_is_free_before_it_is_used_again_and_the_map_becomes_as_wanted(scene: tuple[Held, Held, Held]) -> None:
+def test_every_port_is_free_before_it_is_used_again_and_the_map_becomes_as_wanted(
+    scene: tuple[Held, Held, Held],
+) -> None:
     observed, wanted, _ = scene
     change = attempt(scene)
     if change is None:
@@ -111,7 +118,10 @@ def test_a_refusal_names_a_foreign_circuit_on_a_wanted_port(scene: tuple[Held, H
         return
     with pytest.raises(Interlock) as refused:
         transition(observed, wanted, owned)
-    assert all(str(mine) in str(refused.value) and str(theirs) in str(refused.value) for mine, theirs in clashes)
+    assert all(
+        str(mine) in str(refused.value) and str(theirs) in str(refused.value)
+        for mine, theirs in clashes
+    )
 
 
 def test_a_foreign_circuit_that_the_plan_wants_is_kept() -> None:

@@ -1,4 +1,6 @@
-"""What two plans have in common is never touched on the way from one to the other, on labs of every shape (promise S2)."""
+"""What two plans have in common is never touched on the way from one to the other, on labs of every
+shape (promise S2).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def pair_of_plans(lab: Lab, seed: int) -> tuple[Plan, Plan]:
         hearers = [p for p in ports if p not in {b for _, b in kept}]
         random.shuffle(senders)
         random.shuffle(hearers)
-        fresh = [(a, b) for a, b in zip(senders, hearers, strict=False) if a.host != b.host and random.random() < 0.8]
+        fresh = [
+            (a, b)
+            for a, b in zip(senders, hearers, strict=False)
+            if a.host != b.host and random.random() < 0.8
+        ]
         found = kept + fresh
         random.shuffle(found)
         return found
@@ -68,12 +74,17 @@ def pair_of_plans(lab: Lab, seed: int) -> tuple[Plan, Plan]:
 
 
 def lit(held: Held, lab: Lab) -> dict[FlowPath, tuple[Setting, ...]]:
-    return {(t.transmitter, t.receiver): t.path for t in LightMap(held, lab).traces() if t.receiver is not None}
+    return {
+        (t.transmitter, t.receiver): t.path
+        for t in LightMap(held, lab).traces()
+        if t.receiver is not None
+    }
 
 
 def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, frozenset[Setting]]]:
-    """Every state the devices can be in on the way: what is early first, then all devices in any interleaving, each removing
-    before it adds or in the order it was given. No port may ever carry two circuits."""
+    """Every state the devices can be in on the way: what is early first, then all devices in any
+    interleaving, each removing before it adds or in the order it was given. No port may ever carry
+    two circuits."""
     seen = [dict(observed)]
     for changes in (goal.early, goal.late.changes):
         moves: dict[str, list[tuple[bool, Setting]]] = {}
@@ -88,7 +99,9 @@ def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, froze
             add, setting = moves[device].pop(0)
             held = seen[-1].get(device, frozenset())
             if add:
-                assert not any(clash(setting, other) for other in held), f"{setting} needs a port in use"
+                assert not any(clash(setting, other) for other in held), (
+                    f"{setting} needs a port in use"
+                )
             else:
                 assert setting in held
             seen.append(seen[-1] | {device: held | {setting} if add else held - {setting}})
@@ -98,7 +111,9 @@ def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, froze
 @pytest.mark.parametrize("name", LABS)
 @given(st.integers(0, 100_000))
 @effort(max_examples=40)
-def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(name: str, seed: int) -> None:
+def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
+    name: str, seed: int
+) -> None:
     lab, random = LABS[name], Random(seed)
     first, second = pair_of_plans(lab, seed)
     dark: Held = {device: frozenset() for device in lab.devices}
@@ -113,12 +128,16 @@ def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
     for held in states:
         now = lit(held, lab)
         assert all(now.get(path) == before[path] for path in common)
-    unseen = stages(replace(goal, change=replace(goal.change, changes=goal.early)), observed, random)
+    unseen = stages(
+        replace(goal, change=replace(goal.change, changes=goal.early)), observed, random
+    )
     assert all(lit(held, lab) == before for held in unseen), "what is early is seen by no host"
     if name == "look-ahead":
         assert goal.late.changes.keys() <= {"flip1"}, "nobody waits in the dark for the robot"
     assert lit(states[-1], lab).keys() == {(link.a, link.b) for link in second.links}
-    again = target(second, lab, states[-1], [*owned, *(s for held in states[-1].values() for s in held)])
+    again = target(
+        second, lab, states[-1], [*owned, *(s for held in states[-1].values() for s in held)]
+    )
     assert not again.moving, "the second time there is nothing to do"
 
 
@@ -129,13 +148,20 @@ def test_foreign_circuits_are_neither_moved_nor_crossed(seed: int) -> None:
     first, second = pair_of_plans(lab, seed)
     theirs = [link for link in first.links if random.random() < 0.3]
     taken = {("a", link.a) for link in theirs} | {("b", link.b) for link in theirs}
-    ours = [link for link in second.links if ("a", link.a) not in taken and ("b", link.b) not in taken]
+    ours = [
+        link for link in second.links if ("a", link.a) not in taken and ("b", link.b) not in taken
+    ]
     dark: Held = {device: frozenset() for device in lab.devices}
     mine = [link for link in first.links if link not in theirs]
     observed = stages(target(first, lab, dark, ()), dark, random)[-1]
-    owned = target(Plan("mine", tuple(mine), acceptance=Acceptance(max_loss_db=60.0)), lab, dark, ()).wanted
+    owned = target(
+        Plan("mine", tuple(mine), acceptance=Acceptance(max_loss_db=60.0)), lab, dark, ()
+    ).wanted
     goal = target(
-        Plan("next", tuple(ours), acceptance=Acceptance(max_loss_db=60.0)), lab, observed, [s for h in owned.values() for s in h]
+        Plan("next", tuple(ours), acceptance=Acceptance(max_loss_db=60.0)),
+        lab,
+        observed,
+        [s for h in owned.values() for s in h],
     )
     foreign = {device: held - owned.get(device, frozenset()) for device, held in observed.items()}
     for held in stages(goal, observed, random):

@@ -1,4 +1,5 @@
-"""A lab made of files, for the queue: a host is a file that names who has it. Whoever serves may be killed at any point.
+"""A lab made of files, for the queue: a host is a file that names who has it. Whoever serves may be
+killed at any point.
 
 Every request and every transaction of the store is two points, before and after.
 """
@@ -54,14 +55,18 @@ class Journalled(Store):
 
 
 class Floor:
-    """The acts on files in a folder; `did` has what was done, a line each. fails: how often each job fails to start.
+    """The acts on files in a folder; `did` has what was done, a line each. fails: how often each
+    job fails to start.
 
-    A job of n iterations ends by itself once it has done them, 10 ms each; its checkpoint is a file that outlives it.
+    A job of n iterations ends by itself once it has done them, 10 ms each; its checkpoint is a file
+    that outlives it.
     """
 
     hosts: tuple[HostName, ...] = HOSTS
 
-    def __init__(self, folder: Path, points: Points, *, fails: Mapping[int, TestbedError] | None = None) -> None:
+    def __init__(
+        self, folder: Path, points: Points, *, fails: Mapping[int, TestbedError] | None = None
+    ) -> None:
         self.folder, self.points, self.fails = folder, points, dict(fails or {})
         self.others: dict[HostName, str] = {}
         self.finished: dict[int, str] = {}
@@ -126,11 +131,17 @@ class Floor:
         return [host for host in job.hosts if self._holder(host) == job.tenancy]
 
     def _done(self, job: QueuedJob) -> int:
-        kept, running = self.folder / f"{job.tenancy}.checkpoint", self.folder / f"{job.tenancy}.running"
+        kept, running = (
+            self.folder / f"{job.tenancy}.checkpoint",
+            self.folder / f"{job.tenancy}.running",
+        )
         before = int(kept.read_text()) if kept.exists() else 0
         if not running.exists():
             return before
-        return min(max(before, job.done + int((time.monotonic() - float(running.read_text())) / 0.01)), job.iterations or 10**9)
+        return min(
+            max(before, job.done + int((time.monotonic() - float(running.read_text())) / 0.01)),
+            job.iterations or 10**9,
+        )
 
     def _holder(self, host: HostName) -> str | None:
         path = self.folder / host
@@ -156,7 +167,15 @@ def queue(store: Store, count: int, **more: object) -> QueuedJob:
 def serving(store: Store, floor: Floor, events: list[str] | None = None) -> Serving:
     """What serves ann's jobs, impatiently."""
     lines = [] if events is None else events
-    return Serving(floor, store, LAB, ANN, lambda event: lines.append(str(event["message"])), look_s=0.01, retry_s=0.01)
+    return Serving(
+        floor,
+        store,
+        LAB,
+        ANN,
+        lambda event: lines.append(str(event["message"])),
+        look_s=0.01,
+        retry_s=0.01,
+    )
 
 
 async def until(happened: Callable[[], object]) -> None:
@@ -167,7 +186,9 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 def serve(folder: Path, kill_at: int = 0) -> int | None:
-    """Serve in a process of its own until no job is left; return how many points it passed, None if it was killed."""
+    """Serve in a process of its own until no job is left; return how many points it passed, None if
+    it was killed.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -176,7 +197,9 @@ def serve(folder: Path, kill_at: int = 0) -> int | None:
             points = Points(kill_at)
             with Journalled(folder / "store.sqlite3", durable=False) as store:
                 store.points = points
-                asyncio.run(asyncio.wait_for(serving(store, Floor(folder / "floor", points)).serve(), 30))
+                asyncio.run(
+                    asyncio.wait_for(serving(store, Floor(folder / "floor", points)).serve(), 30)
+                )
             os.write(write, str(points.count).encode())
             code = 0
         finally:
@@ -185,5 +208,7 @@ def serve(folder: Path, kill_at: int = 0) -> int | None:
     _, status = os.waitpid(child, 0)
     output = os.read(read, 100)
     os.close(read)
-    assert status == 0 or os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"exit {os.waitstatus_to_exitcode(status)}"
+    assert status == 0 or os.waitstatus_to_exitcode(status) == -signal.SIGKILL, (
+        f"exit {os.waitstatus_to_exitcode(status)}"
+    )
     return int(output) if output else None

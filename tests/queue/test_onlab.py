@@ -31,7 +31,9 @@ STATUS = JobStatus("mlp", "running", run="1", started=1e12, iterations=20, ranks
 
 
 class Verbs:
-    """The verbs of an owner, each of which is noted. status: what ranks say; None: no job was launched."""
+    """The verbs of an owner, each of which is noted. status: what ranks say; None: no job was
+    launched.
+    """
 
     def __init__(self, status: JobStatus | None) -> None:
         self.status, self.did = status, list[str]()
@@ -68,14 +70,30 @@ def acts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnLab
     return OnLab(load_lab(settings.inventory), Command(Silent(), store, settings))
 
 
-def started(store: Store, acts: OnLab, *, up: bool, args: Mapping[str, Any] | None = None, program: str = "") -> QueuedJob:
+def started(
+    store: Store, acts: OnLab, *, up: bool, args: Mapping[str, Any] | None = None, program: str = ""
+) -> QueuedJob:
     """A job whose start was killed. up: after its plan had come up."""
     who, key = Who("ann", "ann"), key_of(acts.lab)
-    job = claim(store, who, add(store, key, who, name="p", text="", method="", count=2, for_s=60.0), TWO, "{}")
+    job = claim(
+        store,
+        who,
+        add(store, key, who, name="p", text="", method="", count=2, for_s=60.0),
+        TWO,
+        "{}",
+    )
     assert job is not None
     run = store.new_run("up", key, plan_name="p", owner=job.tenancy, user="ann")
     if up:
-        store.set_current(job.key, run.id, plan_name="p", plan_sha="x", plan_text="{}", up=UpState(()), generation=1)
+        store.set_current(
+            job.key,
+            run.id,
+            plan_name="p",
+            plan_sha="x",
+            plan_text="{}",
+            up=UpState(()),
+            generation=1,
+        )
     wanted = Job("mlp", "program" if program else "train", TWO, args=args or {}, program=program)
     store.add_job(job.key, run.id, "mlp", JobSpec(wanted, "mlp.1", "gloo"), "running")
     return job
@@ -92,12 +110,19 @@ def started(store: Store, acts: OnLab, *, up: bool, args: Mapping[str, Any] | No
     ],
 )
 async def test_a_start_that_died_is_done_again_unless_its_job_has_finished(
-    store: Store, acts: OnLab, monkeypatch: pytest.MonkeyPatch, up: bool, status: JobStatus | None, did: list[str]
+    store: Store,
+    acts: OnLab,
+    monkeypatch: pytest.MonkeyPatch,
+    up: bool,
+    status: JobStatus | None,
+    did: list[str],
 ) -> None:
     verbs = Verbs(status)
     monkeypatch.setattr(onlab, "verbs", verbs)
     text = await acts.start(started(store, acts, up=up))
-    assert verbs.did == did and text == ("finished after 20 iterations" if did == ["status"] else "p")
+    assert verbs.did == did and text == (
+        "finished after 20 iterations" if did == ["status"] else "p"
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,8 +146,15 @@ async def test_a_job_that_was_stopped_in_its_last_iteration_has_finished(
     made: Mapping[str, Any],
     message: str,
 ) -> None:
-    monkeypatch.setattr(onlab, "verbs", Verbs(replace(STATUS, state=state, detail="" if state == "finished" else "why", **made)))
-    assert await acts.stop(started(store, acts, up=True, args=args)) == (made.get("iterations", 20), message)
+    monkeypatch.setattr(
+        onlab,
+        "verbs",
+        Verbs(replace(STATUS, state=state, detail="" if state == "finished" else "why", **made)),
+    )
+    assert await acts.stop(started(store, acts, up=True, args=args)) == (
+        made.get("iterations", 20),
+        message,
+    )
 
 
 async def test_what_a_program_of_the_owners_counts_is_not_compared(

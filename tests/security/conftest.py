@@ -1,4 +1,6 @@
-"""A lab of four families whose passwords each occur nowhere else, and everything written by the commands that drive it."""
+"""A lab of four families whose passwords each occur nowhere else, and everything written by the
+commands that drive it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ import yaml
 
 from tests.end_to_end.conftest import ROOT, Lab
 
-TEXTS = {"ocs1": "Wq7-rest-Xk20", "ocs2": "Zt4-netconf-Lm31", "ocs3": "Hb9-vaulted-Pe42", "ocs4": "Ny6-exported-Gs53"}
+TEXTS = {
+    "ocs1": "Wq7-rest-Xk20",
+    "ocs2": "Zt4-netconf-Lm31",
+    "ocs3": "Hb9-vaulted-Pe42",
+    "ocs4": "Ny6-exported-Gs53",
+}
 VAULT_WORD = "Uc8-opens-the-vault-Rd64"
 OPEN_UMASK = 0o000
 
@@ -43,16 +50,37 @@ class Guarded(Lab):
 
 
 def vaulted(word: str, password_file: Path) -> str:
-    command = [Path(sys.executable).with_name("ansible-vault"), "encrypt_string", "--vault-password-file", password_file]
+    command = [
+        Path(sys.executable).with_name("ansible-vault"),
+        "encrypt_string",
+        "--vault-password-file",
+        password_file,
+    ]
     env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE")}
-    return subprocess.run(command, input=word, capture_output=True, text=True, check=True, timeout=60, env=env).stdout
+    return subprocess.run(
+        command, input=word, capture_output=True, text=True, check=True, timeout=60, env=env
+    ).stdout
 
 
 def write_inventory(lab: Guarded) -> None:
-    """Four hosts and one device of each kind of login: HTTP, NETCONF over SSH, TL1 twice; each password kept another way."""
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "4", "--ports", "4", "--free-ports"]
+    """Four hosts and one device of each kind of login: HTTP, NETCONF over SSH, TL1 twice; each
+    password kept another way.
+    """
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "4",
+        "--ports",
+        "4",
+        "--free-ports",
+    ]
     subprocess.run(
-        [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+        [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
     )
     file = lab.inventory / "devices.yml"
     devices = yaml.safe_load(file.read_text())["devices"]
@@ -61,10 +89,20 @@ def write_inventory(lab: Guarded) -> None:
     for name, word in (("vault-password", VAULT_WORD), ("ocs1", TEXTS["ocs1"])):
         (kept / name).write_text(word + "\n")
         (kept / name).chmod(0o600)
-    for name, driver, scheme in (("ocs1", "polatis-restconf", "http"), ("ocs2", "polatis-netconf", "netconf")):
-        devices[name] |= {"driver": driver, "username": "admin", "address": devices[name]["address"].replace("tcp", scheme)}
+    for name, driver, scheme in (
+        ("ocs1", "polatis-restconf", "http"),
+        ("ocs2", "polatis-netconf", "netconf"),
+    ):
+        devices[name] |= {
+            "driver": driver,
+            "username": "admin",
+            "address": devices[name]["address"].replace("tcp", scheme),
+        }
     devices["ocs1"]["password_file"] = str(kept / "ocs1")
-    devices["ocs2"] |= {"password_env": "OCS2_WORD", "options": {"known_hosts": str(lab.folder / "lab" / "known_hosts_devices")}}
+    devices["ocs2"] |= {
+        "password_env": "OCS2_WORD",
+        "options": {"known_hosts": str(lab.folder / "lab" / "known_hosts_devices")},
+    }
     devices["ocs3"] |= {"password": "VAULTED"}
     devices["ocs4"] |= {"password_env": "OCS4_WORD"}
     for name in ("ocs2", "ocs4"):

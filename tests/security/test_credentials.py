@@ -49,7 +49,15 @@ def encrypted(vault: Path, *argv: str) -> str:
 def ansible_vault(*argv: object) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "ANSIBLE_VAULT_PASSWORD_FILE"}
     command = [str(ANSIBLE_VAULT), *map(str, argv)]
-    return subprocess.run(command, input=PASSWORD, capture_output=True, text=True, check=True, timeout=60, env=environment).stdout
+    return subprocess.run(
+        command,
+        input=PASSWORD,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=environment,
+    ).stdout
 
 
 def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +84,9 @@ def test_a_password_comes_from_a_file_that_nobody_else_can_read(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_password_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_file_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "word"
     path.write_text(PASSWORD)
     path.chmod(0o600)
@@ -88,7 +98,11 @@ def test_a_password_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("argv", [(), ("--encrypt-vault-id", "lab", "--vault-id", "lab@{}")])
 def test_a_password_comes_from_ansibles_vault(vault: Path, argv: tuple[str, ...]) -> None:
     lab = lab_with(encrypted(vault, *(word.format(vault) for word in argv)))
-    assert "!vault" in encrypted(vault) and lab.devices["ocs1"].password == "" and PASSWORD not in repr(lab)
+    assert (
+        "!vault" in encrypted(vault)
+        and lab.devices["ocs1"].password == ""
+        and PASSWORD not in repr(lab)
+    )
     assert opened(lab).password == PASSWORD
 
 
@@ -97,10 +111,15 @@ def test_a_password_file_may_be_a_vault(vault: Path, tmp_path: Path) -> None:
     path.write_text(f"{PASSWORD}\n")
     ansible_vault("encrypt", "--vault-password-file", vault, path)
     path.chmod(0o600)
-    assert PASSWORD not in path.read_text() and opened(lab_with(f"    password_file: {path}\n")).password == PASSWORD
+    assert (
+        PASSWORD not in path.read_text()
+        and opened(lab_with(f"    password_file: {path}\n")).password == PASSWORD
+    )
 
 
-def test_a_vault_takes_its_password_from_a_program_too(vault: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vault_takes_its_password_from_a_program_too(
+    vault: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab = lab_with(encrypted(vault))
     program = tmp_path / "ask"
     program.write_text("#!/bin/sh\necho open sesame\n")
@@ -144,7 +163,11 @@ def test_a_lab_has_known_hosts_of_its_own(tmp_path: Path) -> None:
     own = tmp_path / "known_hosts"
     own.write_text("")
     changed = with_known_hosts(lab, tmp_path, takes)
-    assert changed.devices["ocs1"].options == {"known_hosts": str(own)} and changed.hosts["gpu01"].ssh.known_hosts == str(own)
+    assert changed.devices["ocs1"].options == {"known_hosts": str(own)} and changed.hosts[
+        "gpu01"
+    ].ssh.known_hosts == str(own)
     assert not with_known_hosts(lab, tmp_path, {"ocs1": ("port",)}).devices["ocs1"].options
     named = lab_with("    options: {known_hosts: /other}\n")
-    assert with_known_hosts(named, tmp_path, takes).devices["ocs1"].options == {"known_hosts": "/other"}
+    assert with_known_hosts(named, tmp_path, takes).devices["ocs1"].options == {
+        "known_hosts": "/other"
+    }

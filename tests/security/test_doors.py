@@ -26,7 +26,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"
 
 
 async def asked(path: Path, uid: int, **request: object) -> dict[str, Any]:
-    """What a process of `uid` hears from a control socket that everybody may open; without a request it says nothing."""
+    """What a process of `uid` hears from a control socket that everybody may open; without a
+    request it says nothing.
+    """
     program = "\n".join(
         (
             "import json, socket, sys",
@@ -53,7 +55,9 @@ async def asked(path: Path, uid: int, **request: object) -> dict[str, Any]:
 
 
 @needs_root
-async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = Path(f"/tmp/testbed-door-{os.getpid()}")
     folder.mkdir()
     folder.chmod(0o755)
@@ -72,7 +76,9 @@ async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch:
 
 
 @needs_root
-async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = Path(f"/tmp/testbed-door-{os.getpid()}")
     folder.mkdir()
     folder.chmod(0o755)
@@ -89,12 +95,16 @@ async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(m
     (folder / "s").chmod(0o777)
     try:
         for uid in (65534, JOB_UID):
-            # The answer comes without the request being read, so a request that is sent may meet a closed connection.
+            # The answer comes without the request being read, so a request that is sent may meet a
+            # closed connection.
             with contextlib.suppress(json.JSONDecodeError):
                 reply = await asked(folder / "s", uid, op="priority", for_s=60)
                 assert not reply["ok"] and "another user" in reply["error"]
             assert orders == []
-        assert await asked(folder / "s", 0, op="priority", for_s=60) == {"ok": True, "programs": {"gpu01": 1}}
+        assert await asked(folder / "s", 0, op="priority", for_s=60) == {
+            "ok": True,
+            "programs": {"gpu01": 1},
+        }
         await asyncio.sleep(0)
         assert [texts["do"] for texts in orders] in (["priority"], ["priority", "no priority"])
     finally:
@@ -105,14 +115,31 @@ async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(m
 
 
 def test_a_state_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "2", "--ports", "1", "--free-ports"]
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "2",
+        "--ports",
+        "1",
+        "--free-ports",
+    ]
     state = tmp_path / "state"
-    subprocess.run([*generate, "--out", tmp_path / "lab", "--state", state], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*generate, "--out", tmp_path / "lab", "--state", state],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     state.mkdir()
     state.chmod(0o777)
     start = [sys.executable, "-m", "emulators", tmp_path / "lab", "--devices-only", "--foreground"]
     ended = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == EXIT_MISSING and "others may write there" in ended.stderr and not list(state.iterdir())
+    assert (
+        ended.returncode == EXIT_MISSING
+        and "others may write there" in ended.stderr
+        and not list(state.iterdir())
+    )
 
 
 @pytest.mark.lab
@@ -129,7 +156,9 @@ def test_a_lab_listens_on_loopback_alone_and_its_files_are_private(guarded: Guar
             local, state = line.split()[1], line.split()[3]
             if state == "0A" and (port := int(local.split(":")[1], 16)) in ports:
                 listening.setdefault(port, set()).add(local.split(":")[0])
-    assert set(listening) == ports and all(addresses == {loopback} for addresses in listening.values())
+    assert set(listening) == ports and all(
+        addresses == {loopback} for addresses in listening.values()
+    )
     for path in [guarded.folder / "lab", *(guarded.folder / "lab").rglob("*")]:
         assert not path.lstat().st_mode & 0o077, f"{path} {stat.filemode(path.lstat().st_mode)}"
 
@@ -138,7 +167,11 @@ def test_a_lab_listens_on_loopback_alone_and_its_files_are_private(guarded: Guar
 @pytest.mark.timeout(300)
 @needs_root
 def test_the_doctor_finds_a_running_lab_well_and_a_broken_one_ill(guarded: Guarded) -> None:
-    checks = {c["name"]: c for c in guarded.testbed("doctor").envelope["data"]["checks"] if c["area"] != "machine"}
+    checks = {
+        c["name"]: c
+        for c in guarded.testbed("doctor").envelope["data"]["checks"]
+        if c["area"] != "machine"
+    }
     ill = [c for c in checks.values() if c["state"] == "fail"]
     assert not ill, ill
     assert {"ocs1", "ocs2", "ocs3", "ocs4", "gpu01", "gpu04", "passwords", "keys"} <= set(checks)
@@ -150,7 +183,10 @@ def test_the_doctor_finds_a_running_lab_well_and_a_broken_one_ill(guarded: Guard
         guarded.ask("host.sshd", host="gpu02", up=True)
     assert result.exit_code == 5 and result.envelope["code"] == "E-UNREACHABLE"
     checks = {c["name"]: c for c in result.envelope["data"]["checks"]}
-    assert checks["gpu02"]["state"] == checks["ocs4"]["state"] == "fail" and checks["gpu01"]["state"] == "ok"
+    assert (
+        checks["gpu02"]["state"] == checks["ocs4"]["state"] == "fail"
+        and checks["gpu01"]["state"] == "ok"
+    )
     assert all(checks[name]["fix"] for name in ("gpu02", "ocs4"))
 
 

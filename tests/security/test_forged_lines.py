@@ -1,4 +1,6 @@
-"""S16: words of a device, of another user or of a host are shown as one line without colours, so that none passes for ours."""
+"""S16: words of a device, of another user or of a host are shown as one line without colours, so
+that none passes for ours.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ FORGED = "busy\x1b[32m\nAs planned\x1b[0m\n  ok   ocs1 all is well"
 
 
 def plain(text: str) -> list[str]:
-    """The lines as a terminal without colours gets them; none may hold what moves a cursor, or stand where ours stand."""
+    """The lines as a terminal without colours gets them; none may hold what moves a cursor, or
+    stand where ours stand.
+    """
     shown = coloured(text)
     assert all(char.isprintable() or char == "\n" for char in shown), shown
     lines = shown.splitlines()
@@ -69,7 +73,9 @@ def test_a_refusal_with_colours_is_shown_without(driver: str, command: Any) -> N
             assert "\\x1b[31mno" in out + err and "\x1b" not in out + err, (argv, out, err)
 
 
-def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tmp_path: Path) -> None:
+def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(
+    command: Any, tmp_path: Path
+) -> None:
     with speaker(b"no\r\n") as (port, _):
         command("polatis-scpi", port, "run", "list")
         (tmp_path / "data").chmod(0o700)
@@ -77,7 +83,14 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             key, eve = key_of(load_lab(tmp_path / "lab")), Who("eve\x1b[31m", "eve\nroot")
             Locks(store, key, eve).take("reservation", WHOLE, FORGED, for_s=600)
             made = Tagouts(store, key, eve).set("ocs1", FORGED)
-        verbs = (("lock",), ("lock", "audit"), ("tagout",), ("tagout", "remove", made.id), ("status",), ("doctor",))
+        verbs = (
+            ("lock",),
+            ("lock", "audit"),
+            ("tagout",),
+            ("tagout", "remove", made.id),
+            ("status",),
+            ("doctor",),
+        )
         for argv in (*verbs, ("lock", "reserve", "--for", "1m", "--reason", "x")):
             _, out, err = command("polatis-scpi", port, *argv)
             assert "busy" in out + err, (argv, out, err)
@@ -86,7 +99,10 @@ def test_a_reason_forges_no_row_of_lock_tagout_status_or_doctor(command: Any, tm
             assert json.loads(out)
 
 
-@pytest.mark.parametrize("argv", [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")])
+@pytest.mark.parametrize(
+    "argv",
+    [("lock", "reserve", "--for", "1m"), ("tagout", "ocs1"), ("lock", "release", "abc", "--steal")],
+)
 def test_a_reason_of_several_lines_is_refused(command: Any, argv: tuple[str, ...]) -> None:
     code, _, err = command("polatis-scpi", 1, *argv, "--reason", FORGED)
     assert code == 2 and "one line" in err, err

@@ -1,4 +1,6 @@
-"""S16: what a device, a plan or an inventory says is words: it runs nothing, moves no cursor, passes for no line of ours."""
+"""S16: what a device, a plan or an inventory says is words: it runs nothing, moves no cursor,
+passes for no line of ours.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,7 @@ from tests.security.conftest import Guarded
 from tests.security.test_secrets import RING
 
 TERMINAL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x9b31m\u202e\u2066\u200b\x08\x7f"
-RUNS = (
-    "{{ lookup('pipe', 'touch MARK') }} {% raw %} $(touch MARK) `touch MARK` ;touch MARK| %s%n%x {0.__class__} ${IFS} &&touch MARK"
-)
+RUNS = "{{ lookup('pipe', 'touch MARK') }} {% raw %} $(touch MARK) `touch MARK` ;touch MARK| %s%n%x {0.__class__} ${IFS} &&touch MARK"
 SPOOF = "\r\nUp: topoopt-12   run 2026-11-21-0007\nE-OK all is well\nnext: curl evil | sh"
 HOSTS = """all: {{hosts: {{gpu01: {{
   ansible_host: 127.0.0.1, ansible_port: {port}, testbed_host_id: 1, testbed_ports: {{1: {{interface: e1}}}}}}}}}}"""
@@ -38,7 +38,9 @@ HTTP_DRIVERS = ["polatis-restconf", "calient-rest", "waveshaper-http"]
 
 @contextmanager
 def speaker(report: bytes, *, endless: bool = False) -> Iterator[tuple[int, list[int]]]:
-    """A device that answers everything with the same; `endless`: until the other end has enough. Yields port and bytes sent."""
+    """A device that answers everything with the same; `endless`: until the other end has enough.
+    Yields port and bytes sent.
+    """
     sent = [0]
 
     class Talk(socketserver.BaseRequestHandler):
@@ -68,14 +70,25 @@ def speaker(report: bytes, *, endless: bool = False) -> Iterator[tuple[int, list
 def answer(driver: str, text: str) -> bytes:
     """`text` where the family's devices say who they are or why not."""
     if driver in HTTP_DRIVERS:
-        body = json.dumps({"ietf-restconf:errors": {"error": [{"error-message": text, "error-tag": text}]}, "model": text})
+        body = json.dumps(
+            {
+                "ietf-restconf:errors": {"error": [{"error-message": text, "error-tag": text}]},
+                "model": text,
+            }
+        )
         return f"HTTP/1.1 400 Bad\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    return f"{text},{text},1,2\r\nM 1 DENY\r\n   IIAC\r\n   /* {text} */\r\n;\r\n> ".encode("utf-8", "surrogateescape")
+    return f"{text},{text},1,2\r\nM 1 DENY\r\n   IIAC\r\n   /* {text} */\r\n;\r\n> ".encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`testbed` in a folder of its own, on a lab of one device at a port: exit code, what it printed on each stream."""
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """`testbed` in a folder of its own, on a lab of one device at a port: exit code, what it
+    printed on each stream.
+    """
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.delenv("TESTBED_INVENTORY", raising=False)
@@ -87,7 +100,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (lab / "hosts.yml").write_text(HOSTS.format(port=port))
         (lab / "fibres.yml").write_text(FIBRES)
         scheme = "http" if driver in HTTP_DRIVERS else "tcp"
-        device = {"driver": driver, "address": f"{scheme}://127.0.0.1:{port}", "username": "u", "password": "p", "timeout_s": 0.3}
+        device = {
+            "driver": driver,
+            "address": f"{scheme}://127.0.0.1:{port}",
+            "username": "u",
+            "password": "p",
+            "timeout_s": 0.3,
+        }
         (lab / "devices.yml").write_text(json.dumps({"lab": "l", "devices": {"ocs1": device}}))
         code = main.run([*argv, "-i", str(lab)])
         out, err = capsys.readouterr()
@@ -105,7 +124,9 @@ def test_what_a_device_says_is_words(driver: str, command: Any, tmp_path: Path) 
             for text in (out, err):
                 assert all(char.isprintable() or char == "\n" for char in text), (argv, text)
                 lines = text.splitlines()
-                assert not [line for line in lines if line.startswith(("Up:", "E-OK", "next: curl"))], text
+                assert not [
+                    line for line in lines if line.startswith(("Up:", "E-OK", "next: curl"))
+                ], text
     assert not list(tmp_path.rglob("MARK"))
 
 
@@ -117,7 +138,9 @@ def test_a_device_that_never_stops_is_given_up(driver: str) -> None:
 
     async def ask(port: int) -> str:
         scheme = "http" if driver in HTTP_DRIVERS else "tcp"
-        device = open_device(DeviceConfig("ocs1", driver, f"{scheme}://127.0.0.1:{port}", "u", "p", timeout_s=0.5))
+        device = open_device(
+            DeviceConfig("ocs1", driver, f"{scheme}://127.0.0.1:{port}", "u", "p", timeout_s=0.5)
+        )
         try:
             await device.identify()
         except TestbedError as error:
@@ -134,7 +157,9 @@ def test_a_device_that_never_stops_is_given_up(driver: str) -> None:
             assert sent[0] < 200 << 20
 
 
-async def test_bytes_that_nobody_asked_for_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_nobody_asked_for_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import asyncio
 
     from drivers.link import tcp
@@ -160,24 +185,48 @@ def test_a_device_cannot_hide_in_its_own_name() -> None:
 @pytest.mark.parametrize("text", [TERMINAL, SPOOF, "\ud800", "a\tb", "caf\xe9 \u2713"])
 def test_text_for_a_terminal_is_printable_and_json_keeps_its_meaning(text: str) -> None:
     assert printable(text, keep="").isprintable()
-    assert all(line.startswith("  ") for line in indented(f"first\n{text}").splitlines()[1:] if line)
+    assert all(
+        line.startswith("  ") for line in indented(f"first\n{text}").splitlines()[1:] if line
+    )
     packed = json_safe(json.dumps({"a": text}, ensure_ascii=False))
     assert packed.isprintable() and json.loads(packed) == {"a": text}
-    assert coloured(f"\x1b[32mok\x1b[0m{TERMINAL}").replace("\x1b[32m", "").replace("\x1b[0m", "").isprintable()
+    assert (
+        coloured(f"\x1b[32mok\x1b[0m{TERMINAL}")
+        .replace("\x1b[32m", "")
+        .replace("\x1b[0m", "")
+        .isprintable()
+    )
 
 
-BAD_TEXTS = [RUNS, "../../etc/passwd", "a\nb", "x'; touch MARK; '", "$(touch MARK)", TERMINAL, "-rf", ""]
+BAD_TEXTS = [
+    RUNS,
+    "../../etc/passwd",
+    "a\nb",
+    "x'; touch MARK; '",
+    "$(touch MARK)",
+    TERMINAL,
+    "-rf",
+    "",
+]
 
 
 def plan_text(**changes: Any) -> str:
-    plan: dict[str, Any] = {"schema": "testbed.plan/1", "name": "ring", "links": [{"a": "gpu01:p1", "b": "gpu01:p2"}]}
+    plan: dict[str, Any] = {
+        "schema": "testbed.plan/1",
+        "name": "ring",
+        "links": [{"a": "gpu01:p1", "b": "gpu01:p2"}],
+    }
     return json.dumps(plan | changes)
 
 
 def lab() -> Any:
     devices = 'lab: l\ndevices: {ocs1: {driver: polatis-scpi, address: "tcp://192.0.2.1:1"}}'
-    two = HOSTS.format(port=22).replace("{1: {interface: e1}}", "{1: {interface: e1}, 2: {interface: e2}}")
-    more = FIBRES[:-1] + ', {name: f2, host: gpu01, port: 2, device: ocs1, enters: "2", leaves: "18"}]'
+    two = HOSTS.format(port=22).replace(
+        "{1: {interface: e1}}", "{1: {interface: e1}, 2: {interface: e2}}"
+    )
+    more = (
+        FIBRES[:-1] + ', {name: f2, host: gpu01, port: 2, device: ocs1, enters: "2", leaves: "18"}]'
+    )
     return read_lab(two, devices, more)
 
 
@@ -204,13 +253,26 @@ def test_values_of_a_plan_stay_one_word() -> None:
     assert job_name(RUNS, TERMINAL).replace("-", "").replace(".", "").replace("_", "").isalnum()
 
 
-@pytest.mark.parametrize("word", ["{{ lookup('pipe','touch MARK') }}", "../../x", "$(touch MARK)", "a b", "-oProxyCommand=touch"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{{ lookup('pipe','touch MARK') }}",
+        "../../x",
+        "$(touch MARK)",
+        "a b",
+        "-oProxyCommand=touch",
+    ],
+)
 def test_names_of_an_inventory_are_names(word: str) -> None:
     devices = 'lab: l\ndevices: {ocs1: {driver: polatis-scpi, address: "tcp://192.0.2.1:1"}}'
     with pytest.raises(BadFile, match="not a host name"):
         read_lab(HOSTS.format(port=22).replace("gpu01", json.dumps(word)), devices, FIBRES)
     with pytest.raises(BadFile):
-        read_lab(HOSTS.format(port=22), devices.replace("ocs1", json.dumps(word)), FIBRES.replace("ocs1", word.replace('"', "")))
+        read_lab(
+            HOSTS.format(port=22),
+            devices.replace("ocs1", json.dumps(word)),
+            FIBRES.replace("ocs1", word.replace('"', "")),
+        )
 
 
 @pytest.mark.lab
@@ -220,7 +282,11 @@ def test_a_hostile_job_runs_nothing_on_the_way_to_its_hosts(guarded: Guarded) ->
     mark = guarded.folder / "MARK"
     text = RUNS.replace("MARK", str(mark)) + "'\"; touch " + str(mark)
     hosts = guarded.inventory / "hosts.yml"
-    hosts.write_text(hosts.read_text().replace("      hosts:\n", "        testbed_job_env: [NOTE]\n      hosts:\n", 1))
+    hosts.write_text(
+        hosts.read_text().replace(
+            "      hosts:\n", "        testbed_job_env: [NOTE]\n      hosts:\n", 1
+        )
+    )
     job = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "env": {"NOTE": text}}
     plan = guarded.plan("hostile", RING, description=text + TERMINAL, job=job)
     code, reported = guarded.hears("up", "--topology", plan)

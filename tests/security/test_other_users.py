@@ -1,4 +1,6 @@
-"""S20: what another user of this machine puts in the way is neither followed, nor written to, nor believed, nor waited for."""
+"""S20: what another user of this machine puts in the way is neither followed, nor written to, nor
+believed, nor waited for.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.security.test_hostile import command
 
 __all__ = ["command"]
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which root alone can")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="acts as another user, which root alone can"
+)
 
 NOBODY = 65534
 SECRET = "nobody may read or change this\n"
@@ -65,7 +69,15 @@ def stranger(script: str, *argv: object) -> str:
     """Run a shell script as the user nobody; its arguments are `argv`."""
     command = ["sh", "-eu", "-c", script, "sh", *map(str, argv)]
     ended = subprocess.run(
-        command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=20, check=False
+        command,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -93,7 +105,9 @@ PLANTS = {
 
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("mode", ["755", "777", "1777", "700"])
-def test_a_lock_directory_of_somebody_else_is_refused(shared: Path, treasure: Path, store: Path, plant: str, mode: str) -> None:
+def test_a_lock_directory_of_somebody_else_is_refused(
+    shared: Path, treasure: Path, store: Path, plant: str, mode: str
+) -> None:
     folder = shared / "locks"
     stranger(f'mkdir "$2"; {PLANTS[plant]}; chmod {mode} "$2"', treasure, folder)
     with pytest.raises(Untrusted, match="belongs to nobody"):
@@ -124,7 +138,8 @@ def test_what_a_member_of_the_group_put_in_place_of_the_lock_is_not_written(
     folder.mkdir()
     os.chown(folder, 0, NOBODY)
     folder.chmod(0o2770)
-    if plant == "hard link":  # as root, because the kernel may forbid it to others (fs.protected_hardlinks)
+    # as root, because the kernel may forbid it to others (fs.protected_hardlinks)
+    if plant == "hard link":
         (folder / "lab.lock").hardlink_to(treasure)
     else:
         stranger(PLANTS[plant], treasure, folder)
@@ -158,7 +173,9 @@ def test_doctor_says_who_may_lock_and_that_a_directory_of_somebody_else_is_none(
 
 
 @pytest.mark.parametrize("plant", ['ln -s "$1" "$2"', 'mkfifo "$2"', 'echo x > "$2"'])
-def test_what_stands_in_place_of_the_lock_directory_is_refused(shared: Path, tmp_path: Path, store: Path, plant: str) -> None:
+def test_what_stands_in_place_of_the_lock_directory_is_refused(
+    shared: Path, tmp_path: Path, store: Path, plant: str
+) -> None:
     stranger(plant, tmp_path, shared / "locks")
     with pytest.raises(Untrusted, match="is not a directory"):
         StoreClaim(shared / "locks" / "lab.lock", store, user="ann").acquire()
@@ -175,10 +192,15 @@ except OSError as error:
 ' "$1" """
 
 
-def test_somebody_outside_the_group_cannot_hold_the_lock_and_is_told_how_to_join(shared: Path, store: Path) -> None:
+def test_somebody_outside_the_group_cannot_hold_the_lock_and_is_told_how_to_join(
+    shared: Path, store: Path
+) -> None:
     note = shared / "locks" / "lab.lock"
     with StoreClaim(note, store, user="ann"):
-        assert stat.S_IMODE(note.parent.stat().st_mode) == 0o700 and stat.S_IMODE(note.stat().st_mode) == 0o600
+        assert (
+            stat.S_IMODE(note.parent.stat().st_mode) == 0o700
+            and stat.S_IMODE(note.stat().st_mode) == 0o600
+        )
         assert stranger(HOLD, note) == "PermissionError\n"
     note.parent.chmod(0o2770)  # shared with root's group, of which nobody is no member
     with StoreClaim(note, store, user="ann"):
@@ -198,7 +220,9 @@ def test_somebody_outside_the_group_cannot_hold_the_lock_and_is_told_how_to_join
     assert "share-a-lab.md" in refusal.value.hint
 
 
-def test_two_members_of_the_group_meet_at_one_lock(shared: Path, store: Path, tmp_path: Path) -> None:
+def test_two_members_of_the_group_meet_at_one_lock(
+    shared: Path, store: Path, tmp_path: Path
+) -> None:
     note, other = shared / "locks" / "lab.lock", tmp_path / "other.sqlite3"
     other.touch()
     note.parent.mkdir()
@@ -211,7 +235,9 @@ def test_two_members_of_the_group_meet_at_one_lock(shared: Path, store: Path, tm
     assert note.stat().st_gid == NOBODY and stat.S_IMODE(note.stat().st_mode) == 0o660
 
 
-def test_root_hands_the_machines_lock_directory_to_its_group(shared: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_hands_the_machines_lock_directory_to_its_group(
+    shared: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number, group in enumerate((grp.getgrgid(NOBODY).gr_name, "no-such-group-here")):
         folder = shared / f"locks{number}"
         monkeypatch.setattr(lablock, "SHARED", folder)
@@ -235,19 +261,27 @@ TOML = 'printf %s "inventory = \\"evil\\"" > "$1/testbed.toml"'
 
 
 @pytest.mark.usefixtures("settings")
-def test_settings_of_somebody_else_are_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_somebody_else_are_refused(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stranger(TOML, shared)
     with pytest.raises(Untrusted, match=r"testbed\.toml: belongs to nobody") as refusal:
         load(env={}, cwd=shared)
     assert "TESTBED_TRUST=nobody" in refusal.value.hint
     assert load(env={"TESTBED_TRUST": "nobody"}, cwd=shared).inventory == shared / "evil"
     monkeypatch.setenv("SUDO_UID", str(NOBODY))
-    assert load(env={}, cwd=shared).inventory == shared / "evil", "who became root by sudo has his own settings"
+    assert load(env={}, cwd=shared).inventory == shared / "evil", (
+        "who became root by sudo has his own settings"
+    )
 
 
 @pytest.mark.usefixtures("settings")
-@pytest.mark.parametrize("plant", ['ln -s "$1/ours" "$2/testbed.toml"', 'mkfifo -m 666 "$2/testbed.toml"'])
-def test_settings_that_somebody_else_put_there_are_refused(shared: Path, tmp_path: Path, plant: str) -> None:
+@pytest.mark.parametrize(
+    "plant", ['ln -s "$1/ours" "$2/testbed.toml"', 'mkfifo -m 666 "$2/testbed.toml"']
+)
+def test_settings_that_somebody_else_put_there_are_refused(
+    shared: Path, tmp_path: Path, plant: str
+) -> None:
     (tmp_path / "ours").write_text("timeout = 20")
     stranger(plant, tmp_path, shared)
     with pytest.raises(Untrusted, match="belongs to nobody"):
@@ -255,7 +289,9 @@ def test_settings_that_somebody_else_put_there_are_refused(shared: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("settings")
-def test_settings_in_a_directory_of_somebody_else_or_that_everybody_may_write_are_refused(shared: Path) -> None:
+def test_settings_in_a_directory_of_somebody_else_or_that_everybody_may_write_are_refused(
+    shared: Path,
+) -> None:
     folder = shared / "theirs"
     stranger('mkdir "$1"', folder)
     (folder / "testbed.toml").write_text("timeout = 20")
@@ -290,9 +326,21 @@ def inventory(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize(
-    "theirs", [".", "hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars/gpu01.yml"]
+    "theirs",
+    [
+        ".",
+        "hosts.yml",
+        "devices.yml",
+        "fibres.yml",
+        "emulator.yml",
+        "known_hosts",
+        "group_vars",
+        "host_vars/gpu01.yml",
+    ],
 )
-def test_an_inventory_in_which_something_belongs_to_somebody_else_is_refused(tmp_path: Path, theirs: str) -> None:
+def test_an_inventory_in_which_something_belongs_to_somebody_else_is_refused(
+    tmp_path: Path, theirs: str
+) -> None:
     lab = inventory(tmp_path / "lab")
     assert load({"inventory": str(lab)}, env={}, cwd=tmp_path).inventory == lab
     path = lab / theirs
@@ -306,7 +354,9 @@ def test_an_inventory_in_which_something_belongs_to_somebody_else_is_refused(tmp
 
 
 @pytest.mark.usefixtures("settings")
-def test_an_inventory_in_a_directory_of_somebody_else_is_refused(shared: Path, tmp_path: Path) -> None:
+def test_an_inventory_in_a_directory_of_somebody_else_is_refused(
+    shared: Path, tmp_path: Path
+) -> None:
     stranger('mkdir -m 755 "$1"', shared / "theirs")
     lab = inventory(shared / "theirs" / "lab")
     (tmp_path / "way").symlink_to(lab)
@@ -316,7 +366,9 @@ def test_an_inventory_in_a_directory_of_somebody_else_is_refused(shared: Path, t
 
 
 @pytest.mark.usefixtures("settings")
-def test_an_inventory_lying_in_the_current_directory_is_refused_if_it_is_somebody_elses(shared: Path) -> None:
+def test_an_inventory_lying_in_the_current_directory_is_refused_if_it_is_somebody_elses(
+    shared: Path,
+) -> None:
     stranger('mkdir -p "$1/inventory/emulated"', shared)
     with pytest.raises(Untrusted, match="belongs to nobody"):
         load(env={}, cwd=shared)
@@ -324,7 +376,9 @@ def test_an_inventory_lying_in_the_current_directory_is_refused_if_it_is_somebod
 
 @pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize("key", ["state_dir", "data_dir"])
-def test_a_directory_for_our_files_that_somebody_else_made_is_refused(shared: Path, key: str, tmp_path: Path) -> None:
+def test_a_directory_for_our_files_that_somebody_else_made_is_refused(
+    shared: Path, key: str, tmp_path: Path
+) -> None:
     stranger('mkdir "$1"', shared / "made")
     with pytest.raises(Untrusted, match="made: belongs to nobody"):
         load(env={f"TESTBED_{key.upper()}": str(shared / "made")}, cwd=tmp_path)
@@ -339,7 +393,9 @@ def test_a_store_in_a_directory_of_somebody_else_is_refused(shared: Path) -> Non
 # --- files an operator asks for
 
 
-def test_a_file_asked_for_is_not_written_through_somebody_elses_link(shared: Path, treasure: Path) -> None:
+def test_a_file_asked_for_is_not_written_through_somebody_elses_link(
+    shared: Path, treasure: Path
+) -> None:
     stranger('ln -s "$1" "$2/plan.json"; ln -s "$2" "$2/way"', treasure, shared)
     for path in (shared / "plan.json", shared / "way" / "new.json"):
         with pytest.raises(OSError, match="belongs to nobody"):
@@ -350,30 +406,47 @@ def test_a_file_asked_for_is_not_written_through_somebody_elses_link(shared: Pat
     assert treasure.read_text() == "plan" and own.is_symlink(), "one's own link is followed"
 
 
-def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(shared: Path, treasure: Path) -> None:
+def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(
+    shared: Path, treasure: Path
+) -> None:
     stranger('ln -s "$1" "$2/.plan.json.$3.new"', treasure, shared, os.getpid())
     write_whole(shared / "plan.json", "plan")
     assert treasure.read_text() == SECRET and (shared / "plan.json").read_text() == "plan"
-    assert not [p for p in shared.iterdir() if p.name.startswith(".plan") and p.lstat().st_uid == 0], "no draft stays"
+    assert not [
+        p for p in shared.iterdir() if p.name.startswith(".plan") and p.lstat().st_uid == 0
+    ], "no draft stays"
 
 
 # --- an inventory that everybody may write is told
 
 
-def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(command: Any, tmp_path: Path) -> None:
+def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(
+    command: Any, tmp_path: Path
+) -> None:
     command("polatis-scpi", 1, "run", "list")
     lab = tmp_path / "lab"
     for loose, text in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
         before = stat.S_IMODE(loose.stat().st_mode)
         for verb in ("status", "doctor"):
-            assert "written by every user" not in "".join(map(str, command("polatis-scpi", 1, verb))), verb
+            assert "written by every user" not in "".join(
+                map(str, command("polatis-scpi", 1, verb))
+            ), verb
         loose.chmod(before | 0o002)
         _, out, err = command("polatis-scpi", 1, "status")
-        assert f"{text} can be written by every user" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
-        assert json.loads(command("polatis-scpi", 1, "status", "--json")[1])["data"]["loose"] == [str(loose)]
+        assert (
+            f"{text} can be written by every user" in out + err
+            and f"chmod -R o-w {lab}" in out + err
+        ), out + err
+        assert json.loads(command("polatis-scpi", 1, "status", "--json")[1])["data"]["loose"] == [
+            str(loose)
+        ]
         found = json.loads(command("polatis-scpi", 1, "doctor", "--json")[1])["data"]["checks"]
         [check] = [c for c in found if c["name"] == "rights of the inventory"]
-        assert check["state"] == "fail" and check["fix"] == f"chmod -R o-w {lab}" and str(loose) in check["detail"]
+        assert (
+            check["state"] == "fail"
+            and check["fix"] == f"chmod -R o-w {lab}"
+            and str(loose) in check["detail"]
+        )
         loose.chmod(before)
 
 
@@ -395,17 +468,42 @@ while True:
 """
 
 
-def test_a_lab_whose_folder_somebody_else_made_is_neither_started_nor_believed(shared: Path, tmp_path: Path) -> None:
+def test_a_lab_whose_folder_somebody_else_made_is_neither_started_nor_believed(
+    shared: Path, tmp_path: Path
+) -> None:
     state = shared / "state"
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "2", "--ports", "1", "--free-ports"]
-    subprocess.run([*generate, "--out", tmp_path / "lab", "--state", state], check=True, stdout=subprocess.DEVNULL)
+    generate = [
+        sys.executable,
+        "-m",
+        "emulators.generate",
+        "--hosts",
+        "2",
+        "--ports",
+        "1",
+        "--free-ports",
+    ]
+    subprocess.run(
+        [*generate, "--out", tmp_path / "lab", "--state", state],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     stranger('mkdir -m 755 "$1"', state)
     start = [sys.executable, "-m", "emulators", tmp_path / "lab", "--devices-only", "--foreground"]
     ended = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == EXIT_MISSING and "belongs to user 65534" in ended.stderr and not list(state.iterdir())
+    assert (
+        ended.returncode == EXIT_MISSING
+        and "belongs to user 65534" in ended.stderr
+        and not list(state.iterdir())
+    )
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
     talker = subprocess.Popen(
-        [python, "-c", ACCEPTS, state], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True
+        [python, "-c", ACCEPTS, state],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert talker.stdout is not None and talker.stdout.readline() == "ready\n"
@@ -419,14 +517,19 @@ def test_a_lab_whose_folder_somebody_else_made_is_neither_started_nor_believed(s
 def test_the_files_of_a_lab_are_not_written_through_links(tmp_path: Path) -> None:
     treasure = tmp_path / "treasure"
     treasure.write_text(SECRET)
-    for name, act in (("lab.pid", emulators_main._lock), ("lab.log", lambda folder: emulators_main._log_to(folder / "lab.log"))):
+    for name, act in (
+        ("lab.pid", emulators_main._lock),
+        ("lab.log", lambda folder: emulators_main._log_to(folder / "lab.log")),
+    ):
         (tmp_path / name).symlink_to(treasure)
         with pytest.raises(OSError, match="Too many levels of symbolic links"):
             act(tmp_path)
     assert treasure.read_text() == SECRET
 
 
-def test_a_guards_log_is_not_written_through_somebody_elses_link(shared: Path, treasure: Path) -> None:
+def test_a_guards_log_is_not_written_through_somebody_elses_link(
+    shared: Path, treasure: Path
+) -> None:
     stranger('ln -s "$1" "$2/guard.log"', treasure, shared)
     with pytest.raises(TestbedError, match="belongs to nobody"):
         EventPrinter("guard", True, True, shared / "guard.log")
@@ -434,7 +537,10 @@ def test_a_guards_log_is_not_written_through_somebody_elses_link(shared: Path, t
 
 
 def test_no_password_goes_to_the_port_of_whoever_owns_the_directory(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: None
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: None,
 ) -> None:
     word = shared / "word"
     word.write_text("Kv3-sent-nowhere")
@@ -445,7 +551,9 @@ def test_no_password_goes_to_the_port_of_whoever_owns_the_directory(
         devices = f'lab: l\ndevices: {{ocs1: {{driver: polatis-tl1, address: "tcp://127.0.0.1:{listener.getsockname()[1]}", \
 username: admin, password_file: {word}}}}}\n'
         hosts = "all: {hosts: {gpu01: {testbed_host_id: 1, testbed_ports: {1: {interface: e1}}}}}\n"
-        fibres = 'fibres: [{name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}]\n'
+        fibres = (
+            'fibres: [{name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}]\n'
+        )
         plant = 'printf %s "inventory = \\"lab\\"" > "$1/testbed.toml"; mkdir "$1/lab"; cd "$1/lab"'
         plant += '; printf %s "$2" > hosts.yml; printf %s "$3" > devices.yml; printf %s "$4" > fibres.yml'
         stranger(plant, shared, hosts, devices, fibres)
@@ -466,7 +574,11 @@ def test_no_program_that_we_start_takes_modules_from_the_current_directory(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: None
 ) -> None:
     for module in ("json", "argparse", "typer", "yaml"):
-        stranger('printf %s "$2" > "$1"', shared / f"{module}.py", f"open({str(shared / 'MARK')!r}, 'w').close()")
+        stranger(
+            'printf %s "$2" > "$1"',
+            shared / f"{module}.py",
+            f"open({str(shared / 'MARK')!r}, 'w').close()",
+        )
     monkeypatch.chdir(shared)
     started = background.spawn(load(env={}, cwd=tmp_path), ["--version"], tmp_path / "said")
     assert started.wait(60) == 0, (tmp_path / "said").read_text()

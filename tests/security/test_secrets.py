@@ -1,4 +1,6 @@
-"""S13: passwords of devices are in nothing that is written, printed or shown by `ps`; nothing written can be read by others."""
+"""S13: passwords of devices are in nothing that is written, printed or shown by `ps`; nothing
+written can be read by others.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,33 @@ import pytest
 
 from tests.security.conftest import TEXTS, VAULT_WORD, Guarded
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 RING = [(f"gpu{k:02d}:p{1 + k % 4}", f"gpu{k % 4 + 1:02d}:p{1 + k % 4}") for k in range(1, 5)]
-NEXT = [(f"gpu{k:02d}:p{1 + (k + 1) % 4}", f"gpu{k % 4 + 1:02d}:p{1 + (k + 1) % 4}") for k in range(1, 5)]
+NEXT = [
+    (f"gpu{k:02d}:p{1 + (k + 1) % 4}", f"gpu{k % 4 + 1:02d}:p{1 + (k + 1) % 4}")
+    for k in range(1, 5)
+]
 
 
 def forms(word: str) -> list[bytes]:
     """How it might be written: in clear, as HTTP's Basic, in base64, in hex."""
     raw = word.encode()
-    return [raw, base64.b64encode(b"admin:" + raw), base64.b64encode(raw).rstrip(b"="), raw.hex().encode()]
+    return [
+        raw,
+        base64.b64encode(b"admin:" + raw),
+        base64.b64encode(raw).rstrip(b"="),
+        raw.hex().encode(),
+    ]
 
 
-SECRETS = {form: name for name, word in {**TEXTS, "vault": VAULT_WORD}.items() for form in forms(word)}
+SECRETS = {
+    form: name for name, word in {**TEXTS, "vault": VAULT_WORD}.items() for form in forms(word)
+}
 
 
 def found_in(data: bytes, where: str) -> list[str]:
@@ -37,7 +53,9 @@ def found_in(data: bytes, where: str) -> list[str]:
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """Look at the arguments of every process, and at the environment of those that are not ours, for as long as this lasts."""
+    """Look at the arguments of every process, and at the environment of those that are not ours,
+    for as long as this lasts.
+    """
     found: list[str] = []
     over = threading.Event()
     seen: set[tuple[str, bytes]] = set()
@@ -53,8 +71,15 @@ def watched() -> Iterator[list[str]]:
                         continue
                     seen.add((entry.name, command))
                     found.extend(found_in(command, f"arguments of {command[:80]!r}"))
-                    if b"ansible" in command.split(b"\0", 2)[1:2] or b"ansible_playbook.py" in command:
-                        found.extend(found_in((entry / "environ").read_bytes(), f"environment of {command[:80]!r}"))
+                    if (
+                        b"ansible" in command.split(b"\0", 2)[1:2]
+                        or b"ansible_playbook.py" in command
+                    ):
+                        found.extend(
+                            found_in(
+                                (entry / "environ").read_bytes(), f"environment of {command[:80]!r}"
+                            )
+                        )
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -69,7 +94,11 @@ def watched() -> Iterator[list[str]]:
 def everything(lab: Guarded) -> Iterator[Path]:
     """What the commands wrote: not the inventory and the secrets, which the operator wrote."""
     for folder, inner, files in os.walk(lab.folder):
-        inner[:] = [name for name in inner if Path(folder, name) not in (lab.inventory, lab.folder / "secrets")]
+        inner[:] = [
+            name
+            for name in inner
+            if Path(folder, name) not in (lab.inventory, lab.folder / "secrets")
+        ]
         yield from (Path(folder, name) for name in (*files, *inner))
 
 
@@ -80,7 +109,11 @@ def killed_midway(lab: Guarded, plan: Path) -> None:
     before = sum(lab.writes().values())
     process = lab.command("up", "--topology", plan)
     give_up = time.monotonic() + 60
-    while sum(lab.writes().values()) == before and process.poll() is None and time.monotonic() < give_up:
+    while (
+        sum(lab.writes().values()) == before
+        and process.poll() is None
+        and time.monotonic() < give_up
+    ):
         time.sleep(0.02)
     process.kill()
     lab.reported.extend(process.communicate())
@@ -100,7 +133,10 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
             ("verify",),
             ("devices",),
             ("plan", "--topology", str(moved), "-o", str(out / "saved.json")),
-            *(("devices", "driver", "record", name, "--out", str(out / f"{name}.txt")) for name in TEXTS),
+            *(
+                ("devices", "driver", "record", name, "--out", str(out / f"{name}.txt"))
+                for name in TEXTS
+            ),
         ):
             code, output = lab.hears(*argv)
             assert code == 0, (argv, output)
@@ -123,7 +159,9 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
             assert code == 0 or argv == ("doctor",), f"{argv}: {code}\n{output}"
         # A login that fails: the device is told another's password, and may say it again.
         code, output = lab.hears("devices", OCS2_WORD=TEXTS["ocs4"], OCS4_WORD=TEXTS["ocs2"])
-        assert "ocs4" in output and ("refused" in output.lower() or "denied" in output.lower()), output
+        assert "ocs4" in output and ("refused" in output.lower() or "denied" in output.lower()), (
+            output
+        )
     for number, text in enumerate(lab.reported):
         found += found_in(text.encode(), f"output {number}")
     looked = 0
@@ -137,12 +175,26 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
             data = path.read_bytes()
             found += found_in(data, str(path.relative_to(lab.folder)))
             if data[:2] == b"\x1f\x8b":
-                found += found_in(gzip.decompress(data), f"{path.relative_to(lab.folder)}, unpacked")
+                found += found_in(
+                    gzip.decompress(data), f"{path.relative_to(lab.folder)}, unpacked"
+                )
     assert not found, "\n".join(sorted(set(found)))
     assert not loose, "\n".join(loose)
-    assert looked > 30 and list(lab.folder.rglob("artifacts/*/command")) and (lab.folder / "data" / "testbed.sqlite3").is_file()
-    private = [*(lab.folder / "state" / "runs").rglob("*"), *(lab.folder / "data").rglob("*"), *out.rglob("*")]
-    readable = [str(path.relative_to(lab.folder)) for path in private if not path.is_symlink() and path.lstat().st_mode & 0o077]
+    assert (
+        looked > 30
+        and list(lab.folder.rglob("artifacts/*/command"))
+        and (lab.folder / "data" / "testbed.sqlite3").is_file()
+    )
+    private = [
+        *(lab.folder / "state" / "runs").rglob("*"),
+        *(lab.folder / "data").rglob("*"),
+        *out.rglob("*"),
+    ]
+    readable = [
+        str(path.relative_to(lab.folder))
+        for path in private
+        if not path.is_symlink() and path.lstat().st_mode & 0o077
+    ]
     assert not readable, "\n".join(readable)
 
 

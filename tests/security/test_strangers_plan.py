@@ -1,4 +1,6 @@
-"""A stranger's plan: nothing in it chooses the program that runs on the hosts, a file that is written, or whom a rank talks to."""
+"""A stranger's plan: nothing in it chooses the program that runs on the hosts, a file that is
+written, or whom a rank talks to.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from orchestrator.plan.reader import read_plan
 
 INVENTORY = Path(__file__).parents[2] / "inventory" / "emulated"
 
-# Each of these was accepted once, or is like one that was. What it does, where it is not plain from the name, is in the comment.
+# Each of these was accepted once, or is like one that was. What it does, where it is not plain from
+# the name, is in the comment.
 HOSTILE = {
     "OPENSSL_CONF": "/tmp/evil.cnf",  # loads a library as an engine or provider
     "OPENSSL_MODULES": "/tmp",
@@ -97,7 +100,20 @@ HOSTILE = {
     "ncc_ALGO": "Ring",
     "NOTE": "anything that nobody knows",
 }
-PATHS = ["/etc/passwd", "../../etc/passwd", "file:/tmp/x", "x.so", "$(touch x)", "%h", "a b", "", "~/x", "-1e9", "0x10", "1;rm"]
+PATHS = [
+    "/etc/passwd",
+    "../../etc/passwd",
+    "file:/tmp/x",
+    "x.so",
+    "$(touch x)",
+    "%h",
+    "a b",
+    "",
+    "~/x",
+    "-1e9",
+    "0x10",
+    "1;rm",
+]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +122,9 @@ def lab() -> Lab:
 
 
 def read(**variables: object) -> Lab:
-    hosts, devices, fibres = ((INVENTORY / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres"))
+    hosts, devices, fibres = (
+        (INVENTORY / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres")
+    )
     more = "".join(f"        {name}: {json.dumps(value)}\n" for name, value in variables.items())
     return read_lab(hosts.replace("      hosts:\n", f"{more}      hosts:\n"), devices, fibres)
 
@@ -114,14 +132,20 @@ def read(**variables: object) -> Lab:
 def text(**job: object) -> str:
     body = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"]} | job
     links = [{"a": "gpu01:p1", "b": "gpu02:p1"}]
-    return json.dumps({"schema": "testbed.plan/1", "name": "p", "links": links, "job": body}, indent=1)
+    return json.dumps(
+        {"schema": "testbed.plan/1", "name": "p", "links": links, "job": body}, indent=1
+    )
 
 
 def test_every_variable_that_is_not_known_to_only_tune_is_refused_at_its_line(lab: Lab) -> None:
     with pytest.raises(BadFile) as refused:
         read_plan(text(env=HOSTILE), "plan.json", lab)
-    assert [line.split(" may not set ")[1].partition(";")[0] for line in refused.value.problems] == list(HOSTILE)
-    assert [int(line.split(":")[1]) for line in refused.value.problems] == list(range(18, 18 + len(HOSTILE)))
+    assert [
+        line.split(" may not set ")[1].partition(";")[0] for line in refused.value.problems
+    ] == list(HOSTILE)
+    assert [int(line.split(":")[1]) for line in refused.value.problems] == list(
+        range(18, 18 + len(HOSTILE))
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -144,8 +168,19 @@ def test_no_variable_that_tunes_takes_a_path_a_command_or_nothing(lab: Lab, valu
 @pytest.mark.parametrize(
     "env",
     [
-        {"NCCL_ALGO": "Ring", "NCCL_PROTO": "^LL128", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_NET": "Socket"},
-        {"NCCL_MIN_NCHANNELS": "2", "NCCL_MAX_NCHANNELS": "2", "NCCL_IB_GID_INDEX": "3", "NCCL_NET_GDR_LEVEL": "PHB"},
+        {
+            "NCCL_ALGO": "Ring",
+            "NCCL_PROTO": "^LL128",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET",
+            "NCCL_NET": "Socket",
+        },
+        {
+            "NCCL_MIN_NCHANNELS": "2",
+            "NCCL_MAX_NCHANNELS": "2",
+            "NCCL_IB_GID_INDEX": "3",
+            "NCCL_NET_GDR_LEVEL": "PHB",
+        },
         {
             "OMP_NUM_THREADS": "4,2",
             "OMP_PROC_BIND": "close",
@@ -153,7 +188,11 @@ def test_no_variable_that_tunes_takes_a_path_a_command_or_nothing(lab: Lab, valu
             "OMP_SCHEDULE": "dynamic,4",
             "OMP_STACKSIZE": "16M",
         },
-        {"GLOO_DEVICE_TRANSPORT": "TCP", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        {
+            "GLOO_DEVICE_TRANSPORT": "TCP",
+            "TORCH_NCCL_BLOCKING_WAIT": "1",
+            "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        },
     ],
 )
 def test_what_only_tunes_passes(lab: Lab, env: dict[str, str]) -> None:
@@ -168,7 +207,10 @@ def test_no_argument_names_a_path(lab: Lab, name: str, path: str) -> None:
         read_plan(text(args={name: path}), "plan.json", lab)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "$(touch x)", "--checkpoint-dir=/etc", "{{ lookup('pipe', 'id') }}"])
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../x", "$(touch x)", "--checkpoint-dir=/etc", "{{ lookup('pipe', 'id') }}"],
+)
 def test_no_argument_of_any_program_takes_a_word_that_is_not_its_own(lab: Lab, path: str) -> None:
     from workloads.programs.options import OPTIONS
 
@@ -181,15 +223,26 @@ def test_no_argument_of_any_program_takes_a_word_that_is_not_its_own(lab: Lab, p
 def test_the_labs_owner_opens_more_for_all_hosts_of_a_job() -> None:
     job = read_plan(text(env={"NOTE": "a word"}), "plan.json", read(testbed_job_env=["NOTE"])).job
     assert job is not None and job.env == {"NOTE": "a word"}
-    hosts, devices, fibres = ((INVENTORY / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres"))
-    one = hosts.replace("          testbed_host_id: 1\n", "          testbed_host_id: 1\n          testbed_job_env: [NOTE]\n")
-    with pytest.raises(BadFile, match="a plan may not set NOTE; the lab's owner may open it with testbed_job_env"):
+    hosts, devices, fibres = (
+        (INVENTORY / f"{name}.yml").read_text() for name in ("hosts", "devices", "fibres")
+    )
+    one = hosts.replace(
+        "          testbed_host_id: 1\n",
+        "          testbed_host_id: 1\n          testbed_job_env: [NOTE]\n",
+    )
+    with pytest.raises(
+        BadFile, match="a plan may not set NOTE; the lab's owner may open it with testbed_job_env"
+    ):
         read_plan(text(env={"NOTE": "a word"}), "plan.json", read_lab(one, devices, fibres))
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "RANK", "MASTER_ADDR", "TESTBED_JOB_DIR", "HOME"])
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "RANK", "MASTER_ADDR", "TESTBED_JOB_DIR", "HOME"]
+)
 def test_what_the_launcher_sets_is_opened_to_no_plan(name: str) -> None:
-    with pytest.raises(BadFile, match=f"testbed_job_env: {name}: set by the hosts and the launcher"):
+    with pytest.raises(
+        BadFile, match=f"testbed_job_env: {name}: set by the hosts and the launcher"
+    ):
         read(testbed_job_env=["NOTE", name])
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.sim SEED [COUNT]`: tell stories, and print which promises were broken in them.
 
-`make drill NAME=seeds` does it for as long as one likes. `python -m tests.sim mutants [NAME ...]` plants faults in copies of the
-program, and prints who notices them.
+`make drill NAME=seeds` does it for as long as one likes. `python -m tests.sim mutants [NAME ...]`
+plants faults in copies of the program, and prints who notices them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ REPLAY = "python -m tests.sim {} --trace"
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("seeds", nargs="+", help="SEED, SEED COUNT for so many from there on, or more than two seeds")
+    parser.add_argument(
+        "seeds",
+        nargs="+",
+        help="SEED, SEED COUNT for so many from there on, or more than two seeds",
+    )
     parser.add_argument("--trace", action="store_true", help="print what happens")
-    parser.add_argument("--stop", action="store_true", help="end at the first promise that is broken")
-    parser.add_argument("--shrink", action="store_true", help="leave out what a broken promise does not need")
-    parser.add_argument("--only", default="", help="decisions that the story is told with: c0,k0,f3")
+    parser.add_argument(
+        "--stop", action="store_true", help="end at the first promise that is broken"
+    )
+    parser.add_argument(
+        "--shrink", action="store_true", help="leave out what a broken promise does not need"
+    )
+    parser.add_argument(
+        "--only", default="", help="decisions that the story is told with: c0,k0,f3"
+    )
     return parser.parse_args(argv)
 
 
@@ -35,7 +45,8 @@ def smaller(found: Found) -> None:
     text = "\n  ".join(map(str, (*typed, *fates)))
     print(f"with {len(typed) + len(fates)} decisions: {last.bad}\n  {text}")
     print(
-        f"replay: {REPLAY.format(found.seed)} --only {','.join(name for name in names(found.seed) if name not in out)}", flush=True
+        f"replay: {REPLAY.format(found.seed)} --only {','.join(name for name in names(found.seed) if name not in out)}",
+        flush=True,
     )
 
 
@@ -46,8 +57,14 @@ def main(argv: list[str]) -> int:
     asked = arguments(argv)
     first, *more = asked.seeds
     plot, dash, number = first.rpartition("-")
-    seeds = [f"{plot}{dash}{int(number) + n}" for n in range(int(more[0]))] if len(more) == 1 else asked.seeds
-    without = [name for name in names(first) if name not in asked.only.split(",")] if asked.only else []
+    seeds = (
+        [f"{plot}{dash}{int(number) + n}" for n in range(int(more[0]))]
+        if len(more) == 1
+        else asked.seeds
+    )
+    without = (
+        [name for name in names(first) if name not in asked.only.split(",")] if asked.only else []
+    )
     bad, notice, cpu_s, virtual_s = 0, 0, 0.0, 0.0
     ends: Counter[str] = Counter()
     for found in children(seeds, trace=asked.trace, without=without):
@@ -56,7 +73,9 @@ def main(argv: list[str]) -> int:
         print(*found.trace, sep="\n", end="\n" if found.trace else "")
         if found.bad:
             bad += 1
-            print(f"seed {found.seed}: {found.bad}\nreplay: {REPLAY.format(found.seed)}", flush=True)
+            print(
+                f"seed {found.seed}: {found.bad}\nreplay: {REPLAY.format(found.seed)}", flush=True
+            )
             if asked.shrink:
                 smaller(found)
             if asked.stop:
@@ -64,7 +83,9 @@ def main(argv: list[str]) -> int:
         elif len(seeds) == 1:
             print(f"{found.digest} after {found.steps} steps")
     rate = f"{notice / cpu_s * 60:.0f} seeds a minute of a core" if cpu_s else ""
-    print(f"{notice} seeds, {bad} bad, {sum(ends.values())} commands, {virtual_s:.0f} virtual s in {cpu_s:.1f} s of a core: {rate}")
+    print(
+        f"{notice} seeds, {bad} bad, {sum(ends.values())} commands, {virtual_s:.0f} virtual s in {cpu_s:.1f} s of a core: {rate}"
+    )
     print(", ".join(f"{end} {count}" for end, count in sorted(ends.items())))
     return int(bad > 0)
 

@@ -1,4 +1,6 @@
-"""The plot of adapters: mixtures of experts whose circuits follow what they send, and the processes that move them."""
+"""The plot of adapters: mixtures of experts whose circuits follow what they send, and the processes
+that move them.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class AdaptWorld(SwitchedWorld):
         self.adapters: dict[Actor, Follows] = {}
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
-        """An adapter that died in a turn has left light that no route uses; a rollback may go back to that."""
+        """An adapter that died in a turn has left light that no route uses; a rollback may go back
+        to that.
+        """
         return row is not None and "adapt" in json.loads(row["plan_text"])
 
     def moving(self, owner: str) -> bool:
@@ -69,7 +73,11 @@ class AdaptWorld(SwitchedWorld):
 
     def alive(self, owner: str = "") -> list[Actor]:
         """The adapters that live, or those of one owner."""
-        return [actor for actor, follows in self.adapters.items() if not actor.dead and owner in ("", follows.owner)]
+        return [
+            actor
+            for actor, follows in self.adapters.items()
+            if not actor.dead and owner in ("", follows.owner)
+        ]
 
     # ---- processes
 
@@ -80,7 +88,9 @@ class AdaptWorld(SwitchedWorld):
 
         async def work(command: Any) -> Any:
             follows.task = asyncio.current_task()
-            return await adapt(command, notify=partial(self._reported, actor), options=AdaptOptions())
+            return await adapt(
+                command, notify=partial(self._reported, actor), options=AdaptOptions()
+            )
 
         work.__name__ = "adapt"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
@@ -104,7 +114,9 @@ class AdaptWorld(SwitchedWorld):
         return asyncio.ensure_future(self._stopped(settings, tenancy))
 
     async def _stopped(self, settings: Settings, tenancy: str) -> list[str]:
-        """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError - one does not end."""
+        """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError -
+        one does not end.
+        """
         stopped = []
         for kind in MOVERS:
             other = kind.running(settings, tenancy)
@@ -122,7 +134,9 @@ class AdaptWorld(SwitchedWorld):
 
 
 class Adapted(Judge):
-    """An adapter moves light under its lock alone, and leaves hosts that reach each other; a dead one does not count."""
+    """An adapter moves light under its lock alone, and leaves hosts that reach each other; a dead
+    one does not count.
+    """
 
     world: AdaptWorld
 
@@ -144,13 +158,23 @@ class Adapted(Judge):
             " WHERE runs.pid=? AND runs.verb='adapt' ORDER BY runs.rowid DESC"
         )
         row = self.world.reader.execute(query, (actor.pid,)).fetchone()
-        if row is None or (row["state"] != "active" and self.world.loop.now > self.stolen.get(row["id"], 0.0) + STOLEN_S):
+        if row is None or (
+            row["state"] != "active"
+            and self.world.loop.now > self.stolen.get(row["id"], 0.0) + STOLEN_S
+        ):
             self.broken(f"{actor} sends {line!r} to {device} without a lock")
 
     def ended(self, actor: Actor, verb: str, came: Any) -> None:
         owner: str = actor.owner  # type: ignore[attr-defined]
-        if verb == "down" and not isinstance(came, (str, BaseException)) and not came.left and self.world.alive(owner):
-            waiting = [one for one in self.world.alive(owner) if one.began < self.world.loop.now - STOP_S]
+        if (
+            verb == "down"
+            and not isinstance(came, (str, BaseException))
+            and not came.left
+            and self.world.alive(owner)
+        ):
+            waiting = [
+                one for one in self.world.alive(owner) if one.began < self.world.loop.now - STOP_S
+            ]
             if waiting:
                 self.broken(f"{actor} is done, and {waiting} live")
 
@@ -159,8 +183,12 @@ class Adapted(Judge):
         for owner in OWNERS:
             place = ADAPTER.running(world.settings(owner), world.tenancy(owner))
             if (place is not None) is not bool(world.alive(owner)):
-                self.broken(f"{when}: of {owner}: {world.alive(owner)} live, and there is said to be {place}")
-            row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)).fetchone()
+                self.broken(
+                    f"{when}: of {owner}: {world.alive(owner)} live, and there is said to be {place}"
+                )
+            row = world.reader.execute(
+                "SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)
+            ).fetchone()
             if row is None or world.store.unfinished(world.key, owner):
                 continue
             links = [(a, b) for a, _, b, _, _ in json.loads(row["up"])["links"]]
@@ -170,12 +198,19 @@ class Adapted(Judge):
                 active = None if agent is None else agent.generations.active
                 if active not in (None, row["generation"]):
                     self.broken(f"{when}: {host} runs {active}, and {row['generation']} is in use")
-            calm = all((agent := world.hosts[host].agent) is not None and agent.generations.active for host in hosts)
-            for one, other in combinations(hosts, 2) if calm and "adapt" in json.loads(row["plan_text"]) else ():
+            calm = all(
+                (agent := world.hosts[host].agent) is not None and agent.generations.active
+                for host in hosts
+            )
+            for one, other in (
+                combinations(hosts, 2) if calm and "adapt" in json.loads(row["plan_text"]) else ()
+            ):
                 for source, target in ((one, other), (other, one)):
                     for address in world.packets.addresses(target):
                         if world.packets.path(source, address) is None:
-                            self.broken(f"{when}: {source} does not reach {target}, and both are at the packet switch")
+                            self.broken(
+                                f"{when}: {source} does not reach {target}, and both are at the packet switch"
+                            )
 
 
 class Adapters(Jobs):
@@ -191,17 +226,22 @@ class Adapters(Jobs):
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         first = 1 if one.shell[0] == OWNERS[0] else 5
         links = ((f"gpu{first:02d}:p1", f"gpu{first + 1:02d}:p1"),)
-        if one.shell[0] != OWNERS[0]:  # works beside, on hosts of his own, or wants one of the others
+        # works beside, on hosts of his own, or wants one of the others
+        if one.shell[0] != OWNERS[0]:
             first = draw.choice((5, 5, 5, 4))
             links = ((f"gpu{first:02d}:p3", f"gpu{first + 1:02d}:p3"),)
             return replace(one, word=draw.choice(("up", "up", one.word)), links=links)
         if one.shell[1]:
-            word = draw.choice(("adapt", "adapt", "adapt", "adapt stop", "job stop", "job launch", one.word))
+            word = draw.choice(
+                ("adapt", "adapt", "adapt", "adapt stop", "job stop", "job launch", one.word)
+            )
             doom = one.doom if draw.random() < 0.4 else ("", 0)
             return replace(one, word=word, links=links, doom=doom, after_s=draw.uniform(4.0, 14.0))
         word = draw.choice(("up", "up", "up", one.word))
         doom = one.doom if draw.random() < 0.4 else ("", 0)
-        return replace(one, word=word, links=links, doom=doom, after_s=one.after_s + draw.choice((0.0, 20.0)))
+        return replace(
+            one, word=word, links=links, doom=doom, after_s=one.after_s + draw.choice((0.0, 20.0))
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
@@ -215,11 +255,25 @@ class Adapters(Jobs):
         if typed.shell[0] == OWNERS[0]:
             hosts = [f"gpu{host:02d}" for host in range(1, 5)]
             ports = draw.choice(((1,), (1,), (1, 2)))
-            plan["links"] = [{"a": f"{a}:p1", "b": f"{b}:p1"} for a, b in ((hosts[0], hosts[1]), (hosts[2], hosts[3]))]
+            plan["links"] = [
+                {"a": f"{a}:p1", "b": f"{b}:p1"}
+                for a, b in ((hosts[0], hosts[1]), (hosts[2], hosts[3]))
+            ]
             plan["segments"] = [{"name": "packets", "hosts": hosts}]
-            region = {"name": "r", "hosts": hosts, "ports": [f"{h}:p{p}" for h in hosts for p in ports], "fallback": "packets"}
+            region = {
+                "name": "r",
+                "hosts": hosts,
+                "ports": [f"{h}:p{p}" for h in hosts for p in ports],
+                "fallback": "packets",
+            }
             args = {"iterations": draw.choice((0, 0, 0, 40)), "drift": draw.choice((3, 6, 20))}
-            plan["job"] = {"name": "moe", "workload": "moe", "ranks": hosts, "regions": [region], "args": args}
+            plan["job"] = {
+                "name": "moe",
+                "workload": "moe",
+                "ranks": hosts,
+                "regions": [region],
+                "args": args,
+            }
             plan["adapt"] = {"every": draw.choice((1, 2, 4)), "dark_share": 1.0}
         plan["transition"] = {"boundary_s": BOUNDARY_S}
         path.write_text(json.dumps(plan))
@@ -240,7 +294,9 @@ class Adapters(Jobs):
             case "down":
                 await world.command(actor, verbs.down, wait_s=typed.wait_s)
             case "up":
-                came = await world.command(actor, verbs.up, self.file(typed), UpOptions(), wait_s=typed.wait_s)
+                came = await world.command(
+                    actor, verbs.up, self.file(typed), UpOptions(), wait_s=typed.wait_s
+                )
                 if hasattr(came, "run") and typed.shell[0] == OWNERS[0] and typed.pick < 0.7:
                     world.adapt(typed.shell[0])
             case _:
@@ -280,5 +336,9 @@ class Adapters(Jobs):
             await self.now(owner, self.stopping)
         await super()._peace()
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
-        return await super().now(owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may)
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
+        return await super().now(
+            owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may
+        )

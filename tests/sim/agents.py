@@ -28,8 +28,9 @@ SimPeer = SimSsh = Any
 """Of `tests.sim.reach`, which builds on this module."""
 
 BOOT_S, WATCHDOG_S, SILENCE_S = (4.0, 30.0), (0.02, 2.0), 10.0
-"""How long a host takes to start and a watchdog to start an agent again, from and to; and how long the kernel of an operator waits
-for the acknowledgement of a host that is gone (`ssh.SILENCE_MS`)."""
+"""How long a host takes to start and a watchdog to start an agent again, from and to; and how long
+the kernel of an operator waits for the acknowledgement of a host that is gone (`ssh.SILENCE_MS`).
+"""
 
 
 class Hooks:
@@ -44,7 +45,16 @@ class Hooks:
 class SimHost:
     """A machine with a kernel, a disk, and an agent while it has power."""
 
-    def __init__(self, loop: SimLoop, net: Net, hooks: Hooks, name: str, facts: dict[str, Any], number: int, seed: str) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        net: Net,
+        hooks: Hooks,
+        name: str,
+        facts: dict[str, Any],
+        number: int,
+        seed: str,
+    ) -> None:
         self.loop, self.net, self.hooks, self.name = loop, net, hooks, name
         self.rng = random.Random(f"host/{seed}/{name}")
         self.machine = Machine(name)
@@ -58,7 +68,9 @@ class SimHost:
         self.agent: Agent | None = None
         self.power = self.running = False
         self.trouble: dict[str, str] = {}
-        """What happens at the next request of a kind: "cut before" it is carried out, or "cut after"."""
+        """What happens at the next request of a kind: "cut before" it is carried out, or "cut
+        after".
+        """
         self._up()
 
     def _up(self) -> None:
@@ -89,7 +101,9 @@ class SimHost:
             self.loop.later(self.rng.uniform(*WATCHDOG_S), self.begin)
 
     def lose_power(self) -> None:
-        """Fall over, and come back after a while; routes, rules, and what was not synced are gone."""
+        """Fall over, and come back after a while; routes, rules, and what was not synced are
+        gone.
+        """
         if not self.power:
             return
         self.power = self.running = False
@@ -114,7 +128,13 @@ class SimHost:
         nic.carrier = light
         nic.ups, nic.downs = nic.ups + light, nic.downs + (not light)
         if self.agent is not None:
-            self.loop.call_soon(self.agent.link, 16, nic.message(), int(self.loop.now * 1e9), context=self.agent.context)
+            self.loop.call_soon(
+                self.agent.link,
+                16,
+                nic.message(),
+                int(self.loop.now * 1e9),
+                context=self.agent.context,
+            )
 
 
 class Absent:
@@ -193,7 +213,9 @@ class Agent(Server):
         op = request.get("op")
         if op in FENCED:
             self.fence.check(op, request)
-            self.sim.loop.note(f"{self.host} {op} {request.get('generation', '')} token {request.get('token')}")
+            self.sim.loop.note(
+                f"{self.host} {op} {request.get('generation', '')} token {request.get('token')}"
+            )
             self.sim.hooks.obeyed(self.host, op, request)
         return super().operate(client, request)
 

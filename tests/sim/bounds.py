@@ -1,4 +1,6 @@
-"""Judges of what a run may touch: nothing outside its lock, nothing of another owner's; and hosts keep only what was confirmed."""
+"""Judges of what a run may touch: nothing outside its lock, nothing of another owner's; and hosts
+keep only what was confirmed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def labels(names: list[str]) -> set[str]:
 
 
 class Covered(Judge):
-    """S11: every host that a run asks to change something, and every port that it is about to use, is in its lock."""
+    """S11: every host that a run asks to change something, and every port that it is about to use,
+    is in its lock.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -38,7 +42,9 @@ class Covered(Judge):
             locked = {port[1] for port in scope["ports"] if port[0] == device}
             used = labels([*intent["add"], *intent["remove"]])
             if not scope["everything"] and device not in scope["devices"] and used - locked:
-                self.broken(f"S11: {row['run']} uses {used - locked} of {device}, which it has not locked")
+                self.broken(
+                    f"S11: {row['run']} uses {used - locked} of {device}, which it has not locked"
+                )
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         if (token := request.get("token")) is None:
@@ -49,8 +55,14 @@ class Covered(Judge):
 
     def scope(self, column: str, value: object) -> Any:
         """What a run has locked, or had when it was robbed."""
-        row = self.world.reader.execute(f"SELECT scope FROM locks WHERE {column}=? ORDER BY seq DESC", (value,)).fetchone()
-        return json.loads(row["scope"]) if row else {"everything": False, "hosts": [], "ports": [], "devices": []}
+        row = self.world.reader.execute(
+            f"SELECT scope FROM locks WHERE {column}=? ORDER BY seq DESC", (value,)
+        ).fetchone()
+        return (
+            json.loads(row["scope"])
+            if row
+            else {"everything": False, "hosts": [], "ports": [], "devices": []}
+        )
 
 
 class OthersRoutes(Judge):
@@ -62,16 +74,25 @@ class OthersRoutes(Judge):
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         agent, reader = self.world.hosts[host].agent, self.world.reader
-        run = reader.execute("SELECT id, owner FROM runs WHERE token=?", (request.get("token"),)).fetchone()
+        run = reader.execute(
+            "SELECT id, owner FROM runs WHERE token=?", (request.get("token"),)
+        ).fetchone()
         if run is None or agent is None:
             return
         found = agent.generations
-        whose = {row["generation"]: row["owner"] for row in reader.execute("SELECT generation, owner FROM generation_owners")}
+        whose = {
+            row["generation"]: row["owner"]
+            for row in reader.execute("SELECT generation, owner FROM generation_owners")
+        }
         if op in CHANGES and whose.get(found.active, run["owner"]) != run["owner"]:
-            self.broken(f"{host} does {op} of {run['id']} of {run['owner']}, and runs {found.active} of {whose[found.active]}")
+            self.broken(
+                f"{host} does {op} of {run['id']} of {run['owner']}, and runs {found.active} of {whose[found.active]}"
+            )
         if op == "clear":
             others = {number for number in found.staged if whose.get(number) != run["owner"]}
-            self.kept.append((found, others, f"{host} clears what {run['id']} of {run['owner']} asks"))
+            self.kept.append(
+                (found, others, f"{host} clears what {run['id']} of {run['owner']} asks")
+            )
 
     def watches(self, actor: Actor) -> bool:
         return actor.name.startswith("agent-")
@@ -84,7 +105,9 @@ class OthersRoutes(Judge):
 
 
 class Kept(Judge):
-    """S7: a host runs at rest only routes that were confirmed, or committed for good, or that the next change found."""
+    """S7: a host runs at rest only routes that were confirmed, or committed for good, or that the
+    next change found.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -96,10 +119,13 @@ class Kept(Judge):
             self.good.update((host, slot["generation"]) for slot in request["slots"])
         if number is None or agent is None:
             return
-        if (op == "confirm" and agent.generations.active == number) or (op == "commit" and request.get("revert_after_s") is None):
+        if (op == "confirm" and agent.generations.active == number) or (
+            op == "commit" and request.get("revert_after_s") is None
+        ):
             self.good.add((host, number))
         elif op in ("commit", "arm") and agent.generations.active not in (None, number):
-            self.good.add((host, agent.generations.active))  # what a newer change found: it goes back to that
+            # what a newer change found: it goes back to that
+            self.good.add((host, agent.generations.active))
 
     def rest(self, when: str) -> None:
         for name, host in self.world.hosts.items():
@@ -120,5 +146,7 @@ class Overtaken(Judge):
         if token is None or agent is None:
             return
         if token > self.highest.get(host, 0) and op != "arm" and agent.generations.armed:
-            self.broken(f"{host} knows run {token}, and is still armed with {agent.generations.armed['generation']}")
+            self.broken(
+                f"{host} knows run {token}, and is still armed with {agent.generations.armed['generation']}"
+            )
         self.highest[host] = max(token, self.highest.get(host, 0))

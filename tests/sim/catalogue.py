@@ -40,4 +40,8 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
 def names(seed: str) -> list[str]:
     """The names of its decisions."""
     typed, fates = decisions(seed)
-    return [*(one.name for one in typed), *(one.kill for one in typed if one.doom[1]), *(one.name for one in fates)]
+    return [
+        *(one.name for one in typed),
+        *(one.kill for one in typed if one.doom[1]),
+        *(one.name for one in fates),
+    ]

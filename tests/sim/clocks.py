@@ -1,4 +1,5 @@
-"""Clocks, process numbers and random numbers that come from the loop, for everything in this Python process.
+"""Clocks, process numbers and random numbers that come from the loop, for everything in this Python
+process.
 
 Nothing else may run beside it: a batch of seeds has a process of its own.
 """
@@ -52,7 +53,9 @@ def simulated(loop: SimLoop, seed: str) -> Iterator[None]:
         (time, "time_ns"): lambda: int(wall() * 1e9),
         (time, "sleep"): sleep,
         (time, "localtime"): lambda at=None: gmtime(wall() if at is None else at),
-        (time, "strftime"): lambda form, at=None: strftime(form, gmtime(wall()) if at is None else at),
+        (time, "strftime"): lambda form, at=None: strftime(
+            form, gmtime(wall()) if at is None else at
+        ),
         (os, "getpid"): lambda: ACTOR.get(loop.sea).pid or me,
         (os, "getppid"): lambda: getattr(ACTOR.get(loop.sea), "parent", 1),
         (secrets, "token_hex"): lambda n=32: f"{rng.getrandbits(8 * n):0{2 * n}x}",

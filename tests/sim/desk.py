@@ -14,7 +14,9 @@ FIRST_PID, PIDS = 5_000_000, 16
 
 
 class Desk(Machine):
-    """A machine with one folder of files. The store's are SQLite's own matter, as long as it syncs every commit."""
+    """A machine with one folder of files. The store's are SQLite's own matter, as long as it syncs
+    every commit.
+    """
 
     def __init__(self, loop: SimLoop, folder: Path, seed: str) -> None:
         super().__init__("desk")
@@ -28,7 +30,9 @@ class Desk(Machine):
         """A new process, with the next free number."""
         actor = self.loop.actor(name, self)
         self.last += 1
-        while (found := self.processes.get(FIRST_PID + self.last % PIDS)) is not None and not found.dead:
+        while (
+            found := self.processes.get(FIRST_PID + self.last % PIDS)
+        ) is not None and not found.dead:
             self.last += 1
         actor.pid = FIRST_PID + self.last % PIDS
         self.processes[actor.pid] = actor
@@ -58,7 +62,9 @@ class Desk(Machine):
         self.synced[path.stat().st_ino] = path.read_bytes()
 
     def lose_power(self) -> None:
-        """Everything that runs dies at once; files that were not synced may be gone, empty or short."""
+        """Everything that runs dies at once; files that were not synced may be gone, empty or
+        short.
+        """
         self.loop.note("POWER of the operators' machine")
         for actor in [*self.processes.values(), *self.children]:
             if not actor.ended:

@@ -32,7 +32,9 @@ class SimDevice:
 
     def reported(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
         """What its emulator is told."""
-        more = {"row_delay_s": 0.0, "bulk_settle_s": settle_s} if self.driver == "calient-tl1" else {}
+        more = (
+            {"row_delay_s": 0.0, "bulk_settle_s": settle_s} if self.driver == "calient-tl1" else {}
+        )
         return {"settle_s": settle_s, "boot_s": boot_s, "size": "16x16", **more}
 
     def lines(self, text: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""The plot of guards: fibres break and are spliced, hosts fall over, and guards of owners' plans route around what is dark."""
+"""The plot of guards: fibres break and are spliced, hosts fall over, and guards of owners' plans
+route around what is dark.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from tests.sim.lab import OWNERS, World
 from tests.sim.loop import Actor
 from tests.sim.packets import Packets, SimProbes
 from tests.sim.plots import Plot
-from tests.sim.seams import GUARD, STOP_S, Budget, GuardOptions, TestbedError, UpOptions, guard, verbs
+from tests.sim.seams import (
+    GUARD,
+    STOP_S,
+    Budget,
+    GuardOptions,
+    TestbedError,
+    UpOptions,
+    guard,
+    verbs,
+)
 from tests.sim.story import Fate, Typed
 
 STORM_S = 46.0
@@ -43,7 +54,9 @@ class Watch:
     @property
     def excuse(self) -> str:
         """Why it could not do what it wanted, if that was the last of what became of it."""
-        last = next((one for one in reversed(self.reported) if one["event"] in (*DONE, "failed")), None)
+        last = next(
+            (one for one in reversed(self.reported) if one["event"] in (*DONE, "failed")), None
+        )
         return str(last["message"]) if last is not None and last["event"] == "failed" else ""
 
 
@@ -55,7 +68,9 @@ class GuardedWorld(World):
     def __init__(self, *argv: Any) -> None:
         super().__init__(*argv)
         self.damped = True
-        """Whether fibres that were spliced may yet have to stay lit for a while before they are used."""
+        """Whether fibres that were spliced may yet have to stay lit for a while before they are
+        used.
+        """
         self.cut: dict[str, str] = {}
         """Ports whose fibres are broken, and which of the two."""
         self.guards: dict[Actor, Watch] = {}
@@ -92,9 +107,21 @@ class GuardedWorld(World):
 
     def alive(self, owner: str = "") -> list[Actor]:
         """The guards that live, or those of one owner."""
-        return [actor for actor, watch in self.guards.items() if not actor.dead and owner in ("", watch.owner)]
+        return [
+            actor
+            for actor, watch in self.guards.items()
+            if not actor.dead and owner in ("", watch.owner)
+        ]
 
-    def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool, budget: Budget | None = None) -> None:
+    def guard(
+        self,
+        owner: str,
+        name: str,
+        doom: tuple[str, int],
+        *,
+        stay: bool,
+        budget: Budget | None = None,
+    ) -> None:
         """As `testbed service start guard`. budget: of recoveries of jobs."""
         actor = self.process(owner, name, doom)
         watch = self.guards[actor] = Watch(owner, stay, budget)
@@ -102,7 +129,9 @@ class GuardedWorld(World):
 
         async def work(command: Any) -> Any:
             watch.task = asyncio.current_task()
-            return await guard(command, notify=partial(self._reported, actor, watch), options=options)
+            return await guard(
+                command, notify=partial(self._reported, actor, watch), options=options
+            )
 
         work.__name__ = "guard"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
@@ -137,7 +166,9 @@ class GuardedWorld(World):
 
 
 class Dark(Judge):
-    """A guard moves no light; and whoever light connects reaches each other, or their guard has said why not."""
+    """A guard moves no light; and whoever light connects reaches each other, or their guard has
+    said why not.
+    """
 
     world: GuardedWorld
 
@@ -151,7 +182,9 @@ class Dark(Judge):
             query = "SELECT plan_text, generation FROM current WHERE lab=?"
             row = self.world.reader.execute(query, (self.world.tenancy(watch.owner),)).fetchone()
             if row is not None and not watch.excuse:
-                self.plan(f"{when}: {actor}", watch, json.loads(row["plan_text"]), row["generation"])
+                self.plan(
+                    f"{when}: {actor}", watch, json.loads(row["plan_text"]), row["generation"]
+                )
 
     def plan(self, when: str, watch: Watch, plan: Mapping[str, Any], generation: int) -> None:
         packets, hosts = self.world.packets, self.world.hosts
@@ -162,23 +195,36 @@ class Dark(Judge):
             ends = {end.partition(":")[0] for end in link}
             joined = [group for group in groups if group & ends]
             groups = [group for group in groups if group not in joined] + [ends.union(*joined)]
-        for one, other in (pair for group in groups for each in combinations(sorted(group), 2) for pair in (each, each[::-1])):
+        for one, other in (
+            pair
+            for group in groups
+            for each in combinations(sorted(group), 2)
+            for pair in (each, each[::-1])
+        ):
             for address in packets.addresses(other):
                 if packets.path(one, address) is None:
-                    self.broken(f"{when}: {one} does not reach {other}, and light does; of {links} lit are {lit}")
+                    self.broken(
+                        f"{when}: {one} does not reach {other}, and light does; of {links} lit are {lit}"
+                    )
         if len(lit) < len(links):
             return
-        state = GUARD.read(GUARD.path(self.world.settings(watch.owner), self.world.tenancy(watch.owner)))
+        state = GUARD.read(
+            GUARD.path(self.world.settings(watch.owner), self.world.tenancy(watch.owner))
+        )
         if state is None or state.around:
             self.broken(f"{when}: all is lit, and it is {state}")
         for name in sorted({end.partition(":")[0] for link in links for end in link}):
             agent = hosts[name].agent
             if agent is not None and agent.generations.active != generation:
-                self.broken(f"{when}: all is lit, and {name} runs {agent.generations.active}, not {generation}")
+                self.broken(
+                    f"{when}: all is lit, and {name} runs {agent.generations.active}, not {generation}"
+                )
 
 
 class OneGuard(Judge):
-    """Of the guards of an owner one works, no dead one counts as running; and one ends with its plan."""
+    """Of the guards of an owner one works, no dead one counts as running; and one ends with its
+    plan.
+    """
 
     world: GuardedWorld
 
@@ -188,7 +234,9 @@ class OneGuard(Judge):
             alive = self.world.alive(owner)
             if len(alive) > 1 or (place is not None) is not bool(alive):
                 self.broken(f"{when}: of {owner}: {alive} live, and there is said to be {place}")
-            up = self.world.reader.execute("SELECT 1 FROM current WHERE lab=?", (self.world.tenancy(owner),)).fetchone()
+            up = self.world.reader.execute(
+                "SELECT 1 FROM current WHERE lab=?", (self.world.tenancy(owner),)
+            ).fetchone()
             if up is None and any(not self.world.guards[actor].stay for actor in alive):
                 self.broken(f"{when}: {alive[0]} goes on, and no plan of {owner} is up")
 
@@ -206,12 +254,21 @@ class Guards(Plot):
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         if one.shell[1]:
-            doom = ("step", draw.randint(20, 2500)) if draw.random() < 0.5 else ("point", draw.randint(1, 60))
+            doom = (
+                ("step", draw.randint(20, 2500))
+                if draw.random() < 0.5
+                else ("point", draw.randint(1, 60))
+            )
             doom = doom if draw.random() < 0.4 else ("", 0)
             word = "guard" if draw.random() < 0.8 else one.word
             return replace(one, word=word, after_s=draw.uniform(1.0, 12.0), doom=doom)
         word = draw.choice(("up", "up", "up", one.word))
-        return replace(one, word=word, links=ring(draw, one.shell[0]), after_s=one.after_s + draw.choice((0.0, 12.0)))
+        return replace(
+            one,
+            word=word,
+            links=ring(draw, one.shell[0]),
+            after_s=one.after_s + draw.choice((0.0, 12.0)),
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
@@ -233,9 +290,14 @@ class Guards(Plot):
                 await self.world.command(actor, verbs.down, wait_s=typed.wait_s)
             case _:
                 options = UpOptions(launch_job=self.launches)
-                came = await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
-                if typed.pick < 0.7 and not isinstance(came, (str, BaseException)):  # as `up --guard`
-                    self.guard(typed.shell[0], f"{actor.name}-guard", ("", 0), stay=typed.pick < 0.2)
+                came = await self.world.command(
+                    actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s
+                )
+                # as `up --guard`
+                if typed.pick < 0.7 and not isinstance(came, (str, BaseException)):
+                    self.guard(
+                        typed.shell[0], f"{actor.name}-guard", ("", 0), stay=typed.pick < 0.2
+                    )
 
     def guard(self, owner: str, name: str, doom: tuple[str, int], *, stay: bool) -> None:
         """Have somebody guard the plan of an owner."""
@@ -252,7 +314,9 @@ class Guards(Plot):
 
     def strike(self, fate: Fate, draw: random.Random) -> None:
         world, port = self.world, draw.choice(sorted(self.world.cables))
-        used = sorted({end for one in self.typed if one.word == "up" for link in one.links for end in link})
+        used = sorted(
+            {end for one in self.typed if one.word == "up" for link in one.links for end in link}
+        )
         match fate.kind:
             case "fibre":
                 world.breaks(draw.choice(used or [port]), draw.choice(DIRECTIONS))
@@ -292,7 +356,9 @@ class Guards(Plot):
             world.broken(f"{left} do not end")
         world.rest("after all")
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         if verb is verbs.down and self.draw.random() < 0.5:
             verb = self.down
         came = await super().now(owner, verb, *argv, may=may)

@@ -1,4 +1,6 @@
-"""What a host's agent needs to run jobs for its operators: processes, their files, their sockets; and the plays that start them."""
+"""What a host's agent needs to run jobs for its operators: processes, their files, their sockets;
+and the plays that start them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def programs() -> Programs:
 
 
 class JobOs(DiskOs):
-    """`os` as the agent's part for jobs uses it: all files are root's, and signals reach the programs of its host."""
+    """`os` as the agent's part for jobs uses it: all files are root's, and signals reach the
+    programs of its host.
+    """
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         if path not in self._disk().names and not flags & self.O_CREAT:
@@ -62,7 +66,13 @@ class JobOs(DiskOs):
 
     def listdir(self, path: str) -> list[str]:
         head = path.rstrip("/") + "/"
-        return sorted({name[len(head) :].partition("/")[0] for name in self._disk().names if name.startswith(head)})
+        return sorted(
+            {
+                name[len(head) :].partition("/")[0]
+                for name in self._disk().names
+                if name.startswith(head)
+            }
+        )
 
     def killpg(self, pid: int, number: int) -> None:
         if (program := programs().alive.get(pid)) is None:
@@ -110,7 +120,10 @@ class Machine:
         self.disk, self.os = disk, JobOs(disk)
         self.shutil = SimpleNamespace(rmtree=self.rmtree)
         self.subprocess = SimpleNamespace(
-            Popen=self.started, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT
+            Popen=self.started,
+            DEVNULL=subprocess.DEVNULL,
+            PIPE=subprocess.PIPE,
+            STDOUT=subprocess.STDOUT,
         )
 
     def open(self, path: str, *_: Any, **__: Any) -> Any:
@@ -158,7 +171,9 @@ class Machine:
         ACTOR.get().loop.note(text)
 
     def jobs_file(self, path: str, size: int) -> bytes:
-        """As `basics.jobs_file`: what a rank has written to the memory that it shares with its host. Raises: OSError - nothing."""
+        """As `basics.jobs_file`: what a rank has written to the memory that it shares with its
+        host. Raises: OSError - nothing.
+        """
         where, _, name = path.rpartition("/")
         rank = next((one for one in reversed(programs().started) if one.where == where), None)
         if rank is None or (memory := rank.shown.get(name)) is None:
@@ -167,7 +182,9 @@ class Machine:
 
     def try_lock(self, file: Any) -> bool:
         """As `processes.try_lock`; the kernel undoes it when a process dies."""
-        ACTOR.get().on_death.append(lambda: None if file.closed else fcntl.flock(file, fcntl.LOCK_UN))
+        ACTOR.get().on_death.append(
+            lambda: None if file.closed else fcntl.flock(file, fcntl.LOCK_UN)
+        )
         return try_lock(file)
 
 
@@ -176,7 +193,9 @@ class Caller:
 
     watching = links = False
 
-    def __init__(self, agent: Agent, requests: list[Any], answered: asyncio.Future[list[str]]) -> None:
+    def __init__(
+        self, agent: Agent, requests: list[Any], answered: asyncio.Future[list[str]]
+    ) -> None:
         self.agent, self.waiting, self.answered = agent, list(requests), answered
         self.answers: list[str] = []
         agent.peers.append(self)
@@ -184,7 +203,10 @@ class Caller:
 
     def next(self) -> None:
         if self.waiting:
-            self.agent.handle(cast(Any, self), json.dumps(dict(self.waiting.pop(0), id=len(self.answers))).encode())
+            self.agent.handle(
+                cast(Any, self),
+                json.dumps(dict(self.waiting.pop(0), id=len(self.answers))).encode(),
+            )
         else:
             self.hang_up("")
 
@@ -203,16 +225,24 @@ class Caller:
 class JobAnsible(SimAnsible):
     """Also the plays that start and stop ranks."""
 
-    async def _play(self, playbook: str, names: Collection[str], variables: Mapping[str, Any]) -> Play:
+    async def _play(
+        self, playbook: str, names: Collection[str], variables: Mapping[str, Any]
+    ) -> Play:
         if "testbed_requests" not in variables:
             return await super()._play(playbook, names, variables)
         done, task = Play(), playbook.partition(".")[0].partition("_")[0]
         await asyncio.sleep(self.rng.uniform(0.3, 1.5))
-        for name, reported in zip(names, await asyncio.gather(*(self._calls(name, variables) for name in names)), strict=True):
+        for name, reported in zip(
+            names,
+            await asyncio.gather(*(self._calls(name, variables) for name in names)),
+            strict=True,
+        ):
             if reported:
                 done.reported[name] = {task: reported}
             else:
-                done.failed[name] = Unreachable(f"{name}: {task}: no answer, or its agent does not run")
+                done.failed[name] = Unreachable(
+                    f"{name}: {task}: no answer, or its agent does not run"
+                )
         return done
 
     async def _calls(self, name: str, variables: Mapping[str, Any]) -> str:
@@ -265,8 +295,12 @@ class JobWorld(World):
         more.pidfds, more.handlers, more.epoll, more.flows = {}, {}, Absent(), Absent()
         more.slots.notices = Absent()
         agent.handoff = Handoff(agent)
-        agent.generations.activated = lambda generation: agent.guard(agent.handoff.activated, generation)
-        agent.generations.abandoned = lambda generation: agent.guard(agent.handoff.abandoned, generation)
+        agent.generations.activated = lambda generation: agent.guard(
+            agent.handoff.activated, generation
+        )
+        agent.generations.abandoned = lambda generation: agent.guard(
+            agent.handoff.abandoned, generation
+        )
         agent.jobs = Jobs(agent)
 
     def host_power(self, name: str) -> None:

@@ -1,4 +1,6 @@
-"""Mutants of what becomes of jobs and of the queue, as `tests.sim.mutants` has those of all else."""
+"""Mutants of what becomes of jobs and of the queue, as `tests.sim.mutants` has those of all
+else.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ OF_JOBS = (
     Mutant(
         "pause-without-end",
         "whatever dies, nobody is left paused: a pause ends with its lease",
-        (("workloads/collectives/ring_changes.py", "            elif left_s <= 0:\n", "            elif left_s <= -1e6:\n"),),
+        (
+            (
+                "workloads/collectives/ring_changes.py",
+                "            elif left_s <= 0:\n",
+                "            elif left_s <= -1e6:\n",
+            ),
+        ),
         plot="jobs",
     ),
     Mutant(
@@ -45,13 +53,25 @@ OF_JOBS = (
     Mutant(
         "job-of-anybody",
         "ranks are started, moved and stopped for their owner alone",
-        (("orchestrator/store/store.py", "FROM jobs WHERE lab=? ORDER BY", "FROM jobs WHERE lab=? OR 1 ORDER BY"),),
+        (
+            (
+                "orchestrator/store/store.py",
+                "FROM jobs WHERE lab=? ORDER BY",
+                "FROM jobs WHERE lab=? OR 1 ORDER BY",
+            ),
+        ),
         plot="jobs",
     ),
     Mutant(
         "finished-job-again",
         "a job of the queue is done once",
-        ((QUEUE, '        if state == "waiting" and finished:\n            state, why = "done", finished\n', ""),),
+        (
+            (
+                QUEUE,
+                '        if state == "waiting" and finished:\n            state, why = "done", finished\n',
+                "",
+            ),
+        ),
         plot="queue",
     ),
     Mutant(
@@ -88,14 +108,26 @@ OF_JOBS = (
     Mutant(
         "play-not-awaited",
         "nothing of an interrupted command comes about after whoever goes on has looked",
-        (("orchestrator/hosts/plays.py", "                    await asyncio.wait([playing])\n", ""),),
+        (
+            (
+                "orchestrator/hosts/plays.py",
+                "                    await asyncio.wait([playing])\n",
+                "",
+            ),
+        ),
         plot="queue",
         most=600,
     ),
     Mutant(
         "stopped-job-again",
         "no guard launches a job again that a user has stopped",
-        (("orchestrator/verbs/job.py", "                if ended.state not in FINISHED:\n", "                if False:\n"),),
+        (
+            (
+                "orchestrator/verbs/job.py",
+                "                if ended.state not in FINISHED:\n",
+                "                if False:\n",
+            ),
+        ),
         plot="recover",
     ),
     Mutant(
@@ -114,13 +146,25 @@ OF_JOBS = (
     Mutant(
         "attempts-without-pause",
         "a guard pauses after an attempt, whatever came of it",
-        ((POLICY, "min(attempt.idle_s for attempt in recent)) > 0:", "min(attempt.idle_s for attempt in recent)) > 1e6:"),),
+        (
+            (
+                POLICY,
+                "min(attempt.idle_s for attempt in recent)) > 0:",
+                "min(attempt.idle_s for attempt in recent)) > 1e6:",
+            ),
+        ),
         plot="recover",
     ),
     Mutant(
         "turn-unconfirmed",
         "hosts keep the routes of a turn that was done",
-        ((CHANGES_RINGS, "        await hosts.routes.confirm(self.generation, sorted(self.wanted))\n", ""),),
+        (
+            (
+                CHANGES_RINGS,
+                "        await hosts.routes.confirm(self.generation, sorted(self.wanted))\n",
+                "",
+            ),
+        ),
         plot="adapt",
     ),
     Mutant(
@@ -138,13 +182,25 @@ OF_JOBS = (
     Mutant(
         "pace-not-taken-back",
         "a coordinator that ends takes back what it said",
-        ((COORDINATE, "                await work.release()\n            return", "                pass\n            return"),),
+        (
+            (
+                COORDINATE,
+                "                await work.release()\n            return",
+                "                pass\n            return",
+            ),
+        ),
         plot="pacing",
     ),
     Mutant(
         "coordinator-goes-on",
         "a coordinator ends when fewer than two jobs run",
-        ((COORDINATE, "                if len(found) < 2:\n", "                if len(found) < 1:\n"),),
+        (
+            (
+                COORDINATE,
+                "                if len(found) < 2:\n",
+                "                if len(found) < 1:\n",
+            ),
+        ),
         plot="pacing",
     ),
 )

@@ -14,7 +14,17 @@ from tests.sim.seams import StandIns, full
 
 Judge = Any
 """Of `tests.sim.judges`, which builds on the world."""
-SHOWN = ("committed", "sends", "obeyed", "struck", "begins", "ended", "launched", "resumes", "waited")
+SHOWN = (
+    "committed",
+    "sends",
+    "obeyed",
+    "struck",
+    "begins",
+    "ended",
+    "launched",
+    "resumes",
+    "waited",
+)
 
 
 class Violation(AssertionError):
@@ -40,15 +50,23 @@ class Judged(StandIns, Hooks):
         self.loop.watch = self._watchers
 
     def broken(self, message: str) -> None:
-        """Note what was broken: raised by the loop, not inside the process that did it, which would only roll back."""
+        """Note what was broken: raised by the loop, not inside the process that did it, which would
+        only roll back.
+        """
         if not self.bad:
             self.bad = message
             self.loop.failure = Violation(message)
 
     def _of(self, hook: str) -> list[Callable[..., None]]:
         """The judges that have this method, without those that only inherit it from `Judge`."""
-        own = [[vars(c) for c in type(judge).__mro__ if c.__name__ != "Judge"] for judge in self.judges]
-        return [getattr(judge, hook) for judge, classes in zip(self.judges, own, strict=True) if any(hook in c for c in classes)]
+        own = [
+            [vars(c) for c in type(judge).__mro__ if c.__name__ != "Judge"] for judge in self.judges
+        ]
+        return [
+            getattr(judge, hook)
+            for judge, classes in zip(self.judges, own, strict=True)
+            if any(hook in c for c in classes)
+        ]
 
     def _watchers(self, actor: Actor) -> tuple[Callable[[Actor], None], ...]:
         return tuple(stepped for stepped in self._of("stepped") if stepped.__self__.watches(actor))  # type: ignore[attr-defined]
@@ -63,7 +81,9 @@ class Judged(StandIns, Hooks):
             notify()
 
     def rest(self, when: str) -> None:
-        """Nothing runs and no fault is left: everything must be as the program says. Raises: Violation."""
+        """Nothing runs and no fault is left: everything must be as the program says. Raises:
+        Violation.
+        """
         for judge in self.judges:
             judge.rest(when)
         if self.bad:
@@ -79,7 +99,9 @@ class Judged(StandIns, Hooks):
         return [(link["a"], link["b"]) for link in json.loads(row["plan_text"])["links"]]
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
-        """Whether the plan of a row of `current` has several sets of links, of which one is lit when nothing moves."""
+        """Whether the plan of a row of `current` has several sets of links, of which one is lit
+        when nothing moves.
+        """
         return False
 
     def acts_for(self, who: str, owner: str) -> bool:

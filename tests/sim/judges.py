@@ -1,8 +1,9 @@
-"""Judges: what must be true at every step, at every commit, of every byte, and when nothing runs any more.
+"""Judges: what must be true at every step, at every commit, of every byte, and when nothing runs
+any more.
 
-To add one: a subclass of `Judge` with the methods it needs, and its name in `seeds.JUDGES`. A method calls `self.broken(words)`; it
-raises nothing, for it may run inside the process that it judges. `self.world` has the truth (`held`, `owned`, `lit`, `hosts`,
-`reader`).
+To add one: a subclass of `Judge` with the methods it needs, and its name in `seeds.JUDGES`. A
+method calls `self.broken(words)`; it raises nothing, for it may run inside the process that it
+judges. `self.world` has the truth (`held`, `owned`, `lit`, `hosts`, `reader`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Judge:
 
 
 class NoCollision(Judge):
-    """S1: no port is connected while it is in use. S2: a circuit of a stranger's is never touched, another owner's never taken.
+    """S1: no port is connected while it is in use. S2: a circuit of a stranger's is never touched,
+    another owner's never taken.
 
     S12: light that comes has an owner.
     """
@@ -76,7 +78,9 @@ class NoCollision(Judge):
         self.wrote: list[tuple[float, str, str]] = []
         """When who sent what changes which device: time, device, owner."""
         self.stamps: dict[str, tuple[float | None, float | None]] = {}
-        self.switches = {actor: (name, world.devices[name].plant) for name, actor in world.switches.items()}
+        self.switches = {
+            actor: (name, world.devices[name].plant) for name, actor in world.switches.items()
+        }
 
     def watches(self, actor: Actor) -> bool:
         return actor in self.switches
@@ -89,7 +93,10 @@ class NoCollision(Judge):
         self.owned(name)
         for one in plant.violations:
             self.broken(f"S1: {name}: {one.pair}: {one.why}")
-        reboot, since = self.world.disturbed.get(name), plant.since(self.world.devices[name].foreign)
+        reboot, since = (
+            self.world.disturbed.get(name),
+            plant.since(self.world.devices[name].foreign),
+        )
         known = self.stamps.get(name)
         if known is None or known[0] != reboot:  # it has another stamp from a reboot on
             self.stamps[name] = reboot, since
@@ -123,7 +130,8 @@ class NoCollision(Judge):
 
 
 class Journal(Judge):
-    """S4: a step begins only under its run's lock, and no byte that changes a device is sent without its step in the journal.
+    """S4: a step begins only under its run's lock, and no byte that changes a device is sent
+    without its step in the journal.
 
     S5: a command that the device cannot know again is not sent again before its map was read.
     """
@@ -136,9 +144,13 @@ class Journal(Judge):
     def committed(self, actor: Actor) -> None:
         if "steps" not in self.world.touched:
             return
-        doing = self.world.reader.execute("SELECT run, seq FROM steps WHERE state='doing'").fetchall()
+        doing = self.world.reader.execute(
+            "SELECT run, seq FROM steps WHERE state='doing'"
+        ).fetchall()
         for run in {row["run"] for row in doing if (row["run"], row["seq"]) not in self.begun}:
-            if not self.world.reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run,)).fetchone():
+            if not self.world.reader.execute(
+                "SELECT 1 FROM locks WHERE run=? AND state='active'", (run,)
+            ).fetchone():
                 self.broken(f"S4: a step of {run} begins without its lock")
         self.begun.update((row["run"], row["seq"]) for row in doing)
 
@@ -156,7 +168,9 @@ class Journal(Judge):
         if actor in self.world.changing:
             return
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
-            self.broken(f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal")
+            self.broken(
+                f"S4: {actor} sends {line!r} to {device}, and no step of it is in the journal"
+            )
         message = re.sub(r":\d+:", "::", line)  # without the tag
         if self.world.drivers[device] in UNTAGGED and message in sent:
             self.broken(f"S5: {actor} sends {line!r} to {device} again without having read its map")
@@ -182,7 +196,9 @@ class Fencing(Judge):
         for name, token in self.highest.items():
             agent = self.world.hosts[name].agent
             if agent is not None and (agent.fence.highest or 0) < token:
-                self.broken(f"{when}: {name} has obeyed {token}, and knows of {agent.fence.highest}")
+                self.broken(
+                    f"{when}: {name} has obeyed {token}, and knows of {agent.fence.highest}"
+                )
 
 
 class Ownership(Judge):
@@ -198,12 +214,16 @@ class Ownership(Judge):
             for one, other in combinations(own, 2):
                 if both := own[one][device] & own[other][device]:
                     self.broken(f"S12 {when}: {device}: {both} belongs to {one} and {other}")
-            if when == "after all" and world.devices[device].held() - {world.devices[device].foreign}:
+            if when == "after all" and world.devices[device].held() - {
+                world.devices[device].foreign
+            }:
                 self.broken(f"{when}: {device} still holds {world.devices[device].held()}")
 
 
 class Quiet(Judge):
-    """Liveness: at rest no lock is held and no host will change its routes by itself; after all nothing is left on any host."""
+    """Liveness: at rest no lock is held and no host will change its routes by itself; after all
+    nothing is left on any host.
+    """
 
     def rest(self, when: str) -> None:
         locks = locks_of(self.world.lab, self.world.settings(OWNERS[0]), self.world.store)
@@ -216,14 +236,18 @@ class Quiet(Judge):
             generations = host.agent.generations
             if generations.armed or generations.pending:
                 self.broken(f"{when}: {name} still owes {generations.summary()}")
-            if when == "after all" and (generations.active is not None or host.kernel.rules or generations.staged):
+            if when == "after all" and (
+                generations.active is not None or host.kernel.rules or generations.staged
+            ):
                 self.broken(f"{when}: {name} runs {generations.summary()} {host.kernel.selected()}")
 
 
 class Outcome(Judge):
-    """The end of a run that still has its lock is true: "ok" and "rolled-back" (S7), and of a step "done".
+    """The end of a run that still has its lock is true: "ok" and "rolled-back" (S7), and of a step
+    "done".
 
-    Judged in the commit that says so; but for devices and hosts that have lost something by themselves since the run began.
+    Judged in the commit that says so; but for devices and hosts that have lost something by
+    themselves since the run began.
     """
 
     def __init__(self, world: World) -> None:
@@ -247,15 +271,21 @@ class Outcome(Judge):
             began = self.began[run["id"]] = now
         if run["before"] == "null":
             self.fresh.add(actor)
-            self.routes |= {(name, self.active(name)): self.rules(name) for name in self.world.hosts}
+            self.routes |= {
+                (name, self.active(name)): self.rules(name) for name in self.world.hosts
+            }
         else:
             self.fresh.discard(actor)
         if (
             run["id"] in self.judged
-            or not reader.execute("SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)).fetchone()
+            or not reader.execute(
+                "SELECT 1 FROM locks WHERE run=? AND state='active'", (run["id"],)
+            ).fetchone()
         ):
             return
-        query = "SELECT * FROM steps WHERE run=? AND state='done' AND kind='device' AND subject<>'all'"
+        query = (
+            "SELECT * FROM steps WHERE run=? AND state='done' AND kind='device' AND subject<>'all'"
+        )
         for step in reader.execute(query, (run["id"],)).fetchall():
             if (run["id"], step["seq"]) not in self.judged:
                 self.judged.add((run["id"], step["seq"]))
@@ -277,7 +307,9 @@ class Outcome(Judge):
     def rules(self, name: str) -> object:
         """The routes that a host runs."""
         agent, active = self.world.hosts[name].agent, self.active(name)
-        return None if agent is None or active is None else agent.generations.staged[active]["routes"]
+        return (
+            None if agent is None or active is None else agent.generations.staged[active]["routes"]
+        )
 
     def calm(self, name: str, began: float) -> bool:
         """Whether a device or host has lost nothing by itself since."""
@@ -289,23 +321,38 @@ class Outcome(Judge):
             return
         held = text(self.world.devices[device].held())
         if (lost := set(intent["add"]) - held) or (still := set(intent["remove"]) & held):
-            self.broken(f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so")
+            self.broken(
+                f"S4: {step['run']} has a step of {device} done, and {lost or still} is not so"
+            )
 
     def ok(self, run: Any, began: float) -> None:
         world, owner = self.world, run["owner"]
-        row = world.reader.execute("SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)).fetchone()
+        row = world.reader.execute(
+            "SELECT * FROM current WHERE lab=?", (world.tenancy(owner),)
+        ).fetchone()
         links = world.links_of(row) if row else []
         if run["verb"] == "rollback" and world.any_slot(row):
             return  # to a slot in which a turner died: `status` tells of it
-        goal, own, message = world.wanted(links), world.owned(owner), f"{run['id']} ({run['verb']} of {owner}) is ok"
+        goal, own, message = (
+            world.wanted(links),
+            world.owned(owner),
+            f"{run['id']} ({run['verb']} of {owner}) is ok",
+        )
         for device in world.servers:
             held = own[device] & world.devices[device].held()
             wanted = goal[device]
-            if run["verb"] == "rollback" and device in world.disturbed:  # to a plan whose light was lost before: `status` tells
-                before = {tuple(one[:4]) for one in json.loads(run["target"])["settings"].get(device, ())}
+            # to a plan whose light was lost before: `status` tells
+            if run["verb"] == "rollback" and device in world.disturbed:
+                before = {
+                    tuple(one[:4]) for one in json.loads(run["target"])["settings"].get(device, ())
+                }
                 wanted = before if before < wanted else wanted
-            if self.calm(device, began) and (held != wanted or own[device] - held - self.of_living(run, device)):
-                self.broken(f"{message}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there")
+            if self.calm(device, began) and (
+                held != wanted or own[device] - held - self.of_living(run, device)
+            ):
+                self.broken(
+                    f"{message}: {device}: wanted {goal[device]}, {own[device]} owned, {held} there"
+                )
         for name in sorted({end.partition(":")[0] for link in links for end in link}):
             host = world.hosts[name]
             if host.agent is None or not self.calm(name, began):
@@ -313,21 +360,32 @@ class Outcome(Judge):
             found = host.agent.generations
             selected = [found.table(row["generation"])]
             waits = "SELECT 1 FROM awaited WHERE tenancy=? AND generation=? AND state='pending'"
-            pending = found.pending and not world.reader.execute(waits, (world.tenancy(owner), row["generation"])).fetchone()
+            pending = (
+                found.pending
+                and not world.reader.execute(
+                    waits, (world.tenancy(owner), row["generation"])
+                ).fetchone()
+            )
             if found.active != row["generation"] or pending or host.kernel.selected() != selected:
                 self.broken(
                     f"{run['id']} ({run['verb']} of {owner}) is ok, generation {row['generation']}: {name}: {found.summary()}"
                 )
 
     def of_living(self, run: Any, device: str) -> set[Circuit]:
-        """What other runs of its owner have recorded that live, though perhaps robbed: their light may come yet."""
+        """What other runs of its owner have recorded that live, though perhaps robbed: their light
+        may come yet.
+        """
         query = (
             "SELECT ingress, egress, low_mhz, high_mhz, runs.pid FROM held JOIN runs ON runs.id=held.run"
             " WHERE held.lab=? AND device=? AND runs.id<>? AND runs.exit_code IS NULL"
         )
-        rows = self.world.reader.execute(query, (self.world.tenancy(run["owner"]), device, run["id"])).fetchall()
+        rows = self.world.reader.execute(
+            query, (self.world.tenancy(run["owner"]), device, run["id"])
+        ).fetchall()
         alive = {pid for pid, actor in self.world.desk.processes.items() if not actor.dead}
-        return {(*row[:4],) if row["high_mhz"] else (*row[:2],) for row in rows if row["pid"] in alive}
+        return {
+            (*row[:4],) if row["high_mhz"] else (*row[:2],) for row in rows if row["pid"] in alive
+        }
 
     def as_before(self, run: Any, began: float) -> None:
         world, before, target = self.world, json.loads(run["before"]), json.loads(run["target"])
@@ -336,12 +394,21 @@ class Outcome(Judge):
             was = {tuple(one[:4]) for one in before["ours"].get(device, ())}
             held = own[device] & world.devices[device].held()
             if self.calm(device, began) and (held != was or own[device] != held):
-                self.broken(f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned")
+                self.broken(
+                    f"S7: {run['id']} was rolled back: {device}: {was} before, {held} now, {own[device]} owned"
+                )
         for name in target["hosts"]:
             host = world.hosts[name]
-            if host.agent is None or not self.calm(name, began) or name not in before["generations"]:
+            if (
+                host.agent is None
+                or not self.calm(name, began)
+                or name not in before["generations"]
+            ):
                 continue
             found = host.agent.generations
             ran = self.routes.get((name, before["generations"][name]))
-            if found.armed or found.pending or ran != self.rules(name):  # perhaps staged anew, with another number
-                self.broken(f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}")
+            # perhaps staged anew, with another number
+            if found.armed or found.pending or ran != self.rules(name):
+                self.broken(
+                    f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}"
+                )

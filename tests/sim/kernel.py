@@ -1,7 +1,8 @@
-"""What an agent finds on its host: a kernel that speaks rtnetlink's own messages, and a disk that knows what was synced.
+"""What an agent finds on its host: a kernel that speaks rtnetlink's own messages, and a disk that
+knows what was synced.
 
-The disk: a rename may reach it before the content does, and content or names that were not synced may be lost with the power.
-Below `/run` everything is lost.
+The disk: a rename may reach it before the content does, and content or names that were not synced
+may be lost with the power. Below `/run` everything is lost.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Disk:
 
 
 class DiskOs:
-    """`os` as the agent uses it, on the disk of the host whose agent runs; all else is the real one's."""
+    """`os` as the agent uses it, on the disk of the host whose agent runs; all else is the real
+    one's.
+    """
 
     def __init__(self, disk: Any) -> None:
         self._disk = disk  # () -> Disk
@@ -131,7 +134,9 @@ class DiskOs:
             raise FileNotFoundError(path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(name[len(path) + 1 :] for name in self._disk().names if name.rpartition("/")[0] == path)
+        return sorted(
+            name[len(path) + 1 :] for name in self._disk().names if name.rpartition("/")[0] == path
+        )
 
 
 class DiskPath:
@@ -174,9 +179,22 @@ class Nic:
 
     def message(self) -> bytes:
         """RTM_NEWLINK."""
-        head = b"\0\0\0\0" + self.index.to_bytes(4, "little") + (0x10001 if self.carrier else 1).to_bytes(4, "little") + b"\0" * 4
-        body = attr(3, self.name.encode() + b"\0") + attr(1, mac_bytes(self.mac)) + attr(4, u32(9000))
-        return head + body + attr(33, bytes([self.carrier])) + attr(47, u32(self.ups)) + attr(48, u32(self.downs))
+        head = (
+            b"\0\0\0\0"
+            + self.index.to_bytes(4, "little")
+            + (0x10001 if self.carrier else 1).to_bytes(4, "little")
+            + b"\0" * 4
+        )
+        body = (
+            attr(3, self.name.encode() + b"\0") + attr(1, mac_bytes(self.mac)) + attr(4, u32(9000))
+        )
+        return (
+            head
+            + body
+            + attr(33, bytes([self.carrier]))
+            + attr(47, u32(self.ups))
+            + attr(48, u32(self.downs))
+        )
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""The world: switches (real dialects, byte by byte), hosts, the light between them, and operators who type the real verbs."""
+"""The world: switches (real dialects, byte by byte), hosts, the light between them, and operators
+who type the real verbs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def inventory(folder: Path, ports: Mapping[str, int]) -> None:
     for name, number in ports.items():
         access = "username: admin, password: emulated, " if DRIVERS[name] == "calient-tl1" else ""
         timing = f'timeout_s: {SILENCE_S}, traits: {{settle_s: {SETTLE_S}}}, options: {{patience_s: "{PATIENCE_S}"}}'
-        devices.append(f'  {name}: {{driver: {DRIVERS[name]}, address: "tcp://127.0.0.1:{number}", {access}{timing}}}')
+        devices.append(
+            f'  {name}: {{driver: {DRIVERS[name]}, address: "tcp://127.0.0.1:{number}", {access}{timing}}}'
+        )
     for host in range(1, HOSTS + 1):
         for port in range(1, PORTS + 1):
             name = list(ports)[(port - 1) % len(ports)]
@@ -73,7 +77,9 @@ def disk() -> Any:
 
 
 class World(Judged):
-    """See the module. judges: told of everything that happens; `bad` is the first violation that one of them names."""
+    """See the module. judges: told of everything that happens; `bad` is the first violation that
+    one of them names.
+    """
 
     drivers: Mapping[str, str] = DRIVERS
     """Of each device."""
@@ -112,7 +118,9 @@ class World(Judged):
     async def start(self, judges: list[Callable[[World], Judge]]) -> None:
         for name, driver in self.drivers.items():
             self.devices[name] = device = self.kinds.get(driver, SimDevice)(name, driver)
-            device.plant, dialect = device_from_config(name, driver, device.reported(SETTLE_S, BOOT_S))
+            device.plant, dialect = device_from_config(
+                name, driver, device.reported(SETTLE_S, BOOT_S)
+            )
             self.servers[name] = device.server = server = DeviceServer(
                 name, dialect, device.plant, on_light_change=self._light_changed
             )
@@ -127,9 +135,14 @@ class World(Judged):
         self.lab = load_lab(self.inventory)
         self.key = key_of(self.lab)
         for number, (name, host) in enumerate(self.lab.hosts.items(), 1):
-            self.hosts[name] = SimHost(self.loop, self.net, self, name, facts(host), number, self.seed)
+            self.hosts[name] = SimHost(
+                self.loop, self.net, self, name, facts(host), number, self.seed
+            )
         self.cables = {str(port): fibre for port, fibre in self.lab.fibres.items()}
-        self.sources = {(f.enters.device, f.enters.label): self.hosts[p.host] for p, f in self.lab.fibres.items()}
+        self.sources = {
+            (f.enters.device, f.enters.label): self.hosts[p.host]
+            for p, f in self.lab.fibres.items()
+        }
         self._lights()
         for path in self.inventory.iterdir():
             self.desk.keep(path)
@@ -188,7 +201,9 @@ class World(Judged):
         for port in self.lab.fibres:
             host = self.hosts[port.host]
             if self.lit(str(port)) is not host.kernel.nics[host.ports[port.number]].carrier:
-                self.loop.later(self.rng.uniform(1e-4, 2e-3), self._seen, str(port), host, port.number)
+                self.loop.later(
+                    self.rng.uniform(1e-4, 2e-3), self._seen, str(port), host, port.number
+                )
 
     def _seen(self, port: str, host: SimHost, number: int) -> None:
         host.sees(number, self.lit(port))
@@ -197,13 +212,20 @@ class World(Judged):
         """Whether light of a host that has power leaves the lab towards this port."""
         leaves = self.cables[port].leaves
         source = next(
-            (self.sources.get((leaves.device, into)) for into, out in self.light[leaves.device] if out == leaves.label), None
+            (
+                self.sources.get((leaves.device, into))
+                for into, out in self.light[leaves.device]
+                if out == leaves.label
+            ),
+            None,
         )
         return source is not None and source.power
 
     # ---- what hands and fates do
 
-    def _rebooted(self, device: str, reboot: Callable[[bool, float], None], keep: bool, now: float) -> None:
+    def _rebooted(
+        self, device: str, reboot: Callable[[bool, float], None], keep: bool, now: float
+    ) -> None:
         self.disturbed[device] = self.loop.now
         self.loop.note(f"{device} reboots, keep={keep}")
         reboot(keep, now)
@@ -221,7 +243,17 @@ class World(Judged):
         if (owner, wait_s) not in self._settings:
             f = self.folder
             self._settings[owner, wait_s] = Settings(
-                self.inventory, 60.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner, wait_s=wait_s, sample_hz=0
+                self.inventory,
+                60.0,
+                f,
+                f / "data",
+                f / "state",
+                f / "cache",
+                f / "locks",
+                owner,
+                owner,
+                wait_s=wait_s,
+                sample_hz=0,
             )
         return self._settings[owner, wait_s]
 
@@ -244,7 +276,9 @@ class World(Judged):
         actor.owner = owner  # type: ignore[attr-defined]
         return actor
 
-    async def command(self, actor: Actor, verb: Any, *argv: Any, wait_s: float = 0.0, **more: Any) -> Any:
+    async def command(
+        self, actor: Actor, verb: Any, *argv: Any, wait_s: float = 0.0, **more: Any
+    ) -> Any:
         """Run a verb as this process. Returns what it returned or raised; "killed" if it was."""
         done: asyncio.Future[Any] = self.loop.create_future()
         actor.on_death.append(lambda: None if done.done() else done.set_result("killed"))
@@ -254,9 +288,13 @@ class World(Judged):
             opened = Store(self.settings(owner).store_path)
             actor.on_death.append(opened.close)
             if opened.read("PRAGMA synchronous")[0][0] != 2:
-                self.broken("the store does not sync every commit: a power loss would take some back")
+                self.broken(
+                    "the store does not sync every commit: a power loss would take some back"
+                )
             with opened:
-                return await verb(Command(Silent(), opened, self.settings(owner, wait_s)), *argv, **more)
+                return await verb(
+                    Command(Silent(), opened, self.settings(owner, wait_s)), *argv, **more
+                )
 
         def ended(task: asyncio.Task[Any]) -> None:
             came = "cancelled" if task.cancelled() else task.exception() or task.result()
@@ -276,7 +314,13 @@ class World(Judged):
             came = "killed"
         elif isinstance(came, BaseException) and not isinstance(came, TestbedError):
             raise came
-        end = came if isinstance(came, str) else type(came).__name__ if isinstance(came, BaseException) else "success"
+        end = (
+            came
+            if isinstance(came, str)
+            else type(came).__name__
+            if isinstance(came, BaseException)
+            else "success"
+        )
         self.ends[f"{verb.__name__} {end}"] += 1
         output = str(came).replace(str(self.folder), "") if isinstance(came, BaseException) else ""
         self.loop.note(f"END {actor} {end} {output}")
@@ -304,10 +348,15 @@ class World(Judged):
         found: dict[str, set[Circuit]] = {name: set() for name in self.servers}
         for a, b in links:
             for one, other in ((a, b), (b, a)):
-                found[self.cables[one].enters.device].add((self.cables[one].enters.label, self.cables[other].leaves.label))
+                found[self.cables[one].enters.device].add(
+                    (self.cables[one].enters.label, self.cables[other].leaves.label)
+                )
         return found
 
 
 def text(circuits: Iterable[Circuit]) -> set[str]:
     """Circuits of a device as the program shows them."""
-    return {f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "") for a, b, *slot in circuits}
+    return {
+        f"{a}->{b}" + ("@{:.4f}-{:.4f}THz".format(*(at / 1e6 for at in slot)) if slot else "")
+        for a, b, *slot in circuits
+    }

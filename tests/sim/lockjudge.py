@@ -1,4 +1,6 @@
-"""Locks against a sequential model: SQLite's order of commits is the order of what happened, so each commit is one step of it."""
+"""Locks against a sequential model: SQLite's order of commits is the order of what happened, so
+each commit is one step of it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,15 @@ class Held:
 def wire_text(scope: str) -> frozenset[str]:
     """Hosts, ports and owners of a scope, of whatever kind."""
     data = json.loads(scope)
-    return frozenset(f"{kind} {one}" for kind, each in data.items() if isinstance(each, list) for one in each) | (
-        frozenset(("everything",)) if data.get("everything") else frozenset()
-    )
+    return frozenset(
+        f"{kind} {one}" for kind, each in data.items() if isinstance(each, list) for one in each
+    ) | (frozenset(("everything",)) if data.get("everything") else frozenset())
 
 
 class LockModel(Judge):
-    """S11: no two active locks on one thing; who waits is served in order; a lock ends by its own process, its death or a theft."""
+    """S11: no two active locks on one thing; who waits is served in order; a lock ends by its own
+    process, its death or a theft.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -54,7 +58,11 @@ class LockModel(Judge):
         rows = self.world.reader.execute(
             "SELECT id, seq, state, pid, process, scope, kind, owner FROM locks ORDER BY seq"
         ).fetchall()
-        found = {row["id"]: self.held(row) for row in rows if row["state"] in LIVE or row["id"] in self.known}
+        found = {
+            row["id"]: self.held(row)
+            for row in rows
+            if row["state"] in LIVE or row["id"] in self.known
+        }
         changed = [one for one in found.values() if one != self.known.get(one.id)]
         if not changed:
             return
@@ -72,19 +80,32 @@ class LockModel(Judge):
         if scope is None:
             scope = self.scopes[row["scope"]] = wire_text(row["scope"])
         return Held(
-            row["id"], row["seq"], row["state"], row["pid"], row["process"], scope, row["kind"] == "reservation", row["owner"]
+            row["id"],
+            row["seq"],
+            row["state"],
+            row["pid"],
+            row["process"],
+            scope,
+            row["kind"] == "reservation",
+            row["owner"],
         )
 
     def alive(self, one: Held) -> bool:
         actor = self.world.desk.processes.get(one.pid)
         return one.reserved or (
-            actor is not None and not actor.dead and one.process == f"{self.world.desk.boot}/{self.world.desk.ticks(actor)}"
+            actor is not None
+            and not actor.dead
+            and one.process == f"{self.world.desk.boot}/{self.world.desk.ticks(actor)}"
         )
 
     def blocked(self, one: Held, live: list[Held]) -> bool:
-        """Whether it may not be active. It overtakes only who waits for its owner anyway: a run, for a reservation; a reservation,
-        for a run that has all of it."""
-        own = [o for o in live if o.state == "active" and o.owner == one.owner and o.reserved is not one.reserved]
+        """Whether it may not be active. It overtakes only who waits for its owner anyway: a run,
+        for a reservation; a reservation, for a run that has all of it."""
+        own = [
+            o
+            for o in live
+            if o.state == "active" and o.owner == one.owner and o.reserved is not one.reserved
+        ]
         mine = [o for o in own if not one.reserved or one.scope <= o.scope]
         return any(
             o.state == "active" or (o.seq < one.seq and not any(each.meets(o) for each in mine))
@@ -95,18 +116,28 @@ class LockModel(Judge):
     def step(self, actor: Actor, was: Held | None, one: Held, live: list[Held]) -> None:
         """One lock from one commit to the next."""
         text = f"{one.id} from {was.state if was else 'nothing'} to {one.state} by {actor}"
-        others = [other for other in live if other.id != one.id and other.state == "active" and other.meets(one)]
+        others = [
+            other
+            for other in live
+            if other.id != one.id and other.state == "active" and other.meets(one)
+        ]
         if one.state == "active" and others:
-            self.broken(f"S11: {text}: {others[0].id} has part of it: {sorted(others[0].scope & one.scope)[:4]}")
+            self.broken(
+                f"S11: {text}: {others[0].id} has part of it: {sorted(others[0].scope & one.scope)[:4]}"
+            )
         match was.state if was else "", one.state:
             case "", "active" | "waiting":
-                good = one.pid == actor.pid and (one.state == "waiting" or not self.blocked(one, live))
+                good = one.pid == actor.pid and (
+                    one.state == "waiting" or not self.blocked(one, live)
+                )
             case "active", "active":
                 good = one.pid == actor.pid and was is not None and was.scope <= one.scope
             case "waiting", "active":
                 good = self.alive(one) and not self.blocked(one, live)
             case "active" | "waiting", "released":
-                good = one.pid == actor.pid or (one.reserved and one.owner == getattr(actor, "owner", ""))
+                good = one.pid == actor.pid or (
+                    one.reserved and one.owner == getattr(actor, "owner", "")
+                )
             case "active" | "waiting", "died":
                 good = not self.alive(one)
             case "active" | "waiting", "stolen":

@@ -1,7 +1,9 @@
-"""A seeded event loop with a virtual clock, whose callbacks belong to processes that may be killed or stopped anywhere.
+"""A seeded event loop with a virtual clock, whose callbacks belong to processes that may be killed
+or stopped anywhere.
 
-A context variable names the process (`Actor`) of a callback; tasks, timers and connections inherit it. Within a process callbacks
-run in asyncio's order; between processes the seed chooses. Of a killed process nothing runs any more: no `finally`, no `except`.
+A context variable names the process (`Actor`) of a callback; tasks, timers and connections inherit
+it. Within a process callbacks run in asyncio's order; between processes the seed chooses. Of a
+killed process nothing runs any more: no `finally`, no `except`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class SimHandle(asyncio.Handle):
 
     __slots__ = ()
 
-    def __init__(self, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context | None) -> None:
+    def __init__(
+        self, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context | None
+    ) -> None:
         self._context = contextvars.copy_context() if context is None else context
         self._loop, self._callback, self._args = loop, callback, args
         self._cancelled, self._repr, self._source_traceback = False, None, None
@@ -45,7 +49,14 @@ class SimTimer(asyncio.TimerHandle):
 
     __slots__ = ()
 
-    def __init__(self, when: float, callback: Any, args: Any, loop: SimLoop, context: contextvars.Context | None) -> None:
+    def __init__(
+        self,
+        when: float,
+        callback: Any,
+        args: Any,
+        loop: SimLoop,
+        context: contextvars.Context | None,
+    ) -> None:
         self._context = contextvars.copy_context() if context is None else context
         self._loop, self._callback, self._args = loop, callback, args
         self._cancelled, self._repr, self._source_traceback = False, None, None
@@ -71,7 +82,9 @@ class Machine:
 
 
 class Actor:
-    """One process. doom: ("step" or "point", n), the callback before which, or the point at which, it is killed."""
+    """One process. doom: ("step" or "point", n), the callback before which, or the point at which,
+    it is killed.
+    """
 
     def __init__(self, loop: SimLoop, name: str, machine: Machine, number: int) -> None:
         self.loop, self.name, self.machine, self.number = loop, name, machine, number
@@ -94,7 +107,9 @@ ACTOR: contextvars.ContextVar[Actor] = contextvars.ContextVar("actor")
 
 
 def point(name: str) -> None:
-    """A place inside a callback where a command may die: just before or after an effect. Raises: Killed."""
+    """A place inside a callback where a command may die: just before or after an effect. Raises:
+    Killed.
+    """
     actor = ACTOR.get(None)
     if actor is None or not actor.mortal:
         return
@@ -126,21 +141,27 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs until the main task ends. `note` adds to the trace, whose hash says whether two runs were the same."""
+    """Runs until the main task ends. `note` adds to the trace, whose hash says whether two runs
+    were the same.
+    """
 
     def __init__(self, seed: str, *, trace: bool = False) -> None:
         super().__init__()
         self.rng = random.Random(f"loop/{seed}")
         self.now = self.paused = 0.0
         self.stalled_at = 0.0
-        """The time (s), how long a process stood still in a wait that is not asyncio's, and when last: all others did, too."""
+        """The time (s), how long a process stood still in a wait that is not asyncio's, and when
+        last: all others did, too.
+        """
         self.heap: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.runnable: list[Actor] = []
         self.actors: list[Actor] = []
         self.steps = self.order = self.made = 0
         self.sea = self.actor("world", Machine("world"))
         self.kept: list[object] = []
-        """What killed processes were about to do: collected, a coroutine would run its `finally`."""
+        """What killed processes were about to do: collected, a coroutine would run its
+        `finally`.
+        """
         self.net: Any = None
         self.watch: Callable[[Actor], tuple[Callable[[Actor], None], ...]] | None = None
         """Who watches a process; None: nobody yet."""
@@ -156,7 +177,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def _task(self, loop: asyncio.AbstractEventLoop, work: Any, context: contextvars.Context | None = None) -> SimTask:
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, context: contextvars.Context | None = None
+    ) -> SimTask:
         self.made = SimTask.number = self.made + 1  # the constructor hashes it
         task = SimTask(work, loop=loop, context=context)
         task.number = self.made
@@ -185,13 +208,17 @@ class SimLoop(asyncio.BaseEventLoop):
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:  # type: ignore[override]
         timer = SimTimer(when, callback, args, self, context)
         self.order += 1
         heapq.heappush(self.heap, (when, self.order, timer))
         return timer
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:  # type: ignore[override]
         timer = SimTimer(self.now + delay, callback, args, self, context)
         self.order += 1
         heapq.heappush(self.heap, (timer._when, self.order, timer))  # type: ignore[attr-defined]
@@ -207,7 +234,9 @@ class SimLoop(asyncio.BaseEventLoop):
         pass
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """A thread: its work happens at one moment, which the seed chooses; if it returns a future, it takes as long."""
+        """A thread: its work happens at one moment, which the seed chooses; if it returns a future,
+        it takes as long.
+        """
         future = self.create_future()
 
         def work() -> None:
@@ -224,7 +253,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 future.set_result(result)
 
         def passed(done: asyncio.Future[Any]) -> None:
-            error = None if done.cancelled() else done.exception()  # it is looked at, even if nobody waits any more
+            # it is looked at, even if nobody waits any more
+            error = None if done.cancelled() else done.exception()
             if future.cancelled() or done.cancelled():
                 return
             if error is not None:
@@ -235,17 +265,27 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_later(self.rng.uniform(1e-5, 2e-3), work)
         return future
 
-    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:  # type: ignore[override]
+    async def create_connection(
+        self, factory: Any, host: Any = None, port: Any = None, **more: Any
+    ) -> Any:  # type: ignore[override]
         return await self.net.connect(factory, port)
 
-    async def create_server(self, factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:  # type: ignore[override]
+    async def create_server(
+        self, factory: Any, host: Any = None, port: Any = None, **more: Any
+    ) -> Any:  # type: ignore[override]
         return self.net.listen(factory, port)
 
     # ---- the scheduler
 
     def _run_once(self) -> None:
         """Run until the main task ends."""
-        heap, runnable, random, pack, pop = self.heap, self.runnable, self.rng.random, STEP.pack, heapq.heappop
+        heap, runnable, random, pack, pop = (
+            self.heap,
+            self.runnable,
+            self.rng.random,
+            STEP.pack,
+            heapq.heappop,
+        )
         steps, log = self.steps, self._log
         try:
             while not self._stopping:  # type: ignore[attr-defined]
@@ -281,7 +321,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler({"message": f"in {handle!r}", "exception": error, "handle": handle})
+                    self.call_exception_handler(
+                        {"message": f"in {handle!r}", "exception": error, "handle": handle}
+                    )
                 watchers = actor.watchers
                 if watchers is None and self.watch is not None:
                     watchers = actor.watchers = self.watch(actor)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """promise: what it breaks. edits: (file, old text, new text). plot: whose seeds show it (`tests.sim.plots`), "" the usual ones.
+    """promise: what it breaks. edits: (file, old text, new text). plot: whose seeds show it
+    (`tests.sim.plots`), "" the usual ones.
 
     most: within so many seeds from `FIRST` on it must die.
     """

@@ -1,7 +1,8 @@
 """Mutants of the program: each breaks one promise in a line or two, and the simulation must notice.
 
-A mutant lives in a copy of the tree, in a process of its own: nothing of the checkout is changed. Its old text must occur exactly
-once, so that it fails loudly, as `Moved`, when the code that it was made for changes.
+A mutant lives in a copy of the tree, in a process of its own: nothing of the checkout is changed.
+Its old text must occur exactly once, so that it fails loudly, as `Moved`, when the code that it was
+made for changes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ LOCKS, LOCKING = "orchestrator/store/locks.py", "orchestrator/change/locking.py"
 SNAPSHOT, CONTEXT = "orchestrator/change/snapshot.py", "orchestrator/change/context.py"
 GENERATIONS, FENCE = "agent/routes/generations.py", "agent/fence.py"
 GUARD = "orchestrator/services/guard/guard.py"
-SCHEDULER, RING_CHANGE = "orchestrator/services/schedule/scheduler.py", "orchestrator/services/schedule/verb.py"
+SCHEDULER, RING_CHANGE = (
+    "orchestrator/services/schedule/scheduler.py",
+    "orchestrator/services/schedule/verb.py",
+)
 
 
 MUTANTS = {
@@ -25,7 +29,11 @@ MUTANTS = {
             "step-after-effect",
             "a step is in the journal before its effect",
             (
-                (APPLY, "    context.run.begin_all(steps)\n    context.store.own", "    context.store.own"),
+                (
+                    APPLY,
+                    "    context.run.begin_all(steps)\n    context.store.own",
+                    "    context.store.own",
+                ),
                 (
                     APPLY,
                     "gather(*asked_all, return_exceptions=True)\n",
@@ -54,7 +62,11 @@ MUTANTS = {
             "state-after-rule",
             "an agent writes what it is about to do before it does it",
             (
-                (GENERATIONS, "        self.save(owed)  # before the kernel changes", "        # before the kernel changes"),
+                (
+                    GENERATIONS,
+                    "        self.save(owed)  # before the kernel changes",
+                    "        # before the kernel changes",
+                ),
                 (
                     GENERATIONS,
                     "                self.save()\n                raise\n        done = time",
@@ -66,7 +78,13 @@ MUTANTS = {
         Mutant(
             "older-run-obeyed",
             "a host obeys no older run than it has obeyed",
-            ((FENCE, "self.highest is not None and token < self.highest:", "self.highest is not None and token < 0:"),),
+            (
+                (
+                    FENCE,
+                    "self.highest is not None and token < self.highest:",
+                    "self.highest is not None and token < 0:",
+                ),
+            ),
         ),
         Mutant(
             "armed-by-older-run",
@@ -83,7 +101,11 @@ MUTANTS = {
             "fence-not-synced",
             "a host knows its newest run after a power loss",
             (
-                (FENCE, 'keep(FILE, json.dumps({"token": token}))', 'write(FILE, json.dumps({"token": token}))'),
+                (
+                    FENCE,
+                    'keep(FILE, json.dumps({"token": token}))',
+                    'write(FILE, json.dumps({"token": token}))',
+                ),
                 (
                     FENCE,
                     "from agent.basics import VAR, Failure, integer, keep, read_json, refused",
@@ -94,7 +116,13 @@ MUTANTS = {
         Mutant(
             "blind-retry",
             "a command whose answer was lost is sent again only after the map was read",
-            (("drivers/session/scpi.py", "command=command, again=False)", "command=command, again=True)"),),
+            (
+                (
+                    "drivers/session/scpi.py",
+                    "command=command, again=False)",
+                    "command=command, again=True)",
+                ),
+            ),
         ),
         Mutant(
             "settling-not-awaited",
@@ -128,7 +156,13 @@ MUTANTS = {
         Mutant(
             "lock-of-living-process-ends",
             "only the very process that took a lock keeps it: its number may be another's by now",
-            ((LOCKS, "process_alive(lock.pid, lock.process)", 'process_alive(lock.pid, lock.process.partition("/")[0])'),),
+            (
+                (
+                    LOCKS,
+                    "process_alive(lock.pid, lock.process)",
+                    'process_alive(lock.pid, lock.process.partition("/")[0])',
+                ),
+            ),
         ),
         Mutant(
             "robbed-run-goes-on",
@@ -167,13 +201,25 @@ MUTANTS = {
         Mutant(
             "scope-not-computed-again",
             "a run that waited locks what its owner has by then",
-            ((RUN, "            lock.extend(scope())  # another run may have changed it meanwhile\n", ""),),
+            (
+                (
+                    RUN,
+                    "            lock.extend(scope())  # another run may have changed it meanwhile\n",
+                    "",
+                ),
+            ),
             plot="crowd",
         ),
         Mutant(
             "owners-plan-not-locked",
             "one run at a time changes the plan of an owner",
-            ((LOCKING, "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n", "    scope = Scope()\n"),),
+            (
+                (
+                    LOCKING,
+                    "    scope = Scope(owners=frozenset(map(owner_of, keys)))\n",
+                    "    scope = Scope()\n",
+                ),
+            ),
             plot="crowd",
             most=600,
         ),
@@ -216,12 +262,24 @@ MUTANTS = {
         Mutant(
             "disowned-in-doubt",
             "light that a device may still make keeps its owner",
-            ((APPLY, "(isinstance(answer, TestbedError) and device not in context.written)", "isinstance(answer, TestbedError)"),),
+            (
+                (
+                    APPLY,
+                    "(isinstance(answer, TestbedError) and device not in context.written)",
+                    "isinstance(answer, TestbedError)",
+                ),
+            ),
         ),
         Mutant(
             "unread-device-held-nothing",
             "the state before a change has devices that could not be read as the store knows them",
-            ((SNAPSHOT, "    return Snapshot(here | unread, others", "    return Snapshot(here, others"),),
+            (
+                (
+                    SNAPSHOT,
+                    "    return Snapshot(here | unread, others",
+                    "    return Snapshot(here, others",
+                ),
+            ),
             plot="stillness",
         ),
         Mutant(
@@ -244,7 +302,13 @@ MUTANTS = {
         Mutant(
             "down-says-success",
             "`down` lists the light that it could not take down",
-            ((DOWN, "                left += [line for problem in applied.problems for line in problem.splitlines()]\n", ""),),
+            (
+                (
+                    DOWN,
+                    "                left += [line for problem in applied.problems for line in problem.splitlines()]\n",
+                    "",
+                ),
+            ),
         ),
         Mutant(
             "down-forgets-silent",
@@ -261,7 +325,13 @@ MUTANTS = {
         Mutant(
             "status-believes-store",
             "`status` says what devices hold, not what they should",
-            (("orchestrator/verbs/status.py", "goal - among(goal, held)\n", "goal - among(goal, held | own)\n"),),
+            (
+                (
+                    "orchestrator/verbs/status.py",
+                    "goal - among(goal, held)\n",
+                    "goal - among(goal, held | own)\n",
+                ),
+            ),
         ),
         Mutant(
             "down-touches-others",
@@ -277,7 +347,13 @@ MUTANTS = {
         Mutant(
             "clear-takes-all-staged",
             "routes that another owner staged on a host stay",
-            ((GENERATIONS, "sorted(self.staged if only is None else self.staged.keys() & set(only))", "sorted(self.staged)"),),
+            (
+                (
+                    GENERATIONS,
+                    "sorted(self.staged if only is None else self.staged.keys() & set(only))",
+                    "sorted(self.staged)",
+                ),
+            ),
         ),
         Mutant(
             "unconfirmed-stays",
@@ -335,7 +411,13 @@ MUTANTS = {
         Mutant(
             "guard-forgets-who-was-away",
             "a guard gives a host that comes back the routes of the others",
-            ((GUARD, "knows nothing of its routes\n            self.applied = None\n", "\n            pass\n"),),
+            (
+                (
+                    GUARD,
+                    "knows nothing of its routes\n            self.applied = None\n",
+                    "\n            pass\n",
+                ),
+            ),
             plot="guard",
         ),
         Mutant(
@@ -365,7 +447,13 @@ MUTANTS = {
         Mutant(
             "turner-without-lock",
             "a turner whose lock was taken moves no light any more",
-            ((SCHEDULER, "        context.lock.check(context.run.id)", "        context.lock.check"),),
+            (
+                (
+                    SCHEDULER,
+                    "        context.lock.check(context.run.id)",
+                    "        context.lock.check",
+                ),
+            ),
             plot="turn",
         ),
         Mutant(

@@ -1,4 +1,6 @@
-"""Connections in memory: bytes arrive in order, in other pieces, later; or never, with the connection."""
+"""Connections in memory: bytes arrive in order, in other pieces, later; or never, with the
+connection.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ class Net:
         self.listeners: dict[int, SimServer] = {}
         self.last_port = 40000
         self.slow, self.long_s, self.cut, self.split = 0.0, 0.5, 0.0, 0.1
-        self.sending: Callable[[Actor, int, bytes], Callable[[], object]] = lambda actor, port, data: lambda: None
-        """Called with what a process is about to send to a port; what it returns is called once that is sent."""
+        self.sending: Callable[[Actor, int, bytes], Callable[[], object]] = (
+            lambda actor, port, data: lambda: None
+        )
+        """Called with what a process is about to send to a port; what it returns is called once
+        that is sent.
+        """
 
     def latency(self) -> float:
         if self.slow and self.rng.random() < self.slow:
@@ -132,7 +138,9 @@ class SimTransport(asyncio.Transport):
         now = self.loop.now
         self.last = max(self.last, now + self.net.latency()) + 1e-9
         self.flying = [each for each in self.flying if each[0].when() > now]
-        self.flying.append((self.loop.call_at(self.last, self.peer.arrive, data, context=self.peer.context), data))
+        self.flying.append(
+            (self.loop.call_at(self.last, self.peer.arrive, data, context=self.peer.context), data)
+        )
 
     def arrive(self, data: bytes) -> None:
         if not self.ended and self.protocol is not None:
@@ -156,10 +164,11 @@ class SimTransport(asyncio.Transport):
             self.protocol.connection_lost(None)
 
     def reset(self) -> None:
-        """End the connection, as `close` or as the kernel does for a process that died; the other end hears it after what was sent.
+        """End the connection, as `close` or as the kernel does for a process that died; the other
+        end hears it after what was sent.
 
-        What is on its way then arrives late: a segment that was lost is sent again by the kernel. With SO_LINGER it is not sent
-        again: it arrives at once or never.
+        What is on its way then arrives late: a segment that was lost is sent again by the kernel.
+        With SO_LINGER it is not sent again: it arrives at once or never.
         """
         if self.closing:
             return
@@ -172,7 +181,9 @@ class SimTransport(asyncio.Transport):
                     handle.cancel()
                     if arrives:
                         self.last += 1e-5
-                        self.loop.call_at(self.last, self.peer.arrive, data, context=self.peer.context)
+                        self.loop.call_at(
+                            self.last, self.peer.arrive, data, context=self.peer.context
+                        )
         elif self.flying and self.flying[-1][0].when() > now and self.net.slow:
             again = self.net.rng.uniform(0.0, self.net.long_s)
             for handle, data in self.flying:

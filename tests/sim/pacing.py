@@ -1,4 +1,6 @@
-"""The plot of pacing: jobs of two owners that share the uplinks of racks, and coordinators that shift their iterations."""
+"""The plot of pacing: jobs of two owners that share the uplinks of racks, and coordinators that
+shift their iterations.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ class Streamed(Counters):
     def _send(self, client: Any) -> None:
         if client not in self.clients or client not in self.agent.peers:
             return
-        now, sent = time.monotonic_ns(), sum(rank.sent for rank in self.agent.actor.programs.started)  # type: ignore[attr-defined]
+        now, sent = (
+            time.monotonic_ns(),
+            sum(rank.sent for rank in self.agent.actor.programs.started),
+        )  # type: ignore[attr-defined]
         times = (now - int(EVENTS_S * 1e9 * (ROWS - 1 - n) / ROWS) for n in range(ROWS))
         rows = b"".join(struct.pack("=qQ8Q", at, 1, 0, 0, 0, sent, 0, 0, 0, 0) for at in times)
         packed = base64.b64encode(zlib.compress(rows)).decode()
@@ -110,7 +115,11 @@ class PacingWorld(SwitchedWorld):
 
         async def work(command: Any) -> Any:
             paces.task = asyncio.current_task()
-            return await coordinate(command, notify=partial(self._reported, actor), options=CoordinateOptions(seconds=1.0))
+            return await coordinate(
+                command,
+                notify=partial(self._reported, actor),
+                options=CoordinateOptions(seconds=1.0),
+            )
 
         work.__name__ = "pacing"
         self.loop.start(self.loop.sea, self.command(actor, work)).add_done_callback(self._over)
@@ -143,7 +152,9 @@ class PacingWorld(SwitchedWorld):
 
 
 class Paced(Judge):
-    """Nobody waits longer than a period, nor beyond its lease; one coordinator works, holds no run, and says what is so."""
+    """Nobody waits longer than a period, nor beyond its lease; one coordinator works, holds no run,
+    and says what is so.
+    """
 
     world: PacingWorld
 
@@ -151,9 +162,13 @@ class Paced(Judge):
         """paused_s: of this time the whole world stood still (`clocks.sleep`)."""
         now_ns, seconds = int((self.world.loop.now - paused_s) * 1e9), seconds - paused_s
         if seconds > notified.period_ns / 1e9 + LATE_S:
-            self.broken(f"{rank} has waited {seconds:.3f} s, and its period is {notified.period_ns / 1e9:.3f} s")
+            self.broken(
+                f"{rank} has waited {seconds:.3f} s, and its period is {notified.period_ns / 1e9:.3f} s"
+            )
         if now_ns > notified.until_ns + LATE_S * 1e9:
-            self.broken(f"{rank} has waited until {now_ns / 1e9:.3f}, and nothing counts after {notified.until_ns / 1e9:.3f}")
+            self.broken(
+                f"{rank} has waited until {now_ns / 1e9:.3f}, and nothing counts after {notified.until_ns / 1e9:.3f}"
+            )
 
     def obeyed(self, host: str, op: str, request: Mapping[str, Any]) -> None:
         query = "SELECT id FROM runs WHERE verb='pacing'"
@@ -167,7 +182,11 @@ class Paced(Judge):
             self.broken(f"{when}: {alive} live, and there is said to be {place}")
         if not alive:
             now_ns = int(world.loop.now * 1e9)
-            if held := [rank for rank in world.ranks() if rank.pace._now is not None and rank.pace._now.until_ns > now_ns]:
+            if held := [
+                rank
+                for rank in world.ranks()
+                if rank.pace._now is not None and rank.pace._now.until_ns > now_ns
+            ]:
                 self.broken(f"{when}: {held} are paced, and by nobody")
             return
         found = tenants(world.store, world.lab)
@@ -176,7 +195,11 @@ class Paced(Judge):
         if place is None or place.state != "pacing" or len(found) < 2:
             return
         for rank in world.ranks():
-            if any(rank.name == one.on_hosts for one in found) and rank.pace._now is None and rank.iteration > 5:
+            if (
+                any(rank.name == one.on_hosts for one in found)
+                and rank.pace._now is None
+                and rank.iteration > 5
+            ):
                 self.broken(f"{when}: there is {place}, and {rank} is told nothing")
 
 
@@ -185,7 +208,16 @@ class Pacing(Jobs):
 
     world_of = PacingWorld
     world: PacingWorld
-    message = ("up", "down", "coordinate", "coordinate off", "job stop", "job launch", "job pause", "job status")
+    message = (
+        "up",
+        "down",
+        "coordinate",
+        "coordinate off",
+        "job stop",
+        "job launch",
+        "job pause",
+        "job status",
+    )
     judges = (Paced, Left, RingsChanged, Reported, OthersRanks, Once)
     plan: ClassVar = {"transition": {"boundary_s": BOUNDARY_S}}
     lost_first = 0.0
@@ -193,11 +225,23 @@ class Pacing(Jobs):
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         if one.shell[1]:
-            word = draw.choice(("coordinate", "coordinate", "coordinate", "coordinate off", "job stop", "job launch", "job pause"))
+            word = draw.choice(
+                (
+                    "coordinate",
+                    "coordinate",
+                    "coordinate",
+                    "coordinate off",
+                    "job stop",
+                    "job launch",
+                    "job pause",
+                )
+            )
             return replace(one, word=word, links=(), doom=("", 0), after_s=draw.uniform(5.0, 14.0))
         word = draw.choice(("up", "up", "up", "up", one.word))
         doom = one.doom if draw.random() < 0.3 else ("", 0)
-        return replace(one, word=word, links=(), doom=doom, after_s=one.after_s + draw.choice((0.0, 25.0)))
+        return replace(
+            one, word=word, links=(), doom=doom, after_s=one.after_s + draw.choice((0.0, 25.0))
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
@@ -210,8 +254,18 @@ class Pacing(Jobs):
         plan, draw = json.loads(path.read_text()), random.Random(typed.pick)
         hosts = ["gpu01", "gpu02"] if typed.shell[0] == OWNERS[0] else ["gpu03", "gpu04"]
         plan["segments"] = [{"name": "packets", "hosts": hosts}]
-        args = {"iterations": draw.choice((0, 0, 0, 200)), "seed": draw.choice((1, 1, 2)), "checkpoint_every": 20}
-        plan["job"] = {"name": "train", "workload": "train", "ranks": hosts, "rings": [hosts], "args": args}
+        args = {
+            "iterations": draw.choice((0, 0, 0, 200)),
+            "seed": draw.choice((1, 1, 2)),
+            "checkpoint_every": 20,
+        }
+        plan["job"] = {
+            "name": "train",
+            "workload": "train",
+            "ranks": hosts,
+            "rings": [hosts],
+            "args": args,
+        }
         path.write_text(json.dumps(plan))
         self.world.desk.keep(path)
         return path
@@ -230,7 +284,9 @@ class Pacing(Jobs):
             case "down":
                 await world.command(actor, verbs.down, wait_s=typed.wait_s)
             case "up":
-                await world.command(actor, verbs.up, self.file(typed), UpOptions(), wait_s=typed.wait_s)
+                await world.command(
+                    actor, verbs.up, self.file(typed), UpOptions(), wait_s=typed.wait_s
+                )
             case _:
                 await super().perform(actor, typed)
 
@@ -261,8 +317,12 @@ class Pacing(Jobs):
         if alive := self.world.alive():
             self.world.broken(f"{alive} do not end")
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
-        came = await super().now(owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may)
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
+        came = await super().now(
+            owner, verb, *argv, may=(*may, Missing) if verb is verbs.resume else may
+        )
         if self.world.alive():
             await asyncio.sleep(ENDS_S)
         return came

@@ -1,4 +1,6 @@
-"""Packets between hosts, by the kernels' routes and neighbours and the light that there is; agents' real probes ride on them."""
+"""Packets between hosts, by the kernels' routes and neighbours and the light that there is; agents'
+real probes ride on them.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ class Packets:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.into = {(f.enters.device, f.enters.label): str(port) for port, f in world.lab.fibres.items()}
-        self.out = {(f.leaves.device, f.leaves.label): str(port) for port, f in world.lab.fibres.items()}
+        self.into = {
+            (f.enters.device, f.enters.label): str(port) for port, f in world.lab.fibres.items()
+        }
+        self.out = {
+            (f.leaves.device, f.leaves.label): str(port) for port, f in world.lab.fibres.items()
+        }
 
     def addresses(self, host: str) -> list[bytes]:
         """Those of a host's lanes."""
@@ -39,11 +45,15 @@ class Packets:
         return ""
 
     def arrival(self, port: str, mac: bytes) -> str:
-        """The port at which a frame to this address arrives that leaves at `port`; empty if it does not."""
+        """The port at which a frame to this address arrives that leaves at `port`; empty if it does
+        not.
+        """
         return self.receiver(port)
 
     def path(self, source: str, address: bytes) -> tuple[str, int, bytes] | None:
-        """The host with this address, over how many links from `source`, and the sender's own address; None: it does not arrive."""
+        """The host with this address, over how many links from `source`, and the sender's own
+        address; None: it does not arrive.
+        """
         here, sender = self.world.hosts[source], b""
         for count in range(TTL):
             if not here.power:
@@ -55,7 +65,11 @@ class Packets:
                 return None
             index, mac, own = found
             sender = sender or own
-            number = next(number for number, name in here.ports.items() if here.kernel.nics[name].index == index)
+            number = next(
+                number
+                for number, name in here.ports.items()
+                if here.kernel.nics[name].index == index
+            )
             arrival = self.arrival(f"{here.name}:p{number}", mac)
             if not arrival:
                 return None
@@ -67,7 +81,9 @@ class Packets:
 
 
 def next_hop(kernel: Kernel, address: bytes) -> tuple[int, bytes, bytes] | None:
-    """The interface and the MAC that a kernel sends a packet to, and the address that it sends from; None: it has no route."""
+    """The interface and the MAC that a kernel sends a packet to, and the address that it sends
+    from; None: it has no route.
+    """
     number = int.from_bytes(address, "big")
     for table in kernel.selected():
         found = [
@@ -108,7 +124,9 @@ class Wire:
         far = world.hosts[name].agent
         back = None if far is None or far.actor.paused else self.packets.path(name, own)
         if back is not None and back[0] == host.name:
-            self.came.append((b"TBa1" + data[4:12] + bytes([TTL - links + 1]) + name.encode(), TTL - back[1] + 1))
+            self.came.append(
+                (b"TBa1" + data[4:12] + bytes([TTL - links + 1]) + name.encode(), TTL - back[1] + 1)
+            )
             host.loop.call_soon(self.agent.probes.answers, 0, context=self.agent.context)
 
     def recvmsg(self, *_: int) -> tuple[bytes, Any, int, None]:

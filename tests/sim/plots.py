@@ -1,6 +1,8 @@
-"""Stories of a kind: those in which rules meet that the usual ones seldom visit. A seed `crowd-20000` is of the plot `crowd`.
+"""Stories of a kind: those in which rules meet that the usual ones seldom visit. A seed
+`crowd-20000` is of the plot `crowd`.
 
-A plot changes what the usual story of the same number has decided, and adds words to type; all else is the usual story's.
+A plot changes what the usual story of the same number has decided, and adds words to type; all else
+is the usual story's.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ TRUNKS = (11, 12)
 
 
 class Plot(Story):
-    """The usual story, of the usual world; `perform` may have more words, and `plan` more in every plan."""
+    """The usual story, of the usual world; `perform` may have more words, and `plan` more in every
+    plan.
+    """
 
     world_of: type[World] = World
     message: Collection[str] = ("up",)
@@ -50,7 +54,9 @@ class Plot(Story):
         typed = [one if one.shell == LOOKS else cls.reword(draw, one) for one in typed]
         fates = [found for one in fates if (found := cls.befalls(draw, one)) is not None]
         left_out = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-        return [one for one in left_out if one.name not in without], [one for one in fates if one.name not in without]
+        return [one for one in left_out if one.name not in without], [
+            one for one in fates if one.name not in without
+        ]
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -66,7 +72,11 @@ class Plot(Story):
         if typed.word not in self.message:
             await super().enter(typed)
             return
-        actor = self.world.process(typed.shell[0], f"{typed.name}-{typed.shell[0]}-{typed.word.replace(' ', '-')}", typed.doom)
+        actor = self.world.process(
+            typed.shell[0],
+            f"{typed.name}-{typed.shell[0]}-{typed.word.replace(' ', '-')}",
+            typed.doom,
+        )
         self.running[typed.shell] = actor
         await self.perform(actor, typed)
         if not actor.dead:
@@ -74,27 +84,43 @@ class Plot(Story):
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
         """Carry out one of `message`."""
-        await self.world.command(actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s)
+        await self.world.command(
+            actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s
+        )
 
     def file(self, typed: Typed) -> Path:
         """The plan of an `up`."""
         path = self.world.folder / f"{typed.name}.json"
         plan = json.loads(story.plan_text(f"plan-{typed.name}", typed.links))
-        path.write_text(json.dumps(plan | {key: {**plan.get(key, {}), **more} for key, more in self.plan.items()}))
+        path.write_text(
+            json.dumps(
+                plan | {key: {**plan.get(key, {}), **more} for key, more in self.plan.items()}
+            )
+        )
         self.world.desk.keep(path)
         return path
 
 
 class Crowd(Plot):
-    """Everybody wants the same two hosts at once, and waits: locks that are queued for, and that grow."""
+    """Everybody wants the same two hosts at once, and waits: locks that are queued for, and that
+    grow.
+    """
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         word = draw.choice(("up", "up", "down", one.word))
         ends = [(host, port) for host in (1, 2, 3) for port in range(1, 5)]
-        a, b = draw.choice([(a, b) for a in ends for b in ends if a[0] < b[0] and (a[1] - b[1]) % 2 == 0])
+        a, b = draw.choice(
+            [(a, b) for a in ends for b in ends if a[0] < b[0] and (a[1] - b[1]) % 2 == 0]
+        )
         links = ((f"gpu{a[0]:02d}:p{a[1]}", f"gpu{b[0]:02d}:p{b[1]}"),)
-        return replace(one, word=word, links=links, wait_s=draw.choice((0.0, 30.0, 30.0)), after_s=draw.expovariate(3.0))
+        return replace(
+            one,
+            word=word,
+            links=links,
+            wait_s=draw.choice((0.0, 30.0, 30.0)),
+            after_s=draw.expovariate(3.0),
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
@@ -102,10 +128,16 @@ class Crowd(Plot):
 
 
 class SlowWorld(World):
-    """Devices settle slowly: it is worth to have hosts hold still meanwhile, and light comes long after a command died."""
+    """Devices settle slowly: it is worth to have hosts hold still meanwhile, and light comes long
+    after a command died.
+    """
 
     async def start(self, judges: Any) -> None:
-        with patch.object(lab, "SETTLE_S", 0.5), patch.object(lab, "PATIENCE_S", 3.0), patch.object(lab, "BOOT_S", 2.0):
+        with (
+            patch.object(lab, "SETTLE_S", 0.5),
+            patch.object(lab, "PATIENCE_S", 3.0),
+            patch.object(lab, "BOOT_S", 2.0),
+        ):
             await super().start(judges)
 
 
@@ -118,11 +150,17 @@ class Hurry(Plot):
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         word = draw.choice(("up", "up", "put right", "rollback", "down"))
         doom = ("point", draw.randint(8, 50)) if word == "up" and draw.random() < 0.6 else one.doom
-        return replace(one, word=word, doom=doom, after_s=draw.choice((0.0, one.after_s)), wait_s=30.0)
+        return replace(
+            one, word=word, doom=doom, after_s=draw.choice((0.0, one.after_s)), wait_s=30.0
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        return fate if fate.kind not in ("host power", "power", "clock") and draw.random() < 0.5 else None
+        return (
+            fate
+            if fate.kind not in ("host power", "power", "clock") and draw.random() < 0.5
+            else None
+        )
 
 
 class Silence(Plot):
@@ -134,7 +172,15 @@ class Silence(Plot):
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        kinds = ("agent pause", "agent dies", "agent dies", "agent dies", "agent killed", "host power", fate.kind)
+        kinds = (
+            "agent pause",
+            "agent dies",
+            "agent dies",
+            "agent dies",
+            "agent killed",
+            "host power",
+            fate.kind,
+        )
         return replace(fate, at_s=fate.at_s / 4, kind=draw.choice(kinds))
 
 
@@ -143,11 +189,18 @@ class Stillness(Plot):
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
-        return replace(one, word=draw.choice(("up", "up", "down", "down", "rollback")), doom=("", 0), after_s=one.after_s + 1.0)
+        return replace(
+            one,
+            word=draw.choice(("up", "up", "down", "down", "rollback")),
+            doom=("", 0),
+            after_s=one.after_s + 1.0,
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        return replace(fate, at_s=fate.at_s / 3, kind="device pause") if draw.random() < 0.7 else None
+        return (
+            replace(fate, at_s=fate.at_s / 3, kind="device pause") if draw.random() < 0.7 else None
+        )
 
 
 class TrunkWorld(World):
@@ -159,7 +212,10 @@ class TrunkWorld(World):
             lines = ["trunks:"]
             for number in TRUNKS:
                 for start, end in (("ocs1", "ocs2"), ("ocs2", "ocs1")):
-                    leaves, enters = labels(DRIVERS[start], number, number)[1], labels(DRIVERS[end], number, number)[0]
+                    leaves, enters = (
+                        labels(DRIVERS[start], number, number)[1],
+                        labels(DRIVERS[end], number, number)[0],
+                    )
                     ends = f'from: {{device: {start}, port: "{leaves}"}}, to: {{device: {end}, port: "{enters}"}}'
                     lines.append(f"  - {{name: t{number}-{start}, {ends}}}")
             with (folder / "fibres.yml").open("a") as file:
@@ -170,7 +226,9 @@ class TrunkWorld(World):
             await super().start(judges)
 
     def lit(self, port: str) -> bool:
-        trunks = {(t.end.device, t.end.label): (t.start.device, t.start.label) for t in self.lab.trunks}
+        trunks = {
+            (t.end.device, t.end.label): (t.start.device, t.start.label) for t in self.lab.trunks
+        }
         leaves = self.cables[port].leaves
         at = (leaves.device, leaves.label)
         for _ in range(8):
@@ -182,7 +240,9 @@ class TrunkWorld(World):
 
     def wanted(self, links: Any) -> dict[str, set[Pair]]:
         """Over which trunk a circuit goes is the program's choice: it is as the store has it."""
-        existing = [(a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device]
+        existing = [
+            (a, b) for a, b in links if self.cables[a].enters.device == self.cables[b].enters.device
+        ]
         found = super().wanted(existing)
         ends = [self.cables[end].enters for link in links if link not in existing for end in link]
         far = {(port.device, port.label) for port in ends}
@@ -198,7 +258,8 @@ class Trunks(Plot):
     """Links between ports at different devices, for which two owners want the same trunks."""
 
     world_of = TrunkWorld
-    plan: ClassVar = {"acceptance": {"light_window_db": 20.0}}  # meters of two emulated devices know nothing of each other
+    # meters of two emulated devices know nothing of each other
+    plan: ClassVar = {"acceptance": {"light_window_db": 20.0}}
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
@@ -208,20 +269,33 @@ class Trunks(Plot):
 
 
 class Roadm(Plot):
-    """Links over wavelengths of one device: two owners want channels next to each other, or those of the same hosts."""
+    """Links over wavelengths of one device: two owners want channels next to each other, or those
+    of the same hosts.
+    """
 
     world_of = RoadmWorld
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         first = 1 if one.shell[0] == OWNERS[0] else HOSTS - 1
-        a, b = (first, first + 1) if draw.random() < 0.7 else sorted(draw.sample(range(1, HOSTS + 1), 2))
+        a, b = (
+            (first, first + 1)
+            if draw.random() < 0.7
+            else sorted(draw.sample(range(1, HOSTS + 1), 2))
+        )
         links = ((f"gpu{a:02d}:p{AT}", f"gpu{b:02d}:p{AT}"), *one.links[: draw.randint(0, 1)])
-        return replace(one, word=draw.choice(("up", "up", one.word)), links=links, wait_s=draw.choice((one.wait_s, 30.0)))
+        return replace(
+            one,
+            word=draw.choice(("up", "up", one.word)),
+            links=links,
+            wait_s=draw.choice((one.wait_s, 30.0)),
+        )
 
 
 class Hold(Plot):
-    """Plans that replace parts of each other: traffic is drained, or pairs without another path hold still."""
+    """Plans that replace parts of each other: traffic is drained, or pairs without another path
+    hold still.
+    """
 
     world_of = SlowWorld
     plan: ClassVar = {"transition": {"hold": "always"}}
@@ -238,7 +312,9 @@ class WatchedWorld(World):
     """`up` leaves a process behind that watches the deadline."""
 
     quiet = True
-    """Until owners have typed something after the storm: a change that nobody watches any more waits for that."""
+    """Until owners have typed something after the storm: a change that nobody watches any more
+    waits for that.
+    """
 
     def watch_over(self, settings: Settings, run: str) -> int:
         actor = self.process(settings.owner, f"watch-{run}")
@@ -258,12 +334,20 @@ class Confirm(Plot):
 
     @classmethod
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
-        word = {"up": "up within", "status": "confirm", "steal": "confirm", "put right": "confirm"}.get(one.word, one.word)
-        return replace(one, word=word, after_s=one.after_s if word != "confirm" else draw.uniform(0.0, 40.0))
+        word = {
+            "up": "up within",
+            "status": "confirm",
+            "steal": "confirm",
+            "put right": "confirm",
+        }.get(one.word, one.word)
+        return replace(
+            one, word=word, after_s=one.after_s if word != "confirm" else draw.uniform(0.0, 40.0)
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        return fate if fate.kind != "clock" else None  # with a power loss of the machine it may add an hour to the deadline
+        # with a power loss of the machine it may add an hour to the deadline
+        return fate if fate.kind != "clock" else None
 
     async def perform(self, actor: Actor, typed: Typed) -> None:
         if typed.word == "confirm":
@@ -272,7 +356,9 @@ class Confirm(Plot):
         options = UpOptions(launch_job=False, confirm_s=1.0 + 20.0 * typed.pick)
         await self.world.command(actor, verbs.up, self.file(typed), options, wait_s=typed.wait_s)
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         came = await super().now(owner, verb, *argv, may=may)
         if verb is verbs.resume:  # of an `up` that is to be confirmed, too
             await super().now(owner, verbs.confirm, None, may=(Interlock, Missing))
@@ -289,7 +375,9 @@ class Confirm(Plot):
 
 
 class InTime(Judge):
-    """S7: nothing is confirmed by who comes after the deadline; and what nobody confirmed is up no more, once all is put right."""
+    """S7: nothing is confirmed by who comes after the deadline; and what nobody confirmed is up no
+    more, once all is put right.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -299,15 +387,21 @@ class InTime(Judge):
     def committed(self, actor: Actor) -> None:
         if "runs" not in self.world.touched:
             return
-        for row in self.world.reader.execute("SELECT id, token, owner FROM runs WHERE verb='confirm'").fetchall():
+        for row in self.world.reader.execute(
+            "SELECT id, token, owner FROM runs WHERE verb='confirm'"
+        ).fetchall():
             if row["token"] in self.known:
                 continue
             self.known.add(row["token"])
             query = "SELECT run FROM awaited WHERE tenancy=? AND state='pending' AND boot=? AND due_ns<?"
             desk = self.world.desk
             now = int((self.world.loop.now - desk.booted) * 1e9)
-            for each in self.world.reader.execute(query, (self.world.tenancy(row["owner"]), desk.boot, now)):
-                self.late[row["token"]] = f"{row['id']} confirms {each['run']}, and began after its deadline"
+            for each in self.world.reader.execute(
+                query, (self.world.tenancy(row["owner"]), desk.boot, now)
+            ):
+                self.late[row["token"]] = (
+                    f"{row['id']} confirms {each['run']}, and began after its deadline"
+                )
 
     def obeyed(self, host: str, op: str, request: Any) -> None:
         if op == "confirm" and request.get("token") in self.late:

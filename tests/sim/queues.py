@@ -1,4 +1,6 @@
-"""The plot of the queue: two users add jobs that want each other's hosts, and the processes that serve them die and start again."""
+"""The plot of the queue: two users add jobs that want each other's hosts, and the processes that
+serve them die and start again.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.sim.story import Fate, Typed
 STORM_S = 46.0
 """Fates go on until then (s), also when nobody types any more."""
 DRAINED_S = 3000.0
-"""In peace every job has ended within this time (s): a failed start is tried again after up to 5 minutes."""
+"""In peace every job has ended within this time (s): a failed start is tried again after up to 5
+minutes.
+"""
 FOR_S = (10.0, 60.0)
 """How long a job may run, from and to."""
 
@@ -61,18 +65,32 @@ class QueueWorld(JobWorld):
         self.serving: dict[Actor, Serves] = {}
 
     def settings(self, owner: str, wait_s: float = 0.0) -> Settings:
-        return replace(super().settings(owner, wait_s), data_dir=self.folder / f"data-{owner}", store=self.folder / "data")
+        return replace(
+            super().settings(owner, wait_s),
+            data_dir=self.folder / f"data-{owner}",
+            store=self.folder / "data",
+        )
 
     @property
     def owners(self) -> Collection[str]:  # type: ignore[override]
-        return [*OWNERS, *(row["slice"] for row in self.reader.execute("SELECT slice FROM queue ORDER BY number"))]
+        return [
+            *OWNERS,
+            *(
+                row["slice"]
+                for row in self.reader.execute("SELECT slice FROM queue ORDER BY number")
+            ),
+        ]
 
     def acts_for(self, who: str, owner: str) -> bool:
         return owner == who or owner.partition(".q")[0] == who
 
     def alive(self, owner: str = "") -> list[Actor]:
         """The processes that serve, or those of one user."""
-        return [actor for actor, serves in self.serving.items() if not actor.dead and owner in ("", serves.owner)]
+        return [
+            actor
+            for actor, serves in self.serving.items()
+            if not actor.dead and owner in ("", serves.owner)
+        ]
 
     def serve(self, owner: str, doom: tuple[str, int] = ("", 0)) -> None:
         """As `testbed service start queue`: one that serves already is found there."""
@@ -83,7 +101,9 @@ class QueueWorld(JobWorld):
 
         async def serve(command: Any) -> Any:
             serves.task = asyncio.current_task()
-            return await queue_serve(command, notify=partial(self._reported, actor), options=ServiceOptions())
+            return await queue_serve(
+                command, notify=partial(self._reported, actor), options=ServiceOptions()
+            )
 
         self.loop.start(self.loop.sea, self.command(actor, serve)).add_done_callback(self._over)
 
@@ -104,7 +124,9 @@ class QueueWorld(JobWorld):
 
 
 class Queue(Judge):
-    """No host is of two jobs; a job is done once; one that has ended holds nothing, and one that failed says why."""
+    """No host is of two jobs; a job is done once; one that has ended holds nothing, and one that
+    failed says why.
+    """
 
     world: QueueWorld
 
@@ -112,7 +134,9 @@ class Queue(Judge):
         if "queue" not in self.world.touched:
             return
         existing: dict[str, int] = {}
-        for row in self.world.reader.execute(f"SELECT number, hosts FROM queue WHERE state IN {HOLDING}").fetchall():
+        for row in self.world.reader.execute(
+            f"SELECT number, hosts FROM queue WHERE state IN {HOLDING}"
+        ).fetchall():
             for host in json.loads(row["hosts"]):
                 if existing.setdefault(host, row["number"]) != row["number"]:
                     self.broken(f"{host} is given to {existing[host]} and to {row['number']}")
@@ -120,24 +144,51 @@ class Queue(Judge):
     def rest(self, when: str) -> None:
         world = self.world
         for row in world.reader.execute("SELECT * FROM queue").fetchall():
-            runs = [r["id"] for r in world.reader.execute("SELECT id FROM runs WHERE owner=? ORDER BY token", (row["slice"],))]
+            runs = [
+                r["id"]
+                for r in world.reader.execute(
+                    "SELECT id FROM runs WHERE owner=? ORDER BY token", (row["slice"],)
+                )
+            ]
             tables = [rank for table in world.programs.values() for rank in table.started]
-            whole = [run for run in runs if (mine := [r for r in tables if r.name.endswith(run)]) and all(r.finished for r in mine)]
+            whole = [
+                run
+                for run in runs
+                if (mine := [r for r in tables if r.name.endswith(run)])
+                and all(r.finished for r in mine)
+            ]
             query = "SELECT run FROM jobs WHERE lab=? AND state='finished'"
             seen = {r["run"] for r in world.reader.execute(query, (world.tenancy(row["slice"]),))}
-            # an end that a host forgot with its power, before anybody had looked, is known to nobody: the job is launched again
-            if len(known := [run for run in whole if run in seen or all(r.kept for r in tables if r.name.endswith(run))]) > 1:
+            # an end that a host forgot with its power, before anybody had looked, is known to
+            # nobody: the job is launched again
+            if (
+                len(
+                    known := [
+                        run
+                        for run in whole
+                        if run in seen or all(r.kept for r in tables if r.name.endswith(run))
+                    ]
+                )
+                > 1
+            ):
                 self.broken(f"{when}: job {row['number']} was done in {known}")
             if row["state"] not in ("done", "failed"):
                 continue
-            if any(world.owned(row["slice"]).values()) or world.store.current(world.tenancy(row["slice"])) is not None:
-                self.broken(f"{when}: job {row['number']} is {row['state']}, and has light or a plan")
+            if (
+                any(world.owned(row["slice"]).values())
+                or world.store.current(world.tenancy(row["slice"])) is not None
+            ):
+                self.broken(
+                    f"{when}: job {row['number']} is {row['state']}, and has light or a plan"
+                )
             if left := [rank for rank in world.ranks() if rank.name.partition(".")[2] in runs]:
                 self.broken(f"{when}: job {row['number']} is {row['state']}, and {left} run")
             if row["state"] == "failed" and not row["detail"]:
                 self.broken(f"{when}: job {row['number']} failed, and nobody knows why")
             if row["detail"].startswith("finished") and not whole:
-                self.broken(f"{when}: job {row['number']} is said to have {row['detail']}, and was never done")
+                self.broken(
+                    f"{when}: job {row['number']} is said to have {row['detail']}, and was never done"
+                )
 
 
 class Served(Judge):
@@ -174,7 +225,8 @@ class Queues(Plot):
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
         kind = draw.choice(("server", "server", "rank", fate.kind, fate.kind))
-        if kind == "clock":  # after a power loss of the machine a job rests by the wall clock: perhaps an hour longer
+        # after a power loss of the machine a job rests by the wall clock: perhaps an hour longer
+        if kind == "clock":
             return None
         return replace(fate, kind=kind) if draw.random() < 0.4 else None
 
@@ -187,7 +239,13 @@ class Queues(Plot):
         plan, draw = json.loads(path.read_text()), random.Random(typed.pick)
         hosts = sorted({end.partition(":")[0] for link in typed.links for end in link})
         args = {"iterations": draw.choice((0, 20, 60, 100))}
-        plan["job"] = {"name": typed.name, "workload": "train", "ranks": hosts, "rings": [hosts], "args": args}
+        plan["job"] = {
+            "name": typed.name,
+            "workload": "train",
+            "ranks": hosts,
+            "rings": [hosts],
+            "args": args,
+        }
         path.write_text(json.dumps(plan))
         self.world.desk.keep(path)
         return path
@@ -202,7 +260,9 @@ class Queues(Plot):
 
         async def drops(command: Any) -> Any:
             if jobs := queued(command.store, world.key):
-                return drop(command.store, world.key, who(command.settings), draw.choice(jobs).number)
+                return drop(
+                    command.store, world.key, who(command.settings), draw.choice(jobs).number
+                )
             return None
 
         match typed.word:
@@ -215,7 +275,13 @@ class Queues(Plot):
             case "serve":
                 world.serve(owner, typed.doom)
             case _:
-                await world.command(actor, verbs.up, self.file(typed), UpOptions(launch_job=False), wait_s=typed.wait_s)
+                await world.command(
+                    actor,
+                    verbs.up,
+                    self.file(typed),
+                    UpOptions(launch_job=False),
+                    wait_s=typed.wait_s,
+                )
 
     def strike(self, fate: Fate, draw: random.Random) -> None:
         world, ranks = self.world, sorted(self.world.ranks(), key=lambda rank: rank.pid)
@@ -264,7 +330,9 @@ class Queues(Plot):
                 if not world.alive(owner):
                     world.serve(owner)
             if self.loop.now > give_up:
-                world.broken(f"in peace {[(job.number, job.state, job.detail) for job in jobs]} do not end")
+                world.broken(
+                    f"in peace {[(job.number, job.state, job.detail) for job in jobs]} do not end"
+                )
                 return
             await asyncio.sleep(2.0)
         await asyncio.sleep(STOP_S)

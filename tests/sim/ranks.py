@@ -1,7 +1,9 @@
-"""Ranks of jobs: processes of hosts that iterate in virtual time. Their part in moves, and in an agreed stop, is the program's own.
+"""Ranks of jobs: processes of hosts that iterate in virtual time. Their part in moves, and in an
+agreed stop, is the program's own.
 
-What they compute and send is a model: an iteration takes a while, and ends once every rank has sent its part over the light, routes
-and neighbours that there are. A rank waits for a peer, or for a way to it, as long as `TESTBED_TIMEOUT_S` is by default.
+What they compute and send is a model: an iteration takes a while, and ends once every rank has sent
+its part over the light, routes and neighbours that there are. A rank waits for a peer, or for a way
+to it, as long as `TESTBED_TIMEOUT_S` is by default.
 """
 
 from __future__ import annotations
@@ -18,13 +20,26 @@ from tests.sim.agents import Agent, SimHost
 from tests.sim.kernel import Inode
 from tests.sim.loop import Actor
 from tests.sim.meeting import Holds, Rendezvous
-from tests.sim.seams import CHECK_S, RANK_SENDS, Accord, Allowance, Layout, Pace, Rank, RingChanges, Sets, read_layout
+from tests.sim.seams import (
+    CHECK_S,
+    RANK_SENDS,
+    Accord,
+    Allowance,
+    Layout,
+    Pace,
+    Rank,
+    RingChanges,
+    Sets,
+    read_layout,
+)
 from tests.sim.shown import Checkpoints, Gate, beating, option
 
 TIMEOUT_S, RETRY_S = 60.0, 1.0
 """A rank waits so long for a peer; and for so long until it tries to reach an agent again."""
 START_S, STEP_S, CONNECT_S = (0.2, 1.5), (0.15, 0.5), (0.02, 0.4)
-"""How long a rank takes to start, an iteration of a job, and the connections of other rings, from and to."""
+"""How long a rank takes to start, an iteration of a job, and the connections of other rings, from
+and to.
+"""
 BYTES = 50_000
 """What a rank sends in an iteration."""
 SAVE_S = 0.005, 0.1
@@ -38,7 +53,9 @@ OK, LOST_PEER, TERMINATED, KILLED = 0, 75, 143, 137
 
 
 class SimRingChanges(RingChanges):
-    """A rank's part in moves, whose main thread does not wait: it raises `Holds`, and is asked again."""
+    """A rank's part in moves, whose main thread does not wait: it raises `Holds`, and is asked
+    again.
+    """
 
     began_ns = 0
 
@@ -59,7 +76,11 @@ class SimRingChanges(RingChanges):
     @property
     def state(self) -> str:
         """In a move that has neither taken effect nor ended: its state; else empty."""
-        return "" if self._move is None or self._move.changed_after is not None else str(self._move.state)
+        return (
+            ""
+            if self._move is None or self._move.changed_after is not None
+            else str(self._move.state)
+        )
 
 
 class Connections:
@@ -122,7 +143,11 @@ class Link:
         self.loop.call_at(self.came, self._notified, message, context=self.program.context)
 
     def _notified(self, message: Any) -> None:
-        if not self.ended.done() and self.program.ring_changes is not None and not self.program.pace.receive(message):
+        if (
+            not self.ended.done()
+            and self.program.ring_changes is not None
+            and not self.program.pace.receive(message)
+        ):
             self.program.ring_changes.receive(message)
 
     def hang_up(self) -> None:
@@ -136,18 +161,33 @@ class Link:
 
 
 class Program:
-    """One rank, and the shell around it that writes down how it ends. name: of the job, as the host knows it."""
+    """One rank, and the shell around it that writes down how it ends. name: of the job, as the host
+    knows it.
+    """
 
-    def __init__(self, table: Programs, pid: int, where: str, noted: str, env: Mapping[str, str], argv: Sequence[str]) -> None:
+    def __init__(
+        self,
+        table: Programs,
+        pid: int,
+        where: str,
+        noted: str,
+        env: Mapping[str, str],
+        argv: Sequence[str],
+    ) -> None:
         self.table, self.host, self.loop, self.pid = table, table.host, table.host.loop, pid
         self.where, self.noted, self.env, self.name = where, noted, env, where.rpartition("/")[2]
         self.rank, self.world, self.message = int(env["RANK"]), int(env["WORLD_SIZE"]), argv
-        self.iterations, self.every = option(argv, "--iterations", 50), option(argv, "--checkpoint-every", 100)
+        self.iterations, self.every = (
+            option(argv, "--iterations", 50),
+            option(argv, "--checkpoint-every", 100),
+        )
         self.actor: Actor = self.loop.actor(f"rank-{self.rank}-{self.name}", self.host.machine)
         self.context = self.loop.context(self.actor)
         self.born = int(100 * self.loop.now) + 1
         self.rng = random.Random(f"{table.world.seed}/{self.name}/{self.rank}")
-        self.checkpoints = Checkpoints(self.host.disk, env.get("TESTBED_CHECKPOINT_DIR", where), self.rank)
+        self.checkpoints = Checkpoints(
+            self.host.disk, env.get("TESTBED_CHECKPOINT_DIR", where), self.rank
+        )
         self.every *= "TESTBED_CHECKPOINT_DIR" in env
         self.gate: Gate | None = None
         if "workloads.programs.moe" in argv:
@@ -176,8 +216,12 @@ class Program:
 
     @property
     def shown(self) -> dict[str, bytes]:
-        """What it has written to the memory that it shares with its host, by the names of the files."""
-        memory = {"heartbeat": self.heartbeat._memory} | ({"demand": self.gate.file._memory} if self.gate else {})
+        """What it has written to the memory that it shares with its host, by the names of the
+        files.
+        """
+        memory = {"heartbeat": self.heartbeat._memory} | (
+            {"demand": self.gate.file._memory} if self.gate else {}
+        )
         return {name: bytes(each) for name, each in memory.items()}
 
     @property
@@ -194,7 +238,10 @@ class Program:
     @property
     def kept(self) -> bool:
         """Whether its host still knows that it ran, and how it ended."""
-        files = (self.host.disk.names.get(self.noted.removesuffix(".exit") + end) for end in (".json", ".exit"))
+        files = (
+            self.host.disk.names.get(self.noted.removesuffix(".exit") + end)
+            for end in (".json", ".exit")
+        )
         return all(file is not None and file.data for file in files)
 
     # ---- signals and ends
@@ -207,7 +254,9 @@ class Program:
             self.accord.asked = True
 
     def ends(self, code: int | None, after_s: float = 0.0) -> None:
-        """The process is gone. code: that the shell notes; None: the shell is gone, too. after_s: how long peers do not notice."""
+        """The process is gone. code: that the shell notes; None: the shell is gone, too. after_s:
+        how long peers do not notice.
+        """
         if not self.alive:
             return
         self.loop.note(f"{self} ends: {code}")
@@ -299,7 +348,11 @@ class Program:
             self.heartbeat.end()
             if self.gate:
                 self.gate.file.end()
-            record = {"iter": self.iteration, "iter_ms": round((self.loop.now - began) * 1e3, 3), "t_wall_ns": time.time_ns()}
+            record = {
+                "iter": self.iteration,
+                "iter_ms": round((self.loop.now - began) * 1e3, 3),
+                "t_wall_ns": time.time_ns(),
+            }
             self._writes("iterations.jsonl", record)
             last = await self._last()
             if last or (self.every and self.iteration % self.every == 0):
@@ -328,7 +381,9 @@ class Program:
             send(self, notified, (time.monotonic_ns() - began) / 1e9, self.loop.paused - paused)
 
     async def _sends(self) -> None:
-        """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError - a peer is lost."""
+        """Send this rank's part to its neighbours, as soon as there is a way. Raises: RuntimeError
+        - a peer is lost.
+        """
         assert self.store is not None
         while not self.connected:
             await asyncio.sleep(STALLED_S)
@@ -339,11 +394,18 @@ class Program:
 
     @property
     def connected(self) -> bool:
-        """Whether packets arrive at the next rank of each ring; of a mixture of experts, at all ranks."""
+        """Whether packets arrive at the next rank of each ring; of a mixture of experts, at all
+        ranks.
+        """
         assert self.store is not None
         if self.gate:
-            return all(self.table.reaches(self.host.name, rank.host.name) for rank in self.store.ranks.values())
-        nexts = (self.store.ranks[ring[(ring.index(self.rank) + 1) % len(ring)]] for ring in self.rings)
+            return all(
+                self.table.reaches(self.host.name, rank.host.name)
+                for rank in self.store.ranks.values()
+            )
+        nexts = (
+            self.store.ranks[ring[(ring.index(self.rank) + 1) % len(ring)]] for ring in self.rings
+        )
         return all(self.table.reaches(self.host.name, rank.host.name) for rank in nexts)
 
     @property
@@ -374,14 +436,20 @@ class Program:
     def _writes(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a file of rank 0's."""
         if self.rank == 0:
-            self.host.disk.names.setdefault(f"{self.where}/{file}", Inode()).data += json.dumps(record).encode() + b"\n"
+            self.host.disk.names.setdefault(f"{self.where}/{file}", Inode()).data += (
+                json.dumps(record).encode() + b"\n"
+            )
 
     async def _listen(self) -> None:
         """As `workloads.host.handoff`: connect to the agent, again and again."""
         while True:
             agent = self.host.agent
             sockets = getattr(agent.handoff, "jobs", {}) if agent is not None else {}
-            if isinstance(sockets, dict) and (job := sockets.get(self.name)) is not None and self.ring_changes is not None:
+            if (
+                isinstance(sockets, dict)
+                and (job := sockets.get(self.name)) is not None
+                and self.ring_changes is not None
+            ):
                 assert agent is not None
                 link = Link(self, agent, job)
                 link.send(self.ring_changes.greeting())
@@ -411,7 +479,9 @@ class Programs:
     def reaches(self, source: str, target: str) -> bool:
         """Whether packets from one host arrive at each address of another."""
         packets = self.world.packets
-        return source == target or all(packets.path(source, address) for address in packets.addresses(target))
+        return source == target or all(
+            packets.path(source, address) for address in packets.addresses(target)
+        )
 
     def ended(self, program: Program) -> None:
         """A process is gone: the agent's pidfd says so."""

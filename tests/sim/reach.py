@@ -1,4 +1,6 @@
-"""How operators reach hosts: SSH, as a channel of lines with latencies, and Ansible, as plays that are processes of their own."""
+"""How operators reach hosts: SSH, as a channel of lines with latencies, and Ansible, as plays that
+are processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class SimSsh:
 
 
 class SimChannel:
-    """A paramiko.Channel, as `hosts.channel` uses it: lines to the agent and back, in order, each after its latency."""
+    """A paramiko.Channel, as `hosts.channel` uses it: lines to the agent and back, in order, each
+    after its latency.
+    """
 
     def __init__(self, ssh: SimSsh) -> None:
         self.ssh, self.host, self.loop = ssh, ssh.host, ssh.host.loop
@@ -117,7 +121,9 @@ class SimChannel:
         agent = self.host.agent
         if self.ssh.dead or agent is None or self.peer not in agent.peers:
             return
-        self.loop.call_soon(self._handle, agent, line, self.host.trouble.pop(op, ""), context=agent.context)
+        self.loop.call_soon(
+            self._handle, agent, line, self.host.trouble.pop(op, ""), context=agent.context
+        )
 
     def _handle(self, agent: Agent, line: bytes, trouble: str) -> None:
         if trouble:
@@ -207,7 +213,13 @@ class SimAnsible:
 
     def close(self) -> None: ...
 
-    def play(self, playbook: str, names: Collection[str], variables: Mapping[str, Any], timeout_s: float = 300.0) -> Any:
+    def play(
+        self,
+        playbook: str,
+        names: Collection[str],
+        variables: Mapping[str, Any],
+        timeout_s: float = 300.0,
+    ) -> Any:
         """As `Ansible.play`, but a future."""
         point(f"before {playbook}")
         caller = ACTOR.get()
@@ -227,7 +239,9 @@ class SimAnsible:
         task.add_done_callback(ended, context=loop.context(caller))
         return future
 
-    async def _play(self, playbook: str, names: Collection[str], variables: Mapping[str, Any]) -> Play:
+    async def _play(
+        self, playbook: str, names: Collection[str], variables: Mapping[str, Any]
+    ) -> Play:
         done = Play()
         await asyncio.sleep(self.rng.uniform(0.3, 1.5))
         for name in names:
@@ -244,7 +258,9 @@ class SimAnsible:
                 agent = host.agent
                 requests = unpack(variables["testbed_rules"][name])
                 answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-                agent.sim.loop.call_soon(self._call, agent, requests, answered, context=agent.context)
+                agent.sim.loop.call_soon(
+                    self._call, agent, requests, answered, context=agent.context
+                )
                 agent.actor.on_death.append(partial(self._broken_off, answered))
                 reported = await answered
                 await asyncio.sleep(host.net.latency())

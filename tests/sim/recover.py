@@ -1,4 +1,6 @@
-"""The plot of recovery: guards that look after jobs, whose ranks are killed or stand still, and whose hosts lose power."""
+"""The plot of recovery: guards that look after jobs, whose ranks are killed or stand still, and
+whose hosts lose power.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from tests.sim.story import Fate, Typed
 PER_S = 7200.0
 """The period of the budgets: longer than a story."""
 SETTLED_S = 1500.0
-"""Within this time (s) of peace a guarded job runs, has ended, or its guard has said why not: four attempts, each of which may wait
-for two minutes for iterations, and the pauses between."""
+"""Within this time (s) of peace a guarded job runs, has ended, or its guard has said why not: four
+attempts, each of which may wait for two minutes for iterations, and the pauses between."""
 GOES_ON_S = 30.0
 """A job that makes iterations has made one within this time (s)."""
 BRINGS_BACK = ("up", "resume", "rollback", "restore", "job_launch", "job_restore")
@@ -51,7 +53,9 @@ class RecoverWorld(GuardedWorld, JobWorld):
 
     def run_of(self, rank: Program) -> Any:
         """The run that launched a rank."""
-        return self.reader.execute("SELECT * FROM runs WHERE id=?", (rank.name.partition(".")[2],)).fetchone()
+        return self.reader.execute(
+            "SELECT * FROM runs WHERE id=?", (rank.name.partition(".")[2],)
+        ).fetchone()
 
     def recovers(self, rank: Program) -> bool:
         """Whether a guard has launched this rank."""
@@ -72,7 +76,9 @@ class Evicts(Dark):
 
 def started(world: JobWorld, name: str) -> list[Program]:
     """All ranks that a job ever had, by its name on hosts."""
-    return [rank for table in world.programs.values() for rank in table.started if rank.name == name]
+    return [
+        rank for table in world.programs.values() for rank in table.started if rank.name == name
+    ]
 
 
 class Once(Judge):
@@ -82,13 +88,19 @@ class Once(Judge):
 
     def launched(self, rank: Program) -> None:
         owner = owner_of(self.world, rank.name)
-        others = [one for one in rank.table.alive.values() if one.name != rank.name and owner_of(self.world, one.name) == owner]
+        others = [
+            one
+            for one in rank.table.alive.values()
+            if one.name != rank.name and owner_of(self.world, one.name) == owner
+        ]
         if others:
             self.broken(f"{rank} begins, and {others} still run")
 
 
 class Recovered(Judge):
-    """A guard launches a job from its newest checkpoint, within its budget and its pauses, and never one that a user has ended."""
+    """A guard launches a job from its newest checkpoint, within its budget and its pauses, and
+    never one that a user has ended.
+    """
 
     world: RecoverWorld
 
@@ -97,7 +109,9 @@ class Recovered(Judge):
         self.begun: dict[str, list[float]] = defaultdict(list)
         self.known = 0
         self.ended_by: dict[str, tuple[float, str]] = {}
-        """Of owners whose job was ended by a command that nothing has followed: when it was done, and which."""
+        """Of owners whose job was ended by a command that nothing has followed: when it was done,
+        and which.
+        """
         self.owed: dict[str, int] = {}
         """The iteration that a launch has to go on after, by the job's name on hosts."""
 
@@ -106,12 +120,22 @@ class Recovered(Judge):
             self.ended_by.pop(actor.owner, None)  # type: ignore[attr-defined]
 
     def ended(self, actor: Actor, verb: str, came: Any) -> None:
-        if verb not in ("down", "job_stop") or isinstance(came, (str, BaseException)) or getattr(came, "left", ()):
+        if (
+            verb not in ("down", "job_stop")
+            or isinstance(came, (str, BaseException))
+            or getattr(came, "left", ())
+        ):
             return
         owner: str = actor.owner  # type: ignore[attr-defined]
-        typed = (one for one in self.world.loop.actors if not one.dead and one.mortal and getattr(one, "owner", "") == owner)
+        typed = (
+            one
+            for one in self.world.loop.actors
+            if not one.dead and one.mortal and getattr(one, "owner", "") == owner
+        )
         if not any(
-            word in one.name for one in typed for word in ("-up", "-resume", "-put-right", "-rollback", "-restore", "-job-launch")
+            word in one.name
+            for one in typed
+            for word in ("-up", "-resume", "-put-right", "-rollback", "-restore", "-job-launch")
         ):
             self.ended_by[owner] = self.world.loop.now, f"{actor}"
 
@@ -131,19 +155,26 @@ class Recovered(Judge):
                 self.broken(f"{actor} recovers a job again after {now - before[-1]:.1f} s")
             before.append(now)
             if len(before) > watch.budget.restarts:
-                self.broken(f"{actor} recovers a job for the {len(before)}th time, and may {watch.budget}")
+                self.broken(
+                    f"{actor} recovers a job for the {len(before)}th time, and may {watch.budget}"
+                )
 
     def launched(self, rank: Program) -> None:
         if not self.world.recovers(rank):
             return
         owner, run = owner_of(self.world, rank.name), self.world.run_of(rank)
         if (ended := self.ended_by.get(owner)) is not None:
-            self.broken(f"a guard launches {rank} at {self.world.loop.now:.1f}, which {ended[1]} had ended at {ended[0]:.1f}")
+            self.broken(
+                f"a guard launches {rank} at {self.world.loop.now:.1f}, which {ended[1]} had ended at {ended[0]:.1f}"
+            )
         if rank.name in self.owed:
             return
         tables = self.world.programs.values()
         ranks = [
-            one for table in tables for one in table.started if owner_of(self.world, one.name) == owner and one.name != rank.name
+            one
+            for table in tables
+            for one in table.started
+            if owner_of(self.world, one.name) == owner and one.name != rank.name
         ]
         latest = max(ranks, key=lambda one: one.pid, default=None)
         folder = rank.env["TESTBED_CHECKPOINT_DIR"]
@@ -151,21 +182,36 @@ class Recovered(Judge):
             self.broken(f"{rank} of {run['id']} keeps checkpoints elsewhere than {latest}")
             return
         kept = [iterations(one.host.disk, folder) for one in ranks if one.name == latest.name]
-        self.owed[rank.name] = max(set.intersection(*(each for each in kept if each)), default=0) if any(kept) else 0
+        self.owed[rank.name] = (
+            max(set.intersection(*(each for each in kept if each)), default=0) if any(kept) else 0
+        )
 
     def resumes(self, rank: Program) -> None:
         if rank.iteration < self.owed.get(rank.name, 0):
-            self.broken(f"{rank} goes on after iteration {rank.iteration}, and there are checkpoints of {self.owed[rank.name]}")
+            self.broken(
+                f"{rank} goes on after iteration {rank.iteration}, and there are checkpoints of {self.owed[rank.name]}"
+            )
 
 
 class Fields(Judge):
-    """What a guard says of its job, and its last word, are so: its job runs, or it has said why it does not."""
+    """What a guard says of its job, and its last word, are so: its job runs, or it has said why it
+    does not.
+    """
 
     world: RecoverWorld
 
     def excuse(self, owner: str, watch: Watch) -> str:
-        """Why the owner's job is neither running nor ended, and is not going to be; empty if that was not said."""
-        last = next((one for one in reversed(watch.reported) if one["event"] in ("recovered", "not recovered", "job fault")), None)
+        """Why the owner's job is neither running nor ended, and is not going to be; empty if that
+        was not said.
+        """
+        last = next(
+            (
+                one
+                for one in reversed(watch.reported)
+                if one["event"] in ("recovered", "not recovered", "job fault")
+            ),
+            None,
+        )
         query = "SELECT count(*) FROM recoveries WHERE tenancy=?"
         spent = self.world.reader.execute(query, (self.world.tenancy(owner),)).fetchone()[0]
         if last is None or watch.budget is None or last["event"] != "job fault":
@@ -185,9 +231,21 @@ class Fields(Judge):
     def owes(self, owner: str) -> str:
         """What an owner's guard has to do for his job yet, in words."""
         world = self.world
-        watches = [watch for actor, watch in world.guards.items() if not actor.dead and watch.owner == owner and watch.budget]
-        current, record = world.store.current(world.tenancy(owner)), world.store.latest_job(world.tenancy(owner))
-        if not watches or current is None or record is None or record.state in ("stopped", "finished"):
+        watches = [
+            watch
+            for actor, watch in world.guards.items()
+            if not actor.dead and watch.owner == owner and watch.budget
+        ]
+        current, record = (
+            world.store.current(world.tenancy(owner)),
+            world.store.latest_job(world.tenancy(owner)),
+        )
+        if (
+            not watches
+            or current is None
+            or record is None
+            or record.state in ("stopped", "finished")
+        ):
             return ""
         if record.ended is not None and record.ended < current.since:
             return ""
@@ -196,9 +254,15 @@ class Fields(Judge):
         ever = started(world, record.spec.on_hosts)
         if len(ever) == wanted and all(rank.code == 0 for rank in ever):
             return ""  # it has finished
-        if len(ranks) == wanted and all(rank.beaten_s > world.loop.now - GOES_ON_S for rank in ranks):
+        if len(ranks) == wanted and all(
+            rank.beaten_s > world.loop.now - GOES_ON_S for rank in ranks
+        ):
             return ""
-        return "" if self.excuse(owner, watches[-1]) else f"{record.spec.on_hosts} of {owner} is {record.state}, and {ranks} run"
+        return (
+            ""
+            if self.excuse(owner, watches[-1])
+            else f"{record.spec.on_hosts} of {owner} is {record.state}, and {ranks} run"
+        )
 
 
 class Recover(Guards, Jobs):
@@ -217,20 +281,37 @@ class Recover(Guards, Jobs):
         links = tuple((f"gpu{first:02d}:p{port}", f"gpu{first + 1:02d}:p{port}") for port in (1, 2))
         links = ring(draw, one.shell[0]) if draw.random() < 0.3 else links
         if one.shell[1]:
-            word = draw.choice(("guard", "guard", "job stop", "job launch", "job pause", "job status", one.word))
+            word = draw.choice(
+                ("guard", "guard", "job stop", "job launch", "job pause", "job status", one.word)
+            )
             return replace(
-                one, word=word, links=links, after_s=draw.uniform(3.0, 16.0), doom=one.doom if draw.random() < 0.5 else ("", 0)
+                one,
+                word=word,
+                links=links,
+                after_s=draw.uniform(3.0, 16.0),
+                doom=one.doom if draw.random() < 0.5 else ("", 0),
             )
         word = draw.choice(("up", "up", "up", one.word))
         doom = one.doom if draw.random() < 0.5 else ("", 0)
-        return replace(one, word=word, links=links, doom=doom, after_s=one.after_s + draw.choice((0.0, 15.0)))
+        return replace(
+            one, word=word, links=links, doom=doom, after_s=one.after_s + draw.choice((0.0, 15.0))
+        )
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        if fate.kind == "clock":  # after a power loss of the machine the age of an attempt is told by the wall clock
+        # after a power loss of the machine the age of an attempt is told by the wall clock
+        if fate.kind == "clock":
             return None
-        usual = ("agent killed", "agent pause", "host channel", draw.choice(("fibre", "splice")), fate.kind)
-        kind = draw.choice(("rank", "rank", "rank", "rank", "host power", "guard", draw.choice(usual)))
+        usual = (
+            "agent killed",
+            "agent pause",
+            "host channel",
+            draw.choice(("fibre", "splice")),
+            fate.kind,
+        )
+        kind = draw.choice(
+            ("rank", "rank", "rank", "rank", "host power", "guard", draw.choice(usual))
+        )
         return replace(fate, kind=kind) if draw.random() < 0.3 else None
 
     def file(self, typed: Typed) -> Path:
@@ -256,7 +337,9 @@ class Recover(Guards, Jobs):
         await (Jobs if typed.word.startswith("job") else Guards).perform(self, actor, typed)
 
     async def quiet(self, seconds: float) -> None:
-        """Also until each guarded job runs, has ended, or will not be tried again, and no guard is at work."""
+        """Also until each guarded job runs, has ended, or will not be tried again, and no guard is
+        at work.
+        """
         await asyncio.sleep(seconds)
         text = next(judge for judge in self.world.judges if isinstance(judge, Fields))
         give_up = self.loop.now + SETTLED_S
@@ -274,4 +357,7 @@ class Recover(Guards, Jobs):
 
     def last(self) -> Mapping[str, Any]:
         """The latest words of each guard that lives."""
-        return {f"{actor}": [one["message"] for one in self.world.guards[actor].reported[-3:]] for actor in self.world.alive()}
+        return {
+            f"{actor}": [one["message"] for one in self.world.guards[actor].reported[-3:]]
+            for actor in self.world.alive()
+        }

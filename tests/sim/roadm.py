@@ -1,7 +1,9 @@
-"""A world with wavelengths: beside the two switches a wavelength-selective switch, which everybody's light enters at one port.
+"""A world with wavelengths: beside the two switches a wavelength-selective switch, which
+everybody's light enters at one port.
 
-It is a Finisar module behind a terminal server: its serial protocol as it is, over plain TCP. A coupler joins the light of hosts,
-each in a channel of its own next to the others'; a route takes one channel to one host. Every change sends the map of all channels.
+It is a Finisar module behind a terminal server: its serial protocol as it is, over plain TCP. A
+coupler joins the light of hosts, each in a channel of its own next to the others'; a route takes
+one channel to one host. Every change sends the map of all channels.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def with_wavelengths(inventory: Any) -> Any:
         hosts.write_text(hosts.read_text().replace(last, f"{last}, {AT}: {{interface: opt{AT}}}"))
         with (folder / "devices.yml").open("a") as file:
             timing = f'timeout_s: {SILENCE_S}, traits: {{settle_s: {SETTLE_S}}}, options: {{patience_s: "{PATIENCE_S}"}}'
-            file.write(f'  {WSS}: {{driver: finisar-serial, address: "tcp://127.0.0.1:{ports[WSS]}", {timing}}}\n')
+            file.write(
+                f'  {WSS}: {{driver: finisar-serial, address: "tcp://127.0.0.1:{ports[WSS]}", {timing}}}\n'
+            )
         with (folder / "fibres.yml").open("a") as file:
             for host in range(1, HOSTS + 1):
                 slot = f"{{n: {FIRST_N + CHANNEL_N * (host - 1)}, m: 4}}"
@@ -70,7 +74,8 @@ class Wss(SimDevice):
         return {one.band for one in self.plant.bands()}
 
     def shown(self, now: float) -> list[frozenset[Circuit]]:
-        return [*super().shown(now), frozenset(self.plant.shown(now))]  # what is leaving is there still
+        # what is leaving is there still
+        return [*super().shown(now), frozenset(self.plant.shown(now))]
 
 
 class RoadmWorld(World):
@@ -93,7 +98,9 @@ class RoadmWorld(World):
         leaves = self.cables[port].leaves
         comes = [slot for _, out, *slot in self.light[WSS] if out == leaves.label]
         for end, fibre in self.lab.fibres.items():
-            if fibre.slot is not None and any(low <= fibre.slot.low_mhz and fibre.slot.high_mhz <= high for low, high in comes):
+            if fibre.slot is not None and any(
+                low <= fibre.slot.low_mhz and fibre.slot.high_mhz <= high for low, high in comes
+            ):
                 return end.host
         return ""
 
@@ -110,8 +117,15 @@ class RoadmWorld(World):
                 continue
             was, sender = self.senders.get(str(end), ""), self.sender(str(end))
             self.senders[str(end)] = sender
-            if was and sender and was != sender:  # one upload changes who is heard without a moment of darkness
-                self.loop.later(self.rng.uniform(1e-4, 2e-3), self._locks_again, str(end), self.hosts[end.host], end.number)
+            # one upload changes who is heard without a moment of darkness
+            if was and sender and was != sender:
+                self.loop.later(
+                    self.rng.uniform(1e-4, 2e-3),
+                    self._locks_again,
+                    str(end),
+                    self.hosts[end.host],
+                    end.number,
+                )
 
     def _locks_again(self, port: str, host: SimHost, number: int) -> None:
         """A receiver loses its lock on another's light before it has one again."""

@@ -1,4 +1,6 @@
-"""The plot of turners: plans whose light moves by a schedule, and processes in the background that turn it until stopped."""
+"""The plot of turners: plans whose light moves by a schedule, and processes in the background that
+turn it until stopped.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ STORM_S = 46.0
 RESTARTS, WITHIN_S = 5, 60.0
 """As in `services.supervise`."""
 BEGUN_S = 1.0
-"""A turn that had begun when its lock was taken is completed within this time (s): it is made ready `LEAD_S` before."""
+"""A turn that had begun when its lock was taken is completed within this time (s): it is made ready
+`LEAD_S` before.
+"""
 SLOTS_S = 40.0
 """Slots turn so long in peace (s) before they are stopped: several of the longest, and a lease."""
 
 
 @dataclass
 class Kept:
-    """A keeper, the turner that it has started, and what either leaves. It is the `Popen` of who started it, too."""
+    """A keeper, the turner that it has started, and what either leaves. It is the `Popen` of who
+    started it, too.
+    """
 
     keeper: Actor
     owner: str
@@ -84,7 +90,9 @@ class ScheduledWorld(World):
         self.kept: list[Kept] = []
         self.scheduling: set[Actor] = set()
         self.stops: dict[Actor, asyncio.Task[Any] | None] = {}
-        """Processes of `service stop schedule` that bring to rest what a dead turner left: others find them in its place."""
+        """Processes of `service stop schedule` that bring to rest what a dead turner left: others
+        find them in its place.
+        """
         self.dooms = random.Random(f"turners/{self.seed}")
 
     def loaded(self, agent: Agent) -> None:
@@ -101,7 +109,11 @@ class ScheduledWorld(World):
 
     def schedulers(self, owner: str = "") -> list[Actor]:
         """The turners that live, or those of one owner."""
-        return [actor for actor in self.loop.actors if actor in self.scheduling and not actor.dead and owner in ("", actor.owner)]  # type: ignore[attr-defined]
+        return [
+            actor
+            for actor in self.loop.actors
+            if actor in self.scheduling and not actor.dead and owner in ("", actor.owner)
+        ]  # type: ignore[attr-defined]
 
     # ---- processes
 
@@ -119,9 +131,17 @@ class ScheduledWorld(World):
         if kept.keeper.dead or kept.stopping:
             return
         draw = self.dooms
-        doom = ("step", draw.randint(50, 4000)) if draw.random() < 0.3 else ("point", draw.randint(1, 80))
+        doom = (
+            ("step", draw.randint(50, 4000))
+            if draw.random() < 0.3
+            else ("point", draw.randint(1, 80))
+        )
         calm = self.loop.now > self.calm_since
-        actor = self.process(kept.owner, f"turner-{len(self.scheduling)}", doom if draw.random() < 0.4 and not calm else ("", 0))
+        actor = self.process(
+            kept.owner,
+            f"turner-{len(self.scheduling)}",
+            doom if draw.random() < 0.4 and not calm else ("", 0),
+        )
         actor.parent = kept.keeper.pid  # type: ignore[attr-defined]
         kept.child, kept.task = actor, None
         self.scheduling.add(actor)
@@ -130,7 +150,9 @@ class ScheduledWorld(World):
             kept.task = asyncio.current_task()
             options = ScheduleOptions(log=kept.log, kept=True)
             return await run_schedule(
-                command, notify=lambda event: self.loop.note(f"{actor} says {event['message']}"), options=options
+                command,
+                notify=lambda event: self.loop.note(f"{actor} says {event['message']}"),
+                options=options,
             )
 
         work.__name__ = "schedule"
@@ -171,7 +193,9 @@ class ScheduledWorld(World):
         return asyncio.ensure_future(self._stopped(settings, tenancy))
 
     async def _stopped(self, settings: Settings, tenancy: str) -> list[str]:
-        """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError - one does not end."""
+        """As `registry.stop_movers` and `Kind.stop`, which wait in a thread. Raises: TestbedError -
+        one does not end.
+        """
         stopped = []
         for kind in MOVERS:
             other = kind.running(settings, tenancy)
@@ -189,7 +213,9 @@ class ScheduledWorld(World):
 
 
 class SlotChanged(Judge):
-    """Slots turn under their run's lock; `status` tells of slots that should turn and do not; nothing of it is left after all."""
+    """Slots turn under their run's lock; `status` tells of slots that should turn and do not;
+    nothing of it is left after all.
+    """
 
     world: ScheduledWorld
 
@@ -211,25 +237,44 @@ class SlotChanged(Judge):
             " WHERE runs.pid=? AND runs.verb='schedule' ORDER BY runs.rowid DESC"
         )
         row = self.world.reader.execute(query, (actor.pid,)).fetchone()
-        if row is None or (row["state"] != "active" and self.world.loop.now > self.stolen.get(row["id"], 0.0) + BEGUN_S):
+        if row is None or (
+            row["state"] != "active"
+            and self.world.loop.now > self.stolen.get(row["id"], 0.0) + BEGUN_S
+        ):
             self.broken(f"{actor} sends {line!r} to {device} without a lock")
 
     def ended(self, actor: Actor, verb: str, came: Any) -> None:
         owner: str = actor.owner  # type: ignore[attr-defined]
-        if verb != "status" or self.world.loop.now < self.world.calm_since or not hasattr(came, "devices"):
+        if (
+            verb != "status"
+            or self.world.loop.now < self.world.calm_since
+            or not hasattr(came, "devices")
+        ):
             return
-        row = self.world.reader.execute("SELECT plan_text FROM current WHERE lab=?", (self.world.tenancy(owner),)).fetchone()
+        row = self.world.reader.execute(
+            "SELECT plan_text FROM current WHERE lab=?", (self.world.tenancy(owner),)
+        ).fetchone()
         scheduled = row is not None and "schedule" in json.loads(row["plan_text"])
-        if scheduled and not self.world.schedulers(owner) and not (came.slots or came.drift or came.unfinished):
+        if (
+            scheduled
+            and not self.world.schedulers(owner)
+            and not (came.slots or came.drift or came.unfinished)
+        ):
             self.broken(f"of {owner}: no slots turn, and status is silent")
 
     def rest(self, when: str) -> None:
         for owner in OWNERS:
             place = SCHEDULER.running(self.world.settings(owner), self.world.tenancy(owner))
             if (place is not None) is not bool(self.world.schedulers(owner)):
-                self.broken(f"{when}: of {owner}: {self.world.schedulers(owner)} live, and there is said to be {place}")
+                self.broken(
+                    f"{when}: of {owner}: {self.world.schedulers(owner)} live, and there is said to be {place}"
+                )
         for name, host in self.world.hosts.items():
-            if when == "after all" and host.agent is not None and host.agent.slots.machine is not None:
+            if (
+                when == "after all"
+                and host.agent is not None
+                and host.agent.slots.machine is not None
+            ):
                 self.broken(f"{when}: {name} has a schedule: {host.agent.slots.status()}")
 
 
@@ -245,7 +290,10 @@ class Schedulers(Plot):
     def reword(cls, draw: random.Random, one: Typed) -> Typed:
         first, second = (1, 2) if one.shell[0] == OWNERS[0] else (3, 4)
         ends = [(a, b) for a in (1, 3) for b in (1, 3)]
-        links = tuple((f"gpu{first:02d}:p{a}", f"gpu{second:02d}:p{b}") for a, b in draw.sample(ends, draw.choice((2, 3))))
+        links = tuple(
+            (f"gpu{first:02d}:p{a}", f"gpu{second:02d}:p{b}")
+            for a, b in draw.sample(ends, draw.choice((2, 3)))
+        )
         if one.shell[1]:
             word = draw.choice(("turn", "turn", "turn stop", "status", one.word))
             return replace(one, word=word, links=links, after_s=draw.uniform(2.0, 15.0))
@@ -295,7 +343,11 @@ class Schedulers(Plot):
 
     def strike(self, fate: Fate, draw: random.Random) -> None:
         world = self.world
-        alive = world.schedulers() if fate.kind == "scheduler" else [one.keeper for one in world.kept if not one.keeper.dead]
+        alive = (
+            world.schedulers()
+            if fate.kind == "scheduler"
+            else [one.keeper for one in world.kept if not one.keeper.dead]
+        )
         if fate.kind not in ("scheduler", "keeper") or not alive:
             super().strike(fate, draw)
             return
@@ -319,7 +371,9 @@ class Schedulers(Plot):
             await self.now(owner, self.stop, may=(Missing,))
         await super()._peace()
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         came = await super().now(owner, verb, *argv, may=may)
         if verb is verbs.resume and self.world.schedulers(owner):
             await asyncio.sleep(story.LINK_S)

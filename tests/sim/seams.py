@@ -1,4 +1,5 @@
-"""All that the simulation takes from the program, and every place where it puts something of its own into it.
+"""All that the simulation takes from the program, and every place where it puts something of its
+own into it.
 
 A module that moves, or a name that changes, is changed here and nowhere else below `tests/sim`.
 """
@@ -277,7 +278,9 @@ class StandIns:
         """It is done, and has written to these tables. Raises: Killed."""
 
     def watch_over(self, settings: Settings, run: str) -> int:
-        """Start a process that watches whether a run is confirmed in time; its number, 0 if there is none."""
+        """Start a process that watches whether a run is confirmed in time; its number, 0 if there
+        is none.
+        """
         return 0
 
     def claimed(self, claim: StoreClaim) -> None:
@@ -300,7 +303,9 @@ class StandIns:
 
 MOVERS = tuple(kind for kind in kinds() if kind.moves_light)
 _PURE: dict[tuple[Any, ...], Any] = {}
-"""What pure functions said: each command is a process of its own and asks once, here one answer serves them all."""
+"""What pure functions said: each command is a process of its own and asks once, here one answer
+serves them all.
+"""
 _ASKED: list[object] = []
 """What they were asked of, by identity: it lives as long as the answers."""
 
@@ -345,10 +350,17 @@ def _texts(*texts: str) -> tuple[Any, ...]:
 
 
 def of_jobs(by: Any) -> Iterable[tuple[Any, str, Any]]:
-    """Where agents and ranks meet what a machine is: processes and their files, sockets, threads. by: has a stand-in for each."""
-    yield from ((job_processes, name, getattr(by, name)) for name in ("os", "open", "pwd", "shutil", "subprocess"))
+    """Where agents and ranks meet what a machine is: processes and their files, sockets, threads.
+    by: has a stand-in for each.
+    """
+    yield from (
+        (job_processes, name, getattr(by, name))
+        for name in ("os", "open", "pwd", "shutil", "subprocess")
+    )
     yield from ((job_processes, name, getattr(by, name)) for name in ("kill_session", "kill_left"))
-    yield from ((module, "start_time", by.start_time) for module in (job_processes, handoff, job_socket))
+    yield from (
+        (module, "start_time", by.start_time) for module in (job_processes, handoff, job_socket)
+    )
     yield from ((handoff, name, getattr(by, name)) for name in ("job_socket", "clean"))
     yield follow, "try_lock", by.try_lock
     yield keeping, "open", by.open
@@ -411,17 +423,27 @@ def replaced(by: StandIns) -> Iterator[None]:
             (processes, "_proc", by.proc),
             (os, "fsync", by.synced),
             (sessions, "read_lab", _once(read_lab, _texts)),
-            *((sessions, name, _once(getattr(sessions, name), _of_lab)) for name in ("_traits", "_options", "with_files")),
+            *(
+                (sessions, name, _once(getattr(sessions, name), _of_lab))
+                for name in ("_traits", "_options", "with_files")
+            ),
             (sessions, "with_known_hosts", _once(sessions.with_known_hosts, _of_lab)),
             (Lab, "with_traits", _once(Lab.with_traits, _of_lab)),
-            *((module, "read_plan", _once(read_plan, _of_plan)) for module in (sessions, stored, changing, move, job_back)),
+            *(
+                (module, "read_plan", _once(read_plan, _of_plan))
+                for module in (sessions, stored, changing, move, job_back)
+            ),
             (facts_of, "facts", _once(facts, _of_one)),
             (keys, "lab_key", _key_once),
             (ssh, "connect", by.login),
             (plays, "Ansible", by.ansible),
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
             (scheduler, "undisturbed", nullcontext),
-            (services, "spawn", lambda settings, text, reported, *, lowly: by.spawn(settings, text, reported)),
+            (
+                services,
+                "spawn",
+                lambda settings, text, reported, *, lowly: by.spawn(settings, text, reported),
+            ),
             (changes, "stop_movers", lambda settings, tenancy: by.stop_movers(settings, tenancy)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "record_environment", lambda *text: None),

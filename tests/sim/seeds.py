@@ -1,4 +1,6 @@
-"""Runs seeds: one, many in children of this process, or one with fewer and fewer of its decisions."""
+"""Runs seeds: one, many in children of this process, or one with fewer and fewer of its
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ JUDGES: list[Callable[[World], Judge]] = [
     *(Covered, OthersRoutes, Kept, Overtaken, InTime, Ends),
 ]
 KEPT: list[object] = []
-"""What killed processes of seeds that ended were about to do: collected, a coroutine would run its `finally`."""
+"""What killed processes of seeds that ended were about to do: collected, a coroutine would run its
+`finally`.
+"""
 BATCH = 100
 """Seeds of one child, which keeps what their killed processes left: some hundred kilobytes each."""
 
 
 @dataclass
 class Found:
-    """What came of a seed. bad: the promise that was broken, empty if none was. virtual_s: how long it took there."""
+    """What came of a seed. bad: the promise that was broken, empty if none was. virtual_s: how long
+    it took there.
+    """
 
     seed: str
     bad: str = ""
@@ -51,7 +57,9 @@ class Found:
 
 
 def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Found:
-    """Tell one seed; nothing else may run in this Python process meanwhile, nor for long afterwards (see `KEPT`)."""
+    """Tell one seed; nothing else may run in this Python process meanwhile, nor for long afterwards
+    (see `KEPT`).
+    """
     found, began = Found(seed), CPU()
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir="/dev/shm"))
     loop = SimLoop(seed, trace=trace)
@@ -61,7 +69,9 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
     def unexpected(_: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, Killed):
-            world.broken(f"in a callback: {''.join(traceback.format_exception(error)) if error else context['message']}")
+            world.broken(
+                f"in a callback: {''.join(traceback.format_exception(error)) if error else context['message']}"
+            )
 
     loop.set_exception_handler(unexpected)
 
@@ -89,8 +99,12 @@ def run(seed: str, *, trace: bool = False, without: Collection[str] = ()) -> Fou
     return found
 
 
-def children(seeds: Iterable[str], *, trace: bool = False, without: Collection[str] = ()) -> Iterator[Found]:
-    """Tell seeds, `BATCH` of them in a child of this process, whose clocks and memory end with it."""
+def children(
+    seeds: Iterable[str], *, trace: bool = False, without: Collection[str] = ()
+) -> Iterator[Found]:
+    """Tell seeds, `BATCH` of them in a child of this process, whose clocks and memory end with
+    it.
+    """
     gc.collect()
     gc.freeze()  # what is there is shared with all children
     waiting = list(seeds)
@@ -112,7 +126,9 @@ def children(seeds: Iterable[str], *, trace: bool = False, without: Collection[s
                     try:
                         yield pickle.load(came)
                     except EOFError:
-                        yield Found(seed, f"the process that told it ended, {os.waitpid(pid, 0)[1]}")
+                        yield Found(
+                            seed, f"the process that told it ended, {os.waitpid(pid, 0)[1]}"
+                        )
                         return
         finally:
             with suppress(ChildProcessError):
@@ -125,9 +141,15 @@ def kind_of(bad: str) -> str:
 
 
 def shrink(seed: str, bad: str) -> tuple[list[str], Found]:
-    """The decisions that can be left out, and what then comes of it: fates first, then kills, then commands."""
+    """The decisions that can be left out, and what then comes of it: fates first, then kills, then
+    commands.
+    """
     typed, fates = decisions(seed)
-    names = [[one.name for one in reversed(fates)], [one.kill for one in typed if one.doom[1]], [one.name for one in typed]]
+    names = [
+        [one.name for one in reversed(fates)],
+        [one.kill for one in typed if one.doom[1]],
+        [one.name for one in typed],
+    ]
     out: list[str] = []
     last = next(children([seed], trace=True))
     for group in names:

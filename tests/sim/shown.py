@@ -1,4 +1,6 @@
-"""What a rank leaves on its host beside its records: the memory that it shares with the agent, and its checkpoints."""
+"""What a rank leaves on its host beside its records: the memory that it shares with the agent, and
+its checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def beating(pid: int, rank: int) -> Any:
 
 
 class Gate:
-    """What a rank of a mixture of experts sends, in the program's own file: most to one, another every few iterations."""
+    """What a rank of a mixture of experts sends, in the program's own file: most to one, another
+    every few iterations.
+    """
 
     def __init__(self, rank: int, world: int, seed: str, drift: int) -> None:
         self.rank, self.world, self.seed, self.drift = rank, world, seed, drift
@@ -34,12 +38,18 @@ class Gate:
         """The gate of an iteration has decided."""
         draw = random.Random(f"{self.seed}/{iteration // self.drift if self.drift else 0}")
         order = draw.sample(range(self.world), self.world)
-        favourite = order[order.index(self.rank) ^ 1] if order.index(self.rank) ^ 1 < self.world else self.rank
+        favourite = (
+            order[order.index(self.rank) ^ 1]
+            if order.index(self.rank) ^ 1 < self.world
+            else self.rank
+        )
         self.file.gate([900_000 if other == favourite else 10_000 for other in range(self.world)])
 
 
 class Checkpoints:
-    """Those of one rank, as `workloads.training.checkpoint`: they outlive a power loss, and the newest few are kept."""
+    """Those of one rank, as `workloads.training.checkpoint`: they outlive a power loss, and the
+    newest few are kept.
+    """
 
     def __init__(self, disk: Disk, where: str, rank: int) -> None:
         self.disk, self.where, self.rank = disk, where, rank

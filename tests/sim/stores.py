@@ -1,4 +1,6 @@
-"""Connections to the store of one story: which tables each has written to, and those that the next command goes on with."""
+"""Connections to the store of one story: which tables each has written to, and those that the next
+command goes on with.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ from typing import Any
 
 from tests.sim.loop import Killed
 
-_WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|REPLACE INTO|UPDATE|DELETE FROM)\s+(\w+)", re.IGNORECASE)
+_WRITES = re.compile(
+    r"\s*(?:INSERT(?: OR \w+)? INTO|REPLACE INTO|UPDATE|DELETE FROM)\s+(\w+)", re.IGNORECASE
+)
 _TABLES: dict[str, str] = {}
 
 
 class Opened(sqlite3.Connection):
-    """A connection to a store that knows which tables it has written to since `touched` was cleared."""
+    """A connection to a store that knows which tables it has written to since `touched` was
+    cleared.
+    """
 
     def __init__(self, *argv: Any, **more: Any) -> None:
         super().__init__(*argv, **more)
@@ -40,7 +46,9 @@ class Opened(sqlite3.Connection):
 
 
 class Stores:
-    """Connections of commands that have ended by themselves, for the next: a new one reads the whole schema first."""
+    """Connections of commands that have ended by themselves, for the next: a new one reads the
+    whole schema first.
+    """
 
     def __init__(self, private: Callable[[Path], None]) -> None:
         self.idle: dict[str, list[Opened]] = defaultdict(list)
@@ -55,7 +63,13 @@ class Stores:
         found = self.idle[str(path)]
         return found.pop() if found else self.connect(path, factory=Opened, **more)
 
-    def exit(self, store: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def exit(
+        self,
+        store: Any,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: object,
+    ) -> None:
         """As `Database.__exit__`."""
         db = store._db
         if kind is not Killed and isinstance(db, Opened) and not db.in_transaction:

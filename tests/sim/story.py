@@ -1,6 +1,8 @@
-"""What happens in one seed: what owners type into their shells, and what goes wrong. All of it is decided before it begins.
+"""What happens in one seed: what owners type into their shells, and what goes wrong. All of it is
+decided before it begins.
 
-So a story can be told again without some of its decisions: a command is `c0`, its kill `k0`, a fate `f0`.
+So a story can be told again without some of its decisions: a command is `c0`, its kill `k0`, a fate
+`f0`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,34 @@ SHELLS = [(owner, number) for owner in OWNERS for number in range(2)]
 LOOKS = LOOKER, 0
 """The shell of somebody who only looks."""
 STORM_S = 105.0
-"""When faults stop (virtual s), if commands have not all ended before: the last fate is a minute old then."""
+"""When faults stop (virtual s), if commands have not all ended before: the last fate is a minute
+old then.
+"""
 TEXTS = {"up": 10, "down": 2, "rollback": 2, "restore": 2, "status": 1, "steal": 1, "put right": 3}
 """What is typed, and how often."""
 FAULTS = (
-    *("refuse", "swallow", "slow", "late", "drop-before", "drop-after", "split", "garble", "twice", "stale-read", "partial-bulk"),
-    *("silent-failure", "half-duplex", "session-ended", "reboot-keep", "reboot-lose", "merge", "unsolicited-before"),
+    *(
+        "refuse",
+        "swallow",
+        "slow",
+        "late",
+        "drop-before",
+        "drop-after",
+        "split",
+        "garble",
+        "twice",
+        "stale-read",
+        "partial-bulk",
+    ),
+    *(
+        "silent-failure",
+        "half-duplex",
+        "session-ended",
+        "reboot-keep",
+        "reboot-lose",
+        "merge",
+        "unsolicited-before",
+    ),
     *("unsolicited-inside", "unsolicited-after", "plna", "hang", "clock-step"),
 )
 FATES = {
@@ -50,7 +74,9 @@ OPS = ("commit", "arm", "confirm", "stage", "clear", "revert", "disarm", "fence"
 
 @dataclass(frozen=True)
 class Typed:
-    """One command. after_s: since the one before it in its shell. pick, doom: which of what there is; where it is killed."""
+    """One command. after_s: since the one before it in its shell. pick, doom: which of what there
+    is; where it is killed.
+    """
 
     name: str
     shell: tuple[str, int]
@@ -68,10 +94,10 @@ class Typed:
 
     def __str__(self) -> str:
         doom = f", {self.kill}: killed at {self.doom[0]} {self.doom[1]}" if self.doom[1] else ""
-        what = " ".join(f"{a}-{b}" for a, b in self.links) if self.word == "up" else f"{self.pick:.3f}"
-        return (
-            f"{self.name} {self.shell[0]}{self.shell[1]} after {self.after_s:.2f} s: {self.word} {what} wait {self.wait_s:g}{doom}"
+        what = (
+            " ".join(f"{a}-{b}" for a, b in self.links) if self.word == "up" else f"{self.pick:.3f}"
         )
+        return f"{self.name} {self.shell[0]}{self.shell[1]} after {self.after_s:.2f} s: {self.word} {what} wait {self.wait_s:g}{doom}"
 
 
 @dataclass(frozen=True)
@@ -111,31 +137,66 @@ def decisions(seed: str, without: Collection[str] = ()) -> tuple[list[Typed], li
         for number in range(draw.randint(1, 3)):
             word = draw.choices(list(TEXTS), list(TEXTS.values()))[0]
             fate = draw.random()
-            doom = ("point", draw.randint(1, 90)) if fate < 0.12 else ("step", draw.randint(2, 420)) if fate < 0.24 else ("", 0)
+            doom = (
+                ("point", draw.randint(1, 90))
+                if fate < 0.12
+                else ("step", draw.randint(2, 420))
+                if fate < 0.24
+                else ("", 0)
+            )
             after_s = draw.uniform(0, 2) if not number else draw.expovariate(2.0)
             wait_s = draw.choice((0.0, 0.0, 30.0))
-            typed.append(Typed(f"c{len(typed)}", shell, after_s, word, wait_s, links_of(draw, shell[0]), draw.random(), doom))
+            typed.append(
+                Typed(
+                    f"c{len(typed)}",
+                    shell,
+                    after_s,
+                    word,
+                    wait_s,
+                    links_of(draw, shell[0]),
+                    draw.random(),
+                    doom,
+                )
+            )
     fates: list[Fate] = []
     at_s = 0.0
     while (at_s := at_s + draw.expovariate(1.0)) < 45.0:
         kind = draw.choices(list(FATES), list(FATES.values()))[0]
         fates.append(Fate(f"f{len(fates)}", at_s, kind, draw.getrandbits(32)))
     for _ in range(draw.choice((0, 1, 2))):
-        typed.append(Typed(f"c{len(typed)}", LOOKS, draw.uniform(0, 2), "status", 0.0, (), 0.0, ("", 0)))
+        typed.append(
+            Typed(f"c{len(typed)}", LOOKS, draw.uniform(0, 2), "status", 0.0, (), 0.0, ("", 0))
+        )
     left_out = [replace(one, doom=("", 0)) if one.kill in without else one for one in typed]
-    return [one for one in left_out if one.name not in without], [one for one in fates if one.name not in without]
+    return [one for one in left_out if one.name not in without], [
+        one for one in fates if one.name not in without
+    ]
 
 
 def names(seed: str) -> list[str]:
     """The names of its decisions."""
     typed, fates = decisions(seed)
-    return [*(one.name for one in typed), *(one.kill for one in typed if one.doom[1]), *(one.name for one in fates)]
+    return [
+        *(one.name for one in typed),
+        *(one.kill for one in typed if one.doom[1]),
+        *(one.name for one in fates),
+    ]
 
 
 def plan_text(name: str, links: Collection[tuple[str, str]]) -> str:
-    accept = {"neighbours": False, "all_pairs": False, "link_up_timeout_s": LINK_S, "max_loss_db": 20}
+    accept = {
+        "neighbours": False,
+        "all_pairs": False,
+        "link_up_timeout_s": LINK_S,
+        "max_loss_db": 20,
+    }
     return json.dumps(
-        {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], "acceptance": accept}
+        {
+            "schema": "testbed.plan/1",
+            "name": name,
+            "links": [{"a": a, "b": b} for a, b in links],
+            "acceptance": accept,
+        }
     )
 
 
@@ -171,14 +232,18 @@ class Story:
     async def enter(self, typed: Typed) -> None:
         """Carry out one command."""
         world, owner = self.world, typed.shell[0]
-        actor = world.process(owner, f"{typed.name}-{owner}-{typed.word.replace(' ', '-')}", typed.doom)
+        actor = world.process(
+            owner, f"{typed.name}-{owner}-{typed.word.replace(' ', '-')}", typed.doom
+        )
         self.running[typed.shell] = actor
         match typed.word:
             case "up":
                 path = world.folder / f"{typed.name}.json"
                 path.write_text(plan_text(f"plan-{typed.name}", typed.links))
                 world.desk.keep(path)
-                await world.command(actor, verbs.up, path, UpOptions(launch_job=False), wait_s=typed.wait_s)
+                await world.command(
+                    actor, verbs.up, path, UpOptions(launch_job=False), wait_s=typed.wait_s
+                )
             case "down":
                 await world.command(actor, verbs.down, wait_s=typed.wait_s)
             case "restore":
@@ -205,7 +270,9 @@ class Story:
             locks.steal(lock.id, "because")
 
     def unfinished(self, owner: str) -> list[Any]:
-        """What `status` tells an owner to put right, newest first; a look of the world's own, which nothing can kill."""
+        """What `status` tells an owner to put right, newest first; a look of the world's own, which
+        nothing can kill.
+        """
         return self.world.store.unfinished(self.world.key, owner)
 
     # ---- fates
@@ -219,7 +286,9 @@ class Story:
         """Let one thing go wrong, if there is anything that it can happen to."""
         world, loop = self.world, self.loop
         loop.note(f"{fate}")
-        victims = [a for shell in SHELLS if (a := self.running.get(shell)) is not None and not a.dead]
+        victims = [
+            a for shell in SHELLS if (a := self.running.get(shell)) is not None and not a.dead
+        ]
         host = world.hosts[draw.choice(sorted(world.hosts))]
         device = draw.choice(sorted(world.servers))
         match fate.kind:
@@ -240,7 +309,10 @@ class Story:
             case "cut":
                 world.net.cut = draw.choice((0.0, 0.02, 0.1))
             case "slow":
-                world.net.slow, world.net.long_s = draw.choice((0.0, 0.02, 0.2)), draw.choice((0.1, 1.0, 4.0))
+                world.net.slow, world.net.long_s = (
+                    draw.choice((0.0, 0.02, 0.2)),
+                    draw.choice((0.1, 1.0, 4.0)),
+                )
             case "host channel":
                 host.trouble[draw.choice(OPS)] = draw.choice(("cut before", "cut after"))
             case "clock":
@@ -259,7 +331,11 @@ class Story:
         kind = draw.choice(FAULTS)
         if kind in ("silent-failure", "half-duplex", "partial-bulk") and device == "ocs2":
             return  # a Calient that says what is not so is believed: docs/reference/reliability.md
-        more: dict[str, Any] = {"on": draw.choice(("write", "read")), "after": draw.randint(0, 4), "count": 1}
+        more: dict[str, Any] = {
+            "on": draw.choice(("write", "read")),
+            "after": draw.randint(0, 4),
+            "count": 1,
+        }
         try:
             self.world.servers[device].add_fault(kind, **more)
         except ValueError:  # not of this family
@@ -311,17 +387,23 @@ class Story:
             begun = [run for run in runs if run.begun]
             verb = self.draw.choice((verbs.resume, verbs.rollback)) if begun else verbs.resume
             came = await self.now(owner, verb, (begun or runs)[0].id, may=(Interlock, Missing))
-            if isinstance(came, HandsNeeded) or (isinstance(came, Interlock) and self.draw.random() < 0.5):
+            if isinstance(came, HandsNeeded) or (
+                isinstance(came, Interlock) and self.draw.random() < 0.5
+            ):
                 return  # another owner uses by now what it needs: told, and `down` ends it
             self.world.rest(f"after {verb.__name__} of {owner}")
 
-    async def now(self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()) -> Any:
+    async def now(
+        self, owner: str, verb: Any, *argv: Any, may: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         """A command in peace, which has to succeed, or to end with one of `may`."""
         self.stamp += 1
         actor = self.world.process(owner, f"p{self.stamp}-{owner}-{verb.__name__}")
         came = await self.world.command(actor, verb, *argv)
         if isinstance(came, BaseException) and not isinstance(came, may):
-            raise Violation(f"in peace {verb.__name__} of {owner} came to {type(came).__name__}: {came}")
+            raise Violation(
+                f"in peace {verb.__name__} of {owner} came to {type(came).__name__}: {came}"
+            )
         if not isinstance(came, BaseException) and (left := getattr(came, "left", ())):
             raise Violation(f"in peace {verb.__name__} of {owner} left {left}")
         return came

@@ -26,7 +26,14 @@ class Switched(Packets):
         if not port.endswith(f":p{AT}"):
             return super().arrival(port, mac)
         hosts = self.world.hosts.values()
-        return next((f"{host.name}:p{AT}" for host in hosts if host.power and mac_bytes(self.nic(host).mac) == mac), "")
+        return next(
+            (
+                f"{host.name}:p{AT}"
+                for host in hosts
+                if host.power and mac_bytes(self.nic(host).mac) == mac
+            ),
+            "",
+        )
 
     @staticmethod
     def nic(host: Any) -> Nic:
@@ -43,10 +50,14 @@ class SwitchedWorld(JobWorld):
         def with_switch(folder: Path, ports: Any) -> None:
             inventory(folder, ports)
             hosts, last = folder / "hosts.yml", "{interface: opt4}"
-            hosts.write_text(hosts.read_text().replace(last, f"{last}, {AT}: {{interface: opt{AT}}}"))
+            hosts.write_text(
+                hosts.read_text().replace(last, f"{last}, {AT}: {{interface: opt{AT}}}")
+            )
             names = ", ".join(f'"gpu{host:02d}:p{AT}"' for host in range(1, self.count + 1))
             with (folder / "fibres.yml").open("a") as file:
-                file.write(f"segments:\n  - {{name: packets, link_mbps: 100, ports: [{names}]{self.racks}}}\n")
+                file.write(
+                    f"segments:\n  - {{name: packets, link_mbps: 100, ports: [{names}]{self.racks}}}\n"
+                )
 
         inventory = lab.inventory
         with patch.object(lab, "inventory", with_switch), patch.object(lab, "HOSTS", self.count):

@@ -1,4 +1,6 @@
-"""Seeded stories of the whole program keep every promise; see CONTRIBUTING.md for how a broken one is told again."""
+"""Seeded stories of the whole program keep every promise; see CONTRIBUTING.md for how a broken one
+is told again.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,27 @@ NEW = 80
 """Seeds of this commit: fifteen seconds of a core."""
 FEW = {"recover": 3, "adapt": 3, "pacing": 3}
 """Of plots whose stories take a second of a core each."""
-KEPT = [line.split()[0] for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines() if line and line[0] != "#"]
+KEPT = [
+    line.split()[0]
+    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    if line and line[0] != "#"
+]
 
 
 def shown(*argv: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
     """Tell stories in a process of their own: patched clocks must reach no other test."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-m", "tests.sim", *argv]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def commit() -> str:
     """The number of the first seed of this commit; without a repository that of a fixed one."""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return str(int(done.stdout[:6] or "100000", 16))
 
 

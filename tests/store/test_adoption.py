@@ -22,7 +22,9 @@ seen = {"ocs1": frozenset({present, back, alone})}
 
 
 def test_one_direction_of_a_pair_is_not_adopted_without_the_other() -> None:
-    with pytest.raises(Interlock, match=r"ocs1:1.1.1->1.1.2: may be one connection with ocs1:1.1.2->1.1.1") as refused:
+    with pytest.raises(
+        Interlock, match=r"ocs1:1.1.1->1.1.2: may be one connection with ocs1:1.1.2->1.1.1"
+    ) as refused:
         adopted(["ocs1:1.1.1->1.1.2"], seen, (), {present: BOB, back: BOB})
     assert refused.value.hint == 'add --adopt "ocs1:1.1.2->1.1.1"'
 
@@ -36,5 +38,7 @@ def test_both_together_one_that_is_alone_and_one_whose_other_half_is_ours_are() 
 
 
 def test_what_is_not_there_is_missing_and_what_is_not_ours_is_listed() -> None:
-    with pytest.raises(Missing, match=r"ocs1:9->9 does not exist; foreign circuits: ocs1:1.1.1->1.1.2, "):
+    with pytest.raises(
+        Missing, match=r"ocs1:9->9 does not exist; foreign circuits: ocs1:1.1.1->1.1.2, "
+    ):
         adopted(["ocs1:9->9"], seen, (), {})

@@ -1,4 +1,6 @@
-"""What nothing overrides: no light moves where a tag hangs, and no more light enters a device than it bears."""
+"""What nothing overrides: no light moves where a tag hangs, and no more light enters a device than
+it bears.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from optics import Change, CrossConnect, HostPort, Interlock, Link, Missing, Port, SpectralRoute, Usage
+from optics import (
+    Change,
+    CrossConnect,
+    HostPort,
+    Interlock,
+    Link,
+    Missing,
+    Port,
+    SpectralRoute,
+    Usage,
+)
 from orchestrator.change.interlock import Interlocks, moves, rerouted, tagged
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.segments import Segment
@@ -31,7 +43,9 @@ def tag(subject: str) -> Tagout:
 
 def make(*settings: CrossConnect | SpectralRoute) -> Mapping[str, Change]:
     devices = {s.ingress.device for s in settings}
-    return {d: Change(d, add=frozenset(s for s in settings if s.ingress.device == d)) for d in devices}
+    return {
+        d: Change(d, add=frozenset(s for s in settings if s.ingress.device == d)) for d in devices
+    }
 
 
 # gpu01 (west 1/101) to gpu02 (east 2/102): over the trunk west 901 -> east 801, which is called we1
@@ -39,7 +53,20 @@ OVER = (cross("west", "1", "901"), cross("east", "801", "102"))
 
 
 @pytest.mark.parametrize(
-    "subject", ["f1", "f2", "we1", "west", "east", "west:1", "east:801", "west:901", "gpu01", "gpu02", "gpu01:p1"]
+    "subject",
+    [
+        "f1",
+        "f2",
+        "we1",
+        "west",
+        "east",
+        "west:1",
+        "east:801",
+        "west:901",
+        "gpu01",
+        "gpu02",
+        "gpu01:p1",
+    ],
 )
 @pytest.mark.parametrize("breaks", [False, True], ids=["make", "break"])
 def test_light_is_not_moved_on_what_is_tagged_out(subject: str, breaks: bool) -> None:
@@ -51,7 +78,9 @@ def test_light_is_not_moved_on_what_is_tagged_out(subject: str, breaks: bool) ->
     assert tagged(moves(before, changes, lab), [tag(subject)], lab), subject
 
 
-@pytest.mark.parametrize("subject", ["f3", "f4", "we2", "ew1", "gpu03", "west:3", "gpu04:p1", "east:802"])
+@pytest.mark.parametrize(
+    "subject", ["f3", "f4", "we2", "ew1", "gpu03", "west:3", "gpu04:p1", "east:802"]
+)
 def test_light_elsewhere_may_move(subject: str) -> None:
     assert tagged(moves({}, make(*OVER), joined()), [tag(subject)], joined()) == []
 
@@ -66,7 +95,10 @@ def test_light_moves_behind_the_device_that_changes_too() -> None:
 def test_light_that_stays_is_not_said_to_move() -> None:
     lab = joined()
     existing = {"west": frozenset({cross("west", "3", "101")}), "east": frozenset()}
-    assert tagged(moves(existing, make(*OVER), lab), [tag("gpu03"), tag("f3"), tag("west:3")], lab) == []
+    assert (
+        tagged(moves(existing, make(*OVER), lab), [tag("gpu03"), tag("f3"), tag("west:3")], lab)
+        == []
+    )
 
 
 def test_fibres_that_share_a_coupler_are_told_apart() -> None:
@@ -78,7 +110,10 @@ def test_fibres_that_share_a_coupler_are_told_apart() -> None:
 
 def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> None:
     [output] = tagged(moves({}, make(*OVER), joined()), [tag("f99")], joined())
-    assert "f99 is tagged out by ann" in output and "the inventory does not say where that is" in output
+    assert (
+        "f99 is tagged out by ann" in output
+        and "the inventory does not say where that is" in output
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,24 +146,32 @@ def over(segment: str, *hosts: str) -> tuple[Link, ...]:
     return switches().segments[segment].links(hosts)
 
 
-def refused(store: Store, subject: str, before: tuple[Link, ...], after: tuple[Link, ...], *following: str) -> list[str]:
+def refused(
+    store: Store, subject: str, before: tuple[Link, ...], after: tuple[Link, ...], *following: str
+) -> list[str]:
     lab, ann = switches(), Tagouts(store, "lab", ANN)
     place_of(subject, lab)
     ann.set(subject, "hands in rack")
-    found = Interlocks(lab, {}, Tagouts(store, "lab", BOB)).tags({}, rerouted(before, after, lab, following or lab.hosts))
+    found = Interlocks(lab, {}, Tagouts(store, "lab", BOB)).tags(
+        {}, rerouted(before, after, lab, following or lab.hosts)
+    )
     ann.remove(subject)
     return found
 
 
 @pytest.mark.parametrize("subject", ["spine", "spine-gpu02", "gpu02:p2", "gpu02"])
-def test_no_traffic_comes_or_goes_over_packet_switches_where_a_tag_hangs(store: Store, subject: str) -> None:
+def test_no_traffic_comes_or_goes_over_packet_switches_where_a_tag_hangs(
+    store: Store, subject: str
+) -> None:
     three = over("spine", "gpu01", "gpu02", "gpu03")
     assert refused(store, subject, (), three) and refused(store, subject, three, ())
     assert refused(store, subject, over("spine", "gpu01", "gpu03"), three)
     assert refused(store, subject, three, three) == []
 
 
-@pytest.mark.parametrize("subject", ["leaf", "leaf-gpu03", "spine-gpu04", "gpu03:p3", "gpu01:p1", "gpu04", "west"])
+@pytest.mark.parametrize(
+    "subject", ["leaf", "leaf-gpu03", "spine-gpu04", "gpu03:p3", "gpu01:p1", "gpu04", "west"]
+)
 def test_traffic_elsewhere_may_come_and_go(store: Store, subject: str) -> None:
     assert refused(store, subject, (), over("spine", "gpu01", "gpu02", "gpu03")) == []
 
@@ -140,7 +183,9 @@ def test_a_host_that_lost_its_routes_begins_to_send_anew(store: Store) -> None:
 
 
 def test_links_of_light_are_no_traffic_over_packet_switches() -> None:
-    assert rerouted((), [Link(HostPort("gpu01", 1), HostPort("gpu02", 1))], switches()) == frozenset()
+    assert (
+        rerouted((), [Link(HostPort("gpu01", 1), HostPort("gpu02", 1))], switches()) == frozenset()
+    )
 
 
 @pytest.fixture
@@ -152,7 +197,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_a_tag_is_taken_away_by_who_hung_it_or_with_its_id_and_a_reason(store: Store) -> None:
     ann, bob = Tagouts(store, "lab", ANN), Tagouts(store, "lab", BOB)
     made = ann.set("f1", "hands in rack")
-    with pytest.raises(Interlock, match=r"f1 is tagged out by ann .* only ann may remove it") as caught:
+    with pytest.raises(
+        Interlock, match=r"f1 is tagged out by ann .* only ann may remove it"
+    ) as caught:
         bob.remove("f1")
     assert f"tagout remove {made.id} --steal" in caught.value.hint
     with pytest.raises(Missing):
@@ -191,13 +238,22 @@ def test_a_tag_hung_after_the_look_is_seen_by_the_next(store: Store) -> None:
 # --- input power
 
 
-def limited(lab: Lab, device: str, dbm: float, at: str = "", tx_dbm: float | None = None, meter_db: float = 0.0) -> Lab:
+def limited(
+    lab: Lab,
+    device: str,
+    dbm: float,
+    at: str = "",
+    tx_dbm: float | None = None,
+    meter_db: float = 0.0,
+) -> Lab:
     fibres = {p: replace(f, tx_dbm=tx_dbm) for p, f in lab.fibres.items()}
     traits = {d: with_meters(lab.traits_of(d), meter_db) for d in lab.devices}
     return replace(lab, fibres=fibres, input_limits={device: {at: dbm}}, traits=traits)
 
 
-def light(lab: Lab, *settings: CrossConnect | SpectralRoute, launched_dbm: float = 0.0) -> list[str]:
+def light(
+    lab: Lab, *settings: CrossConnect | SpectralRoute, launched_dbm: float = 0.0
+) -> list[str]:
     lit = FibrePlant(lab, launched_dbm)
     return asyncio.run(Interlocks(lab, lit.devices, None).light(make(*settings)))  # type: ignore[arg-type]
 
@@ -267,9 +323,7 @@ def test_taking_down_is_never_too_bright() -> None:
 
 
 def test_the_inventory_says_limits_and_transmitters() -> None:
-    devices = (
-        'lab: x\ndevices:\n  ocs1: {driver: polatis-scpi, address: "tcp://h:1", max_input_dbm: 3, max_input_dbm_at: {"7": -2.5}}\n'
-    )
+    devices = 'lab: x\ndevices:\n  ocs1: {driver: polatis-scpi, address: "tcp://h:1", max_input_dbm: 3, max_input_dbm_at: {"7": -2.5}}\n'
     fibres = "".join(
         f'  - {{name: f{n}, host: gpu01, port: {n}, device: ocs1, enters: "{at}", leaves: "{at + 10}", tx_dbm: 4.5}}\n'
         for n, at in ((1, 1), (2, 7))

@@ -1,4 +1,6 @@
-"""What the store keeps of a job is read as it was written, and refused where this version does not know it."""
+"""What the store keeps of a job is read as it was written, and refused where this version does not
+know it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,14 @@ def stored(spec: JobSpec) -> Any:
     return json.loads(json.dumps(spec.to_json()))
 
 
-@pytest.mark.parametrize("spec", [SPEC, JobSpec(Job("mlp", "train", TWO), "mlp.r1", "gloo"), replace(SPEC, pause=None, given={})])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        JobSpec(Job("mlp", "train", TWO), "mlp.r1", "gloo"),
+        replace(SPEC, pause=None, given={}),
+    ],
+)
 def test_a_job_is_read_as_it_was_written(spec: JobSpec) -> None:
     assert JobSpec.of_json(stored(spec)) == spec
 
@@ -64,8 +73,15 @@ def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    "part", [{"given": 3}, {"given": {"shadow": 3}}, {"wanted": {**stored(SPEC)["wanted"], "attached": {"lantern": 1}}}]
+    "part",
+    [
+        {"given": 3},
+        {"given": {"shadow": 3}},
+        {"wanted": {**stored(SPEC)["wanted"], "attached": {"lantern": 1}}},
+    ],
 )
 def test_what_no_attachment_wrote_is_refused(part: dict[str, Any]) -> None:
-    with pytest.raises(StoreFailed, match=r"JobSpec that this version cannot read|no extension of this version"):
+    with pytest.raises(
+        StoreFailed, match=r"JobSpec that this version cannot read|no extension of this version"
+    ):
         JobSpec.of_json({**stored(SPEC), **part})

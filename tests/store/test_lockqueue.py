@@ -1,4 +1,6 @@
-"""Who holds and who waits, as time passes: never two that meet, nobody passed, and the same however seldom one looks."""
+"""Who holds and who waits, as time passes: never two that meet, nobody passed, and the same however
+seldom one looks.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def run(seq: int, owner: str, hosts: str, **more: object) -> Lock:
 def queues(draw: st.DrawFn) -> list[Lock]:
     found: list[Lock] = []
     for seq in range(draw(st.integers(1, 7))):
-        owner, hosts = draw(st.sampled_from(["ann", "bob", "cid"])), draw(st.sampled_from(["a", "b", "ab", "bc", "c", "*"]))
+        owner, hosts = (
+            draw(st.sampled_from(["ann", "bob", "cid"])),
+            draw(st.sampled_from(["a", "b", "ab", "bc", "c", "*"])),
+        )
         after = draw(st.sampled_from(["", "", *(other.id for other in found)]))
         if draw(st.booleans()):
             made = run(seq, owner, hosts, after=after)
@@ -92,12 +97,19 @@ def test_everybody_gets_his_turn_once_the_others_end(queue: list[Lock]) -> None:
 def test_a_reservation_expires_and_the_next_begins_at_that_time() -> None:
     held = lock(1, "ann", state="active", expires=10.0)
     live, changed = settle_locks([held, lock(2, "bob")], 14.0, nobody)
-    assert [(one.owner, one.state, one.since, one.expires) for one in live] == [("bob", "active", 10.0, 20.0)]
-    assert [(one.id, one.state, one.ended) for one in changed] == [("l1", "expired", 10.0), ("l2", "active", None)]
+    assert [(one.owner, one.state, one.since, one.expires) for one in live] == [
+        ("bob", "active", 10.0, 20.0)
+    ]
+    assert [(one.id, one.state, one.ended) for one in changed] == [
+        ("l1", "expired", 10.0),
+        ("l2", "active", None),
+    ]
 
 
 def test_a_reservation_nobody_looked_at_has_its_time_and_is_over() -> None:
-    live, changed = settle_locks([lock(1, "ann", state="active", expires=10.0), lock(2, "bob")], 25.0, nobody)
+    live, changed = settle_locks(
+        [lock(1, "ann", state="active", expires=10.0), lock(2, "bob")], 25.0, nobody
+    )
     assert live == []
     assert [(one.id, one.state, one.since, one.ended) for one in changed] == [
         ("l1", "expired", 0.0, 10.0),
@@ -112,7 +124,9 @@ def test_a_run_ends_with_its_process_and_a_waiting_one_too() -> None:
 
 
 def test_a_reservation_does_not_end_with_the_process_that_made_it() -> None:
-    live, changed = settle_locks([lock(1, "ann", state="active", expires=99.0)], 5.0, lambda one: True)
+    live, changed = settle_locks(
+        [lock(1, "ann", state="active", expires=99.0)], 5.0, lambda one: True
+    )
     assert len(live) == 1 and not changed
 
 
@@ -133,12 +147,18 @@ def test_who_waits_is_not_passed() -> None:
 def test_who_waits_for_my_reservation_does_not_keep_me_out_of_it() -> None:
     mine, waits = lock(1, "ann", "ab", state="active", expires=99.0), run(2, "bob", "ab")
     assert blockers(run(3, "ann", "a"), [mine, waits]) == []
-    assert blockers(run(3, "ann", "ac"), [mine, replace(waits, scope=Scope(frozenset("abc")))]) == []
-    assert blockers(lock(3, "ann", "a"), [mine, waits]) == [waits]  # else she could reserve for ever
+    assert (
+        blockers(run(3, "ann", "ac"), [mine, replace(waits, scope=Scope(frozenset("abc")))]) == []
+    )
+    # else she could reserve for ever
+    assert blockers(lock(3, "ann", "a"), [mine, waits]) == [waits]
 
 
 def test_who_follows_a_certain_lock_waits_for_it_and_keeps_nobody_waiting_meanwhile() -> None:
-    first, follows = lock(1, "ann", "a", state="active", expires=10.0), lock(2, "bob", "b", after="l1")
+    first, follows = (
+        lock(1, "ann", "a", state="active", expires=10.0),
+        lock(2, "bob", "b", after="l1"),
+    )
     live, _ = settle_locks([first, follows], 5.0, nobody)
     assert [one.state for one in live] == ["active", "waiting"]
     assert blockers(run(3, "cid", "b"), live) == []
@@ -149,7 +169,11 @@ def test_who_follows_a_certain_lock_waits_for_it_and_keeps_nobody_waiting_meanwh
 def test_a_job_is_launched_and_stopped_within_the_slots_of_its_owner_and_nobody_elses() -> None:
     scheduler, waits = run(1, "ann", "ab", state="active", role="schedule"), run(2, "bob", "ab")
     launch = run(3, "ann", "a", role="job", within="schedule")
-    assert blockers(launch, [scheduler]) == [] == blockers(scheduler, [replace(launch, state="active")])
+    assert (
+        blockers(launch, [scheduler])
+        == []
+        == blockers(scheduler, [replace(launch, state="active")])
+    )
     assert blockers(launch, [scheduler, waits]) == [], "the turner keeps bob waiting anyway"
     assert blockers(replace(launch, owner="bob"), [scheduler]) == [scheduler]
     assert blockers(run(3, "ann", "a"), [scheduler]) == [scheduler]
@@ -158,7 +182,9 @@ def test_a_job_is_launched_and_stopped_within_the_slots_of_its_owner_and_nobody_
 
 def test_no_reason_that_somebody_writes_lets_a_lock_pass() -> None:
     scheduler = run(1, "ann", "ab", state="active", role="schedule")
-    assert blockers(run(3, "ann", "a", reason="job launch while slots turn"), [scheduler]) == [scheduler]
+    assert blockers(run(3, "ann", "a", reason="job launch while slots turn"), [scheduler]) == [
+        scheduler
+    ]
 
 
 def test_states_that_count_are_two() -> None:

@@ -1,4 +1,6 @@
-"""Locks in the store: who holds them is told, they end with their process, are queued for, stolen and audited."""
+"""Locks in the store: who holds them is told, they end with their process, are queued for, stolen
+and audited.
+"""
 
 from __future__ import annotations
 
@@ -92,14 +94,21 @@ def bob(store: Store) -> Locks:
     return Locks(store, "lab", Who("bob", "bob"))
 
 
-A, B = Scope(frozenset({"gpu02", "gpu03"})), Scope(frozenset({"gpu04"}), frozenset({Port("ocs1", "4")}))
+A, B = (
+    Scope(frozenset({"gpu02", "gpu03"})),
+    Scope(frozenset({"gpu04"}), frozenset({Port("ocs1", "4")})),
+)
 
 
-def test_the_second_is_told_who_holds_what_since_when_why_and_by_which_id(store: Store, holder: Holder) -> None:
+def test_the_second_is_told_who_holds_what_since_when_why_and_by_which_id(
+    store: Store, holder: Holder
+) -> None:
     with pytest.raises(Locked) as caught:
         bob(store).take("run", A, "up torus")
     output = str(caught.value)
-    assert output.startswith(f"gpu02 is locked by ann on {socket.gethostname()} (pid {holder.process.pid}) since ")
+    assert output.startswith(
+        f"gpu02 is locked by ann on {socket.gethostname()} (pid {holder.process.pid}) since "
+    )
     assert output.endswith(f": up ring-12 [lock {holder.lock}]")
     assert caught.value.exit_code == 4
     assert "--wait" in caught.value.hint and f"process {holder.process.pid}" in caught.value.hint
@@ -116,7 +125,10 @@ def test_a_killed_holder_holds_nothing_and_the_audit_says_so(store: Store, holde
     assert locks.take("run", A, "up torus").state == "active"
     died = locks.get(holder.lock)
     assert died is not None and died.state == "died" and died.ended is not None
-    assert [(r.what, r.subject) for r in audit(store, "lab")][-2:] == [("died", holder.lock), ("locked", holder.lock)]
+    assert [(r.what, r.subject) for r in audit(store, "lab")][-2:] == [
+        ("died", holder.lock),
+        ("locked", holder.lock),
+    ]
 
 
 def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: Holder) -> None:
@@ -139,7 +151,9 @@ def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: 
 def test_a_lock_that_a_full_disk_kept_from_being_released_is_by_the_next_request_of_its_process(
     store: Store, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:
-    """A process that lives on (a guard, the watch over a change to be confirmed) would wait for its own lock without end."""
+    """A process that lives on (a guard, the watch over a change to be confirmed) would wait for its
+    own lock without end.
+    """
     ann = Locks(store, "lab", Who("ann", "ann"))
 
     async def change(wait_s: float = 0.0) -> str:
@@ -157,13 +171,18 @@ def test_a_lock_that_a_full_disk_kept_from_being_released_is_by_the_next_request
         assert ann.listed() == []
     second = asyncio.run(change(0.5))
     assert second != first
-    assert [one.what for one in audit(store, "lab") if one.subject == first] == ["released", "locked"]
+    assert [one.what for one in audit(store, "lab") if one.subject == first] == [
+        "released",
+        "locked",
+    ]
 
 
 def test_a_reservation_outlives_its_process_and_ends_at_its_time(store: Store) -> None:
     ann = Locks(store, "lab", Who("ann", "ann", pid=2**22 - 1))
     made = ann.take("reservation", A, "demo", for_s=0.3)
-    with pytest.raises(Locked, match=r"is reserved by ann on \S+ since \S+ until \S+: demo") as caught:
+    with pytest.raises(
+        Locked, match=r"is reserved by ann on \S+ since \S+ until \S+: demo"
+    ) as caught:
         bob(store).take("run", A, "up torus")
     assert "expires" in caught.value.hint
     assert ann.take("run", A, "up ring").state == "active"  # an owner's own runs are what it is for
@@ -189,7 +208,10 @@ def test_a_run_waits_for_its_turn_and_hears_whom_it_waits_for(store: Store, hold
         waits = asyncio.Event()
         waiting = asyncio.ensure_future(wait(waits))
         await waits.wait()
-        assert [(lock.owner, lock.state) for lock in bob(store).listed()] == [("ann", "active"), ("bob", "waiting")]
+        assert [(lock.owner, lock.state) for lock in bob(store).listed()] == [
+            ("ann", "active"),
+            ("bob", "waiting"),
+        ]
         holder.end()
         return await waiting
 
@@ -257,7 +279,9 @@ def test_a_process_is_told_from_the_next_one_of_its_number() -> None:
     assert not process_alive(os.getpid(), "another boot/1")
 
 
-def test_a_process_that_only_its_owner_may_see_is_taken_to_live(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_only_its_owner_may_see_is_taken_to_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mark = process_mark(os.getpid())
     monkeypatch.setattr("orchestrator.processes._stat", lambda pid: "")
 
@@ -279,8 +303,12 @@ def test_a_wall_clock_that_is_set_ends_nobodys_reservation_and_makes_none_longer
     monkeypatch.setattr(time, "time", lambda: wall + step)
     (kept,) = locks.listed()
     assert kept.expires is not None and abs(kept.expires - made.expires - step) < 10
-    assert audit(store, "lab")[0].what == "clock set" and f"{step:+.0f}"[:6] in audit(store, "lab")[0].why
-    monkeypatch.setattr(clockset, "boot_clock_ns", lambda: boot + int(3601e9))  # an hour later by either clock
+    assert (
+        audit(store, "lab")[0].what == "clock set"
+        and f"{step:+.0f}"[:6] in audit(store, "lab")[0].why
+    )
+    # an hour later by either clock
+    monkeypatch.setattr(clockset, "boot_clock_ns", lambda: boot + int(3601e9))
     monkeypatch.setattr(time, "time", lambda: wall + step + 3601)
     assert locks.listed() == []
 

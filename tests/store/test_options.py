@@ -11,7 +11,12 @@ from optics import StoreFailed
 from orchestrator.fabric.up_state import SlotsMade
 from orchestrator.store.options import NO_OPTIONS, PLAIN, RunOptions, UpOptions
 
-MOVED = RunOptions(UpOptions(job="restart", avoid=("gpu01:p1",)), evict={"gpu02": "gpu05"}, lost=("gpu02",), why="asked for")
+MOVED = RunOptions(
+    UpOptions(job="restart", avoid=("gpu01:p1",)),
+    evict={"gpu02": "gpu05"},
+    lost=("gpu02",),
+    why="asked for",
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,11 @@ MOVED = RunOptions(UpOptions(job="restart", avoid=("gpu01:p1",)), evict={"gpu02"
     [
         NO_OPTIONS,
         RunOptions(PLAIN),
-        RunOptions(UpOptions(confirm_s=60.0, adopt=("owner:bob",), launch_job=False), slots=SlotsMade(2, (0, 2)), resumes="r1"),
+        RunOptions(
+            UpOptions(confirm_s=60.0, adopt=("owner:bob",), launch_job=False),
+            slots=SlotsMade(2, (0, 2)),
+            resumes="r1",
+        ),
         MOVED,
         RunOptions(of="r1", unconfirmed="r2"),
         RunOptions(dark_s=(0.1, 0.5)),
@@ -30,8 +39,20 @@ def test_options_are_read_as_they_were_written(options: RunOptions) -> None:
 
 
 def test_all_that_up_was_asked_is_kept_and_of_the_rest_what_has_a_value() -> None:
-    up = {"launch_job": True, "avoid": ["gpu01:p1"], "adopt": [], "relabel": False, "spares": [], "rollback": True}
-    assert MOVED.to_json() == up | {"job": "restart", "evict": {"gpu02": "gpu05"}, "lost": ["gpu02"], "why": "asked for"}
+    up = {
+        "launch_job": True,
+        "avoid": ["gpu01:p1"],
+        "adopt": [],
+        "relabel": False,
+        "spares": [],
+        "rollback": True,
+    }
+    assert MOVED.to_json() == up | {
+        "job": "restart",
+        "evict": {"gpu02": "gpu05"},
+        "lost": ["gpu02"],
+        "why": "asked for",
+    }
     assert NO_OPTIONS.to_json() == {} and RunOptions(of="r1").to_json() == {"of": "r1"}
 
 
@@ -47,5 +68,7 @@ def test_options_that_this_version_did_not_write_are_refused(slots: object) -> N
 
 
 def test_an_option_that_nobody_knows_is_refused_by_name() -> None:
-    with pytest.raises(StoreFailed, match="RunOptions whose fields are not those of this version: launch_after"):
+    with pytest.raises(
+        StoreFailed, match="RunOptions whose fields are not those of this version: launch_after"
+    ):
         RunOptions.of_json({"of": "r1", "launch_after": True})

@@ -1,4 +1,6 @@
-"""A port that an operator names is one that the inventory has, spelt as there: what protects no port is refused."""
+"""A port that an operator names is one that the inventory has, spelt as there: what protects no
+port is refused.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ def test_a_port_that_is_not_there_cannot_be_tagged_out(label: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "near"), [("west:01", "west:1"), ("gpu01:p01", "gpu01:p1"), ("gpu01:1", "gpu01:p1"), ("gpu01:p\u0661", "gpu01:p1")]
+    ("subject", "near"),
+    [
+        ("west:01", "west:1"),
+        ("gpu01:p01", "gpu01:p1"),
+        ("gpu01:1", "gpu01:p1"),
+        ("gpu01:p\u0661", "gpu01:p1"),
+    ],
 )
 def test_another_spelling_of_a_port_gets_the_one_of_the_inventory(subject: str, near: str) -> None:
     with pytest.raises(Usage, match=f"did you mean {near}\\?"):
@@ -43,12 +51,17 @@ def test_a_port_that_is_not_there_cannot_be_reserved(label: str) -> None:
 
 
 def test_a_range_reserves_its_ports_as_the_inventory_spells_them() -> None:
-    assert read_scope(joined(), ports=["west:01-3"]).ports == {Port("west", n) for n in ("1", "2", "3")}
+    assert read_scope(joined(), ports=["west:01-3"]).ports == {
+        Port("west", n) for n in ("1", "2", "3")
+    }
 
 
 def test_what_is_to_be_avoided_is_spelt_as_in_the_inventory() -> None:
     found = read_avoid(["gpu01:1", "gpu03:p01"], joined())
-    assert found.message == ("gpu01:p1", "gpu03:p1") and found.ports == {HostPort("gpu01", 1), HostPort("gpu03", 1)}
+    assert found.message == ("gpu01:p1", "gpu03:p1") and found.ports == {
+        HostPort("gpu01", 1),
+        HostPort("gpu03", 1),
+    }
     with pytest.raises(Usage, match=r"did you mean west:1\?"):
         read_avoid(["west:01"], joined())
 
@@ -56,13 +69,16 @@ def test_what_is_to_be_avoided_is_spelt_as_in_the_inventory() -> None:
 @pytest.mark.parametrize("label", ["01", "17", "99"])
 def test_a_limit_for_a_port_that_no_light_enters_is_refused(label: str) -> None:
     with pytest.raises(
-        BadFile, match=rf"devices\.yml:3:\d+: devices\.ocs1\.max_input_dbm_at\.{label}: no fibre or trunk leads into"
+        BadFile,
+        match=rf"devices\.yml:3:\d+: devices\.ocs1\.max_input_dbm_at\.{label}: no fibre or trunk leads into",
     ):
         read_lab(hosts_yml(1), DEVICES % f', max_input_dbm_at: {{"{label}": -5}}', FIBRES)
 
 
 def test_a_limit_at_a_trunks_end_is_kept() -> None:
-    trunk = 'trunks:\n  - {name: t1, from: {device: ocs1, port: "20"}, to: {device: ocs1, port: "9"}}\n'
+    trunk = (
+        'trunks:\n  - {name: t1, from: {device: ocs1, port: "20"}, to: {device: ocs1, port: "9"}}\n'
+    )
     lab = read_lab(hosts_yml(1), DEVICES % ', max_input_dbm_at: {"9": -5, "1": 0}', FIBRES + trunk)
     assert lab.max_input_dbm(Port("ocs1", "9")) == -5
 
@@ -71,7 +87,11 @@ def test_a_limit_at_a_trunks_end_is_kept() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
-    for name, text in (("hosts.yml", hosts_yml(1)), ("devices.yml", DEVICES % ""), ("fibres.yml", FIBRES)):
+    for name, text in (
+        ("hosts.yml", hosts_yml(1)),
+        ("devices.yml", DEVICES % ""),
+        ("fibres.yml", FIBRES),
+    ):
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("TESTBED_INVENTORY", str(tmp_path))
     return tmp_path

@@ -27,7 +27,9 @@ KEY = tenancy_key("lab", "ann")
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    names = {f"TESTBED_{name}_DIR": str(tmp_path / name.lower()) for name in ("DATA", "STATE", "LOCK")}
+    names = {
+        f"TESTBED_{name}_DIR": str(tmp_path / name.lower()) for name in ("DATA", "STATE", "LOCK")
+    }
     return replace(load(env=names, cwd=tmp_path), user="ann", owner="ann")
 
 
@@ -37,9 +39,19 @@ def store(settings: Settings) -> Iterator[Store]:
         yield opened
 
 
-def ran(store: Store, settings: Settings, verb: str = "up", *, status: str = "ok", begun: bool = True, **more: object) -> str:
+def ran(
+    store: Store,
+    settings: Settings,
+    verb: str = "up",
+    *,
+    status: str = "ok",
+    begun: bool = True,
+    **more: object,
+) -> str:
     """One run that left a journal."""
-    run = store.new_run(verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=RunOptions(**more))
+    run = store.new_run(
+        verb, "lab", user=str(more.pop("user", "ann")), owner="ann", options=RunOptions(**more)
+    )
     if begun:
         run.found({}, {})
     with run.step("device", "ocs1", "apply"):
@@ -49,10 +61,14 @@ def ran(store: Store, settings: Settings, verb: str = "up", *, status: str = "ok
     return run.id
 
 
-def test_the_oldest_runs_go_with_their_steps_and_folders_and_the_newest_stay(store: Store, settings: Settings) -> None:
+def test_the_oldest_runs_go_with_their_steps_and_folders_and_the_newest_stay(
+    store: Store, settings: Settings
+) -> None:
     runs = [ran(store, settings) for _ in range(10)]
     found = pruning.forgettable(store, settings, 4, None)
-    assert [record.id for record in found.going] == runs[:6] and not found.staying and found.bytes > 0
+    assert (
+        [record.id for record in found.going] == runs[:6] and not found.staying and found.bytes > 0
+    )
     pruning.forget(store, settings, found.going)
     assert [record.id for record in store.history()] == runs[:5:-1]
     assert not any(store.steps(run) or settings.run_dir(run).exists() for run in runs[:6])
@@ -61,13 +77,18 @@ def test_the_oldest_runs_go_with_their_steps_and_folders_and_the_newest_stay(sto
     assert store.new_run("up", "lab").id > runs[-1]
 
 
-def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Store, settings: Settings) -> None:
+def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(
+    store: Store, settings: Settings
+) -> None:
     ran(store, settings)
-    first = ran(store, settings, status="failed")  # half done; what was before it is where a rollback leads
+    # half done; what was before it is where a rollback leads
+    first = ran(store, settings, status="failed")
     second = ran(store, settings, resumes=first)
     store.resolve([first], second)
     up = ran(store, settings)
-    store.set_current(KEY, up, plan_name="ring", plan_sha="", plan_text="{}", up=UpState(), generation=1)
+    store.set_current(
+        KEY, up, plan_name="ring", plan_sha="", plan_text="{}", up=UpState(), generation=1
+    )
     holds, launched, compared, dead = (ran(store, settings) for _ in range(4))
     store.own(KEY, holds, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))])
     store.add_job(KEY, launched, "ddp", spec())
@@ -80,7 +101,11 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     found = pruning.forgettable(store, settings, 1, None)
     why = dict(found.staying)
     assert set(why) == {first, second, up, holds, launched, compared, dead, undone}, why
-    assert "current plan" in why[up] and "comparison a-b" in why[compared] and "unfinished" in why[dead]
+    assert (
+        "current plan" in why[up]
+        and "comparison a-b" in why[compared]
+        and "unfinished" in why[dead]
+    )
     assert [record.id for record in found.going][1:] == refused[:2]
 
 
@@ -94,7 +119,10 @@ def test_runs_of_others_in_a_shared_store_are_theirs(store: Store, settings: Set
 def test_journals_that_influxdb_has_not_yet_stay(store: Store, settings: Settings) -> None:
     runs = [ran(store, settings) for _ in range(3)]
     found = pruning.forgettable(store, settings, 1, InfluxTarget("http://127.0.0.1:1", "testbed"))
-    assert not found.going and [run for run, why in found.staying if "not in InfluxDB yet" in why] == runs[:2]
+    assert (
+        not found.going
+        and [run for run, why in found.staying if "not in InfluxDB yet" in why] == runs[:2]
+    )
 
 
 def test_a_removal_that_was_interrupted_is_ended_by_the_next(
@@ -113,12 +141,18 @@ def test_doctor_tells_how_much_runs_take_and_from_when_on_to_remove_some(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (settings.state_dir / "runs" / "r").mkdir(parents=True)
-    assert (found := doctor_store._runs(settings)).state == "ok" and found.detail.startswith("1 in ")
+    assert (found := doctor_store._runs(settings)).state == "ok" and found.detail.startswith(
+        "1 in "
+    )
     monkeypatch.setattr("orchestrator.store.runs.MANY", 1)
-    assert (found := doctor_store._runs(settings)).state == "warn" and "testbed run list --prune --keep 200" in found.fix
+    assert (
+        found := doctor_store._runs(settings)
+    ).state == "warn" and "testbed run list --prune --keep 200" in found.fix
 
 
-def test_what_is_deleted_is_given_back_to_the_disk_unless_others_use_the_store(tmp_path: Path) -> None:
+def test_what_is_deleted_is_given_back_to_the_disk_unless_others_use_the_store(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "store" / "testbed.sqlite3"
     with Store(path, durable=False) as store, Store(path, durable=False) as other:
         for _ in range(40):

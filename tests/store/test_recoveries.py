@@ -1,4 +1,6 @@
-"""Recoveries in the store: begun before any effect, within the budget, never twice, and seen after the death of who began them."""
+"""Recoveries in the store: begun before any effect, within the budget, never twice, and seen after
+the death of who began them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,24 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def begin(store: Store, job: int = 1, most: int = 9, who: Who = WHO) -> AbstractContextManager[Begun]:
+def begin(
+    store: Store, job: int = 1, most: int = 9, who: Who = WHO
+) -> AbstractContextManager[Begun]:
     def may(past: list[Recovery]) -> str:
         return "the budget is spent" if len(past) >= most else ""
 
-    return recovering(store, LAB, KEY, who, job=job, name="mlp", action="restart", hosts=("gpu02",), why="gpu02: killed", may=may)
+    return recovering(
+        store,
+        LAB,
+        KEY,
+        who,
+        job=job,
+        name="mlp",
+        action="restart",
+        hosts=("gpu02",),
+        why="gpu02: killed",
+        may=may,
+    )
 
 
 def test_an_attempt_is_there_before_it_has_an_effect_and_says_how_it_ended(store: Store) -> None:
@@ -37,8 +52,13 @@ def test_an_attempt_is_there_before_it_has_an_effect_and_says_how_it_ended(store
         assert (now.outcome, now.idle_s, now.hosts) == ("", 0.0, ("gpu02",)) and now.age_s < 60
         begun.by("2026-11-22-0007")
     (done,) = recoveries(store, KEY)
-    assert (done.outcome, done.run) == ("ok", "2026-11-22-0007") and "because gpu02: killed" in str(done)
-    assert [(one.what, one.subject) for one in audit(store, LAB)] == [("recovered", "job mlp"), ("recovering", "job mlp")]
+    assert (done.outcome, done.run) == ("ok", "2026-11-22-0007") and "because gpu02: killed" in str(
+        done
+    )
+    assert [(one.what, one.subject) for one in audit(store, LAB)] == [
+        ("recovered", "job mlp"),
+        ("recovering", "job mlp"),
+    ]
     assert not recoveries(store, "lab/bob")
 
 
@@ -46,7 +66,9 @@ def test_one_fault_is_acted_upon_once_and_a_failed_attempt_may_be_repeated(store
     with pytest.raises(NotVerified), begin(store):
         raise NotVerified("no iteration\nin time")
     (failed,) = recoveries(store, KEY)
-    assert failed.outcome == "failed" and str(failed).startswith("restart, failed: no iteration; because")
+    assert failed.outcome == "failed" and str(failed).startswith(
+        "restart, failed: no iteration; because"
+    )
     with begin(store), pytest.raises(Locked, match="goes on already"), begin(store, job=2):
         pass
     with pytest.raises(Locked, match="recovered already"), begin(store):
@@ -76,7 +98,9 @@ def test_an_attempt_whose_process_is_gone_has_died_and_counts(store: Store) -> N
     died.__exit__(None, None, None)
 
 
-def test_a_clock_that_is_set_neither_refills_the_budget_nor_blocks_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_neither_refills_the_budget_nor_blocks_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with begin(store):
         pass
     wall = kept.time.time()

@@ -1,4 +1,6 @@
-"""What locks are about: scopes meet where they share a host or a port, whoever names them and however."""
+"""What locks are about: scopes meet where they share a host or a port, whoever names them and
+however.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import CrossConnect, Port, Usage
-from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reachable_scope, read_scope, scope_of_data
+from orchestrator.store.scope import (
+    WHOLE,
+    Scope,
+    of_settings,
+    ranges,
+    reachable_scope,
+    read_scope,
+    scope_of_data,
+)
 from tests.change.fibrelab import joined, roadm, select
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 4)]
@@ -20,11 +30,19 @@ def subsets(items: list) -> st.SearchStrategy[frozenset]:  # type: ignore[type-a
     return st.frozensets(st.sampled_from(items))
 
 
-SCOPES = st.builds(Scope, subsets(HOSTS), subsets(PORTS), subsets(["ocs1", "ocs2"]), st.sampled_from([False, False, False, True]))
+SCOPES = st.builds(
+    Scope,
+    subsets(HOSTS),
+    subsets(PORTS),
+    subsets(["ocs1", "ocs2"]),
+    st.sampled_from([False, False, False, True]),
+)
 
 
 def points(scope: Scope) -> set[object]:
-    """The scope as plain points of a small lab: what overlap and cover mean there needs no cleverness."""
+    """The scope as plain points of a small lab: what overlap and cover mean there needs no
+    cleverness.
+    """
     if scope.everything:
         return {*HOSTS, *PORTS, "whole ocs1", "whole ocs2", "more"}
     whole = {p for p in PORTS if p.device in scope.devices}
@@ -68,7 +86,12 @@ def test_a_scope_is_written_in_few_words() -> None:
 
 def test_a_host_stands_for_the_ports_its_fibres_reach() -> None:
     found = reachable_scope(joined(4), ["gpu01", "gpu02"])
-    assert found.ports == {Port("west", "1"), Port("west", "101"), Port("east", "2"), Port("east", "102")}
+    assert found.ports == {
+        Port("west", "1"),
+        Port("west", "101"),
+        Port("east", "2"),
+        Port("east", "102"),
+    }
     assert not found.overlaps(reachable_scope(joined(4), ["gpu03", "gpu04"]))
 
 
@@ -81,7 +104,9 @@ def test_a_wavelength_selective_device_is_locked_whole(lab: object) -> None:
 
 def test_a_setting_is_its_two_ports() -> None:
     made = CrossConnect(Port("west", "901"), Port("west", "902"))
-    assert of_settings(joined(), [made]) == Scope(ports=frozenset({Port("west", "901"), Port("west", "902")}))
+    assert of_settings(joined(), [made]) == Scope(
+        ports=frozenset({Port("west", "901"), Port("west", "902")})
+    )
 
 
 def test_an_operator_names_ranges_and_lists() -> None:

@@ -21,7 +21,9 @@ def user_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "config" / "testbed" / "config.toml").write_text(text)
 
 
-def get(tmp_path: Path, flags: dict[str, str | None] | None = None, env: dict[str, str] | None = None) -> Settings:
+def get(
+    tmp_path: Path, flags: dict[str, str | None] | None = None, env: dict[str, str] | None = None
+) -> Settings:
     return load(flags, env=env or {}, cwd=tmp_path)
 
 
@@ -53,8 +55,14 @@ def test_directories_follow_xdg_and_can_be_moved(tmp_path: Path) -> None:
     settings = get(tmp_path)
     assert settings.store_path == tmp_path / "data/testbed/testbed.sqlite3"
     assert settings.run_dir("2026-11-21-0001") == tmp_path / "state/testbed/runs/2026-11-21-0001"
-    moved = get(tmp_path, env={"TESTBED_DATA_DIR": str(tmp_path / "d"), "TESTBED_LOCK_DIR": str(tmp_path / "l")})
-    assert moved.store_path.parent == tmp_path / "d" and moved.lock_path("emulated") == tmp_path / "l/emulated.lock"
+    moved = get(
+        tmp_path,
+        env={"TESTBED_DATA_DIR": str(tmp_path / "d"), "TESTBED_LOCK_DIR": str(tmp_path / "l")},
+    )
+    assert (
+        moved.store_path.parent == tmp_path / "d"
+        and moved.lock_path("emulated") == tmp_path / "l/emulated.lock"
+    )
 
 
 def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
@@ -75,7 +83,9 @@ def test_all_problems_of_all_files_come_at_once(tmp_path: Path) -> None:
         get(tmp_path)
     text = str(caught.value)
     assert len(caught.value.problems) == 3
-    assert "did you mean inventory?" in text and "timeout: wanted" in text and "testbed.toml" in text
+    assert (
+        "did you mean inventory?" in text and "timeout: wanted" in text and "testbed.toml" in text
+    )
 
 
 def test_a_wrong_timeout_says_where_it_came_from(tmp_path: Path) -> None:
@@ -84,7 +94,16 @@ def test_a_wrong_timeout_says_where_it_came_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), ("30d", 2592000), (" 1.5 s", 1.5)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("2m", 120),
+        ("500ms", 0.5),
+        ("1h", 3600),
+        ("7", 7),
+        ("30d", 2592000),
+        (" 1.5 s", 1.5),
+    ],
 )
 def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
     assert duration(text) == seconds
@@ -101,13 +120,17 @@ def test_influx_is_off_unless_asked_for_and_its_keys_stand_in_a_table(tmp_path: 
     (tmp_path / "testbed.toml").write_text(
         '[telemetry.influx]\nurl = "http://db:8086/"\ndb = "lab/week"\ngzip = true\nretention = "30d"\n'
     )
-    assert get(tmp_path).influx == InfluxSettings("http://db:8086", "lab/week", "", "auto", True, 2592000.0)
+    assert get(tmp_path).influx == InfluxSettings(
+        "http://db:8086", "lab/week", "", "auto", True, 2592000.0
+    )
     moved = get(tmp_path, env={"TESTBED_INFLUX_URL": "auto", "TESTBED_INFLUX_API": "v1"})
     assert (moved.influx.url, moved.influx.api, moved.influx.db) == ("auto", "v1", "lab/week")
     assert moved.origins["telemetry.influx.url"] == "environment"
 
 
-def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(tmp_path: Path) -> None:
+def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "testbed.toml").write_text(
         '[telemetry]\nflux = 1\n[telemetry.influx]\nurl = "http://ann:s3cret@db"\napi = "v3"\n'
         'gzip = "perhaps"\ndb = "a b"\nretention = "1s"\n'
@@ -115,7 +138,9 @@ def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(t
     with pytest.raises(BadFile) as caught:
         get(tmp_path)
     text = str(caught.value)
-    assert len(caught.value.problems) == 6 and "s3cret" not in text and "TESTBED_INFLUX_TOKEN" in text
+    assert (
+        len(caught.value.problems) == 6 and "s3cret" not in text and "TESTBED_INFLUX_TOKEN" in text
+    )
     for message in (
         "unknown key 'telemetry.flux'",
         "wanted auto, v1 or v2, found 'v3'",
@@ -132,23 +157,33 @@ def test_how_many_pairs_and_hosts_at_once_are_a_large_lab_s_own_choice(tmp_path:
     assert get(tmp_path).bounds.pairs == 10_000 and 8 <= get(tmp_path).bounds.at_once <= 32
     user_file(tmp_path, '[verify]\npairs = 500\n[hosts]\nat_once = "16"')
     assert get(tmp_path).bounds == Bounds(500, 16)
-    assert get(tmp_path, {"verify.pairs": "all"}, {"TESTBED_HOSTS_AT_ONCE": "4"}).bounds == Bounds(None, 4)
+    assert get(tmp_path, {"verify.pairs": "all"}, {"TESTBED_HOSTS_AT_ONCE": "4"}).bounds == Bounds(
+        None, 4
+    )
     assert get(tmp_path, env={"TESTBED_VERIFY_PAIRS": "7"}).bounds.pairs == 7
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1e3", "all hosts", "٣", "1000000000000", "100000001", "0x10", "All"])
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "1.5", "1e3", "all hosts", "٣", "1000000000000", "100000001", "0x10", "All"]
+)
 def test_a_number_of_pairs_that_is_none_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Usage, match=r"--pairs: wanted a whole number from 1 to 100000000 or all, found "):
+    with pytest.raises(
+        Usage, match=r"--pairs: wanted a whole number from 1 to 100000000 or all, found "
+    ):
         get(tmp_path, {"verify.pairs": text})
 
 
 @pytest.mark.parametrize("text", ["0", "257", "all", "-4", "2.0", "16;reboot", "9" * 5000])
 def test_a_number_of_hosts_at_once_that_is_none_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(Usage, match=r"TESTBED_HOSTS_AT_ONCE: wanted a whole number from 1 to 256, found "):
+    with pytest.raises(
+        Usage, match=r"TESTBED_HOSTS_AT_ONCE: wanted a whole number from 1 to 256, found "
+    ):
         get(tmp_path, env={"TESTBED_HOSTS_AT_ONCE": text})
 
 
-@pytest.mark.parametrize("table", ["[verify]\npairs = true", "[hosts]\nat_once = [1]", "[verify]\npair = 3"])
+@pytest.mark.parametrize(
+    "table", ["[verify]\npairs = true", "[hosts]\nat_once = [1]", "[verify]\npair = 3"]
+)
 def test_a_bound_of_another_kind_in_a_file_is_named(tmp_path: Path, table: str) -> None:
     user_file(tmp_path, table)
     with pytest.raises(BadFile, match=r"verify\.pairs|hosts\.at_once"):

@@ -18,7 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, FrequencySlot, Locked, Missing, Port, SpectralRoute, StoreFailed, TestbedError
+from optics import (
+    CrossConnect,
+    FrequencySlot,
+    Locked,
+    Missing,
+    Port,
+    SpectralRoute,
+    StoreFailed,
+    TestbedError,
+)
 from orchestrator.fabric.up_state import UpState
 from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, tenancy_key
@@ -50,8 +59,12 @@ with Store(Path(sys.argv[1])) as store:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_another_connection_in_this_process_takes_no_lock_from_the_first(store: Store, closed: bool) -> None:
-    """As two calls of the Python API have at once; else a command elsewhere would remove the log that the first one writes to."""
+def test_another_connection_in_this_process_takes_no_lock_from_the_first(
+    store: Store, closed: bool
+) -> None:
+    """As two calls of the Python API have at once; else a command elsewhere would remove the log
+    that the first one writes to.
+    """
 
     def seen_elsewhere() -> int:
         argv = [sys.executable, "-c", OPEN, str(store.path)]
@@ -78,7 +91,10 @@ def test_runs_are_numbered_by_the_day(store: Store) -> None:
 
 
 def test_a_run_is_found_by_its_ending_and_as_the_last(store: Store) -> None:
-    first, second = store.new_run("up", "emulated", plan_name="ring-12"), store.new_run("down", "emulated")
+    first, second = (
+        store.new_run("up", "emulated", plan_name="ring-12"),
+        store.new_run("down", "emulated"),
+    )
     found = store.get("0001")
     assert found is not None and found.id == first.id and found.plan_name == "ring-12"
     last = store.get("last")
@@ -92,7 +108,9 @@ def test_a_word_that_names_no_run_or_several_is_refused_with_the_latest(store: S
     with pytest.raises(Missing, match="there is no run 'last'; there are no runs yet"):
         named(store, "last")
     ids = [store.new_run("up", "emulated").id for _ in range(11)]
-    with pytest.raises(Missing, match=f"there is no run '9999'; the latest are {', '.join(ids[:-6:-1])}$"):
+    with pytest.raises(
+        Missing, match=f"there is no run '9999'; the latest are {', '.join(ids[:-6:-1])}$"
+    ):
         named(store, "9999")
     with pytest.raises(Missing, match=f"2 runs end in '1', the latest are {ids[10]}, {ids[0]}$"):
         named(store, "1")
@@ -105,11 +123,18 @@ def test_a_step_is_on_disk_before_its_effect(store: Store) -> None:
         with Store(store.path) as other:
             (seen,) = other.steps(run.id)
         assert seen.state == "doing" and seen.intent == [
-            {"ingress": {"device": "ocs1", "label": "1"}, "egress": {"device": "ocs1", "label": "17"}}
+            {
+                "ingress": {"device": "ocs1", "label": "1"},
+                "egress": {"device": "ocs1", "label": "17"},
+            }
         ]
         step.result({"writes": 2})
     (after,) = store.steps(run.id)
-    assert (after.state, after.result, after.error) == ("done", {"writes": 2}, "") and after.seconds is not None
+    assert (after.state, after.result, after.error) == (
+        "done",
+        {"writes": 2},
+        "",
+    ) and after.seconds is not None
 
 
 def test_a_failed_step_keeps_the_error(store: Store) -> None:
@@ -128,7 +153,10 @@ def test_parallel_steps_begin_in_one_commit(store: Store) -> None:
     assert [s.state for s in store.steps(run.id)] == ["doing", "doing"]
     steps[1].end()
     steps[0].end("the device was silent")
-    assert [(s.state, s.error) for s in store.steps(run.id)] == [("failed", "the device was silent"), ("done", "")]
+    assert [(s.state, s.error) for s in store.steps(run.id)] == [
+        ("failed", "the device was silent"),
+        ("done", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +168,9 @@ def test_parallel_steps_begin_in_one_commit(store: Store) -> None:
         (KeyboardInterrupt(), "interrupted", 130),
     ],
 )
-def test_a_run_ends_with_its_status_whatever_leaves_it(store: Store, error: BaseException | None, status: str, code: int) -> None:
+def test_a_run_ends_with_its_status_whatever_leaves_it(
+    store: Store, error: BaseException | None, status: str, code: int
+) -> None:
     try:
         with store.new_run("up", "emulated"):
             if error is not None:
@@ -148,7 +178,11 @@ def test_a_run_ends_with_its_status_whatever_leaves_it(store: Store, error: Base
     except BaseException as caught:
         assert caught is error
     record = store.get("last")
-    assert record is not None and (record.status, record.exit_code) == (status, code) and record.ended is not None
+    assert (
+        record is not None
+        and (record.status, record.exit_code) == (status, code)
+        and record.ended is not None
+    )
 
 
 def test_what_is_ours_is_remembered_per_lab(store: Store) -> None:
@@ -162,7 +196,15 @@ def test_what_is_ours_is_remembered_per_lab(store: Store) -> None:
 def test_the_current_plan_is_what_was_set_last(store: Store) -> None:
     assert store.current("emulated") is None
     for name, generation in (("ring", 3), ("torus", 4)):
-        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", up=UpState(), generation=generation)
+        store.set_current(
+            "emulated",
+            "r",
+            plan_name=name,
+            plan_sha="s",
+            plan_text="{}",
+            up=UpState(),
+            generation=generation,
+        )
     current = store.current("emulated")
     assert current is not None and (current.plan_name, current.generation) == ("torus", 4)
     store.clear_current("emulated")
@@ -200,16 +242,30 @@ def test_two_runs_never_share_an_id(store: Store) -> None:
 
 
 def test_jobs_are_kept_with_their_state(store: Store) -> None:
-    store.set_job(store.add_job("emulated", "r", "ddp-mlp", spec("gpu01")), "failed", "rank 3 ended with 1", ended=True)
+    store.set_job(
+        store.add_job("emulated", "r", "ddp-mlp", spec("gpu01")),
+        "failed",
+        "rank 3 ended with 1",
+        ended=True,
+    )
     record = store.latest_job("emulated")
-    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", spec("gpu01"))
+    assert record is not None and (record.name, record.state, record.spec) == (
+        "ddp-mlp",
+        "failed",
+        spec("gpu01"),
+    )
     assert record.ended is not None and store.latest_job("other") is None
 
 
 def test_the_usual_time_of_a_phase_is_the_median_of_good_runs(store: Store) -> None:
     for seconds, status in ((1.0, "ok"), (9.0, "failed"), (2.0, "ok"), (3.0, "ok")):
-        store.new_run("up", "emulated", inventory="inv").finish(status, summary={"phases": {"stage": seconds}})
-    assert store.expected_seconds("inv", "up") == {"stage": 2.0} and store.expected_seconds("inv", "down") == {}
+        store.new_run("up", "emulated", inventory="inv").finish(
+            status, summary={"phases": {"stage": seconds}}
+        )
+    assert (
+        store.expected_seconds("inv", "up") == {"stage": 2.0}
+        and store.expected_seconds("inv", "down") == {}
+    )
 
 
 def test_a_killed_writer_leaves_a_store_that_tells_what_may_have_happened(tmp_path: Path) -> None:
@@ -225,7 +281,9 @@ while True:
         print(n, flush=True)
     n += 1
 """
-    writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     begun = -1
     for line in writer.stdout:
@@ -238,7 +296,8 @@ while True:
         record = store.get("last")
         assert record is not None and record.status == "died"
         states = [s.state for s in store.steps(record.id)]
-        # Everything told is there; at most the last two are open (begun, and planned but not begun).
+        # Everything told is there; at most the last two are open (begun, and planned but not
+        # begun).
         assert len(states) >= begun + 1 >= 21
         assert set(states[:begun]) == {"done"} and set(states[begun + 1 :]) <= {"planned", "doing"}
         assert next_generation(store, "emulated") == 1
@@ -260,7 +319,9 @@ def test_a_file_that_is_no_store_is_named_not_overwritten(tmp_path: Path) -> Non
     path.write_bytes(b"these are notes, not a database\n" * 200)
     with pytest.raises(StoreFailed, match=re.escape(f"{path} is damaged or not a store")) as caught:
         Store(path)
-    assert "testbed doctor --store" in caught.value.hint and path.read_bytes().startswith(b"these are notes")
+    assert "testbed doctor --store" in caught.value.hint and path.read_bytes().startswith(
+        b"these are notes"
+    )
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -275,13 +336,17 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA))
-def test_a_store_of_an_older_version_is_refused_with_a_way_on_and_stays_as_it_is(tmp_path: Path, version: int) -> None:
+def test_a_store_of_an_older_version_is_refused_with_a_way_on_and_stays_as_it_is(
+    tmp_path: Path, version: int
+) -> None:
     path = tmp_path / "testbed.sqlite3"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE runs(id TEXT PRIMARY KEY)")
         db.execute(f"PRAGMA user_version={version}")
     db.close()
-    with pytest.raises(StoreFailed, match=f"an older testbed \\(schema {version}, this one uses {SCHEMA}\\)") as caught:
+    with pytest.raises(
+        StoreFailed, match=f"an older testbed \\(schema {version}, this one uses {SCHEMA}\\)"
+    ) as caught:
         Store(path)
     assert f"mv {path} {path}.old" in caught.value.hint and "up --adopt" in caught.value.hint
     with sqlite3.connect(path) as db:
@@ -291,7 +356,11 @@ def test_a_store_of_an_older_version_is_refused_with_a_way_on_and_stays_as_it_is
 
 
 def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:
-    assert lab_key("emulated", ["b", "a"]) == lab_key("emulated", ["a", "b"]) != lab_key("emulated", ["a", "c"])
+    assert (
+        lab_key("emulated", ["b", "a"])
+        == lab_key("emulated", ["a", "b"])
+        != lab_key("emulated", ["a", "c"])
+    )
     assert os.sep not in lab_key("../lab one", ["a"])
 
 
@@ -314,13 +383,23 @@ def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store
     ann, bob = tenancy_key("lab", "ann"), tenancy_key("lab", "bob")
     run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
     store.own(ann, run.id, [A])
-    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", up=UpState(), generation=1)
+    store.set_current(
+        ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", up=UpState(), generation=1
+    )
     assert store.owned(bob) == frozenset() and store.current(bob) is None
-    assert store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
+    assert (
+        store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
+    )
     assert str(store.owners("lab")[A]) == f"ann (ring-6, run {run.id})"
     assert list(store.currents("lab")) == ["ann"]
-    assert next_generation(store, "lab", "ann", run.id) == 1 and next_generation(store, "lab", "bob", "") == 2
-    assert {number: whose.owner for number, whose in generation_owners(store, "lab").items()} == {1: "ann", 2: "bob"}
+    assert (
+        next_generation(store, "lab", "ann", run.id) == 1
+        and next_generation(store, "lab", "bob", "") == 2
+    )
+    assert {number: whose.owner for number, whose in generation_owners(store, "lab").items()} == {
+        1: "ann",
+        2: "bob",
+    }
 
 
 def test_tokens_of_a_lab_only_grow(store: Store) -> None:
@@ -328,7 +407,9 @@ def test_tokens_of_a_lab_only_grow(store: Store) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_a_new_stores_tokens_are_higher_than_a_lost_ones(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_stores_tokens_are_higher_than_a_lost_ones(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     for _ in range(5):
         last = store.new_run("up", "lab").token
@@ -344,7 +425,11 @@ def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -
     with Store(store.path) as other:
         (before, target), record = other.journalled(run.id), other.get(run.id)
     assert before != target and before is not None
-    assert record is not None and record.begun and record.options == RunOptions(UpOptions(launch_job=False), resumes="r")
+    assert (
+        record is not None
+        and record.begun
+        and record.options == RunOptions(UpOptions(launch_job=False), resumes="r")
+    )
 
 
 def test_a_step_of_a_fenced_run_begins_only_while_the_fence_lets_it(store: Store) -> None:
@@ -363,14 +448,18 @@ def test_a_step_of_a_fenced_run_begins_only_while_the_fence_lets_it(store: Store
         pass
 
 
-def test_a_run_that_stopped_on_its_way_is_unfinished_until_another_put_it_right(store: Store) -> None:
+def test_a_run_that_stopped_on_its_way_is_unfinished_until_another_put_it_right(
+    store: Store,
+) -> None:
     failed, harmless, good = (store.new_run("up", "lab", owner="ann") for _ in range(3))
     failed.found({}, {})
     failed.finish("failed", 7)
     harmless.finish("failed", 5)
     good.found({}, {})
     good.finish("ok")
-    assert [r.id for r in store.unfinished("lab", "ann")] == [failed.id] and store.unfinished("lab", "bob") == []
+    assert [r.id for r in store.unfinished("lab", "ann")] == [failed.id] and store.unfinished(
+        "lab", "bob"
+    ) == []
     store.resolve([failed.id], good.id)
     assert store.unfinished("lab", "ann") == []
     record = store.get(failed.id)
@@ -385,7 +474,9 @@ def test_an_interrupted_step_says_so(store: Store) -> None:
     assert (seen.state, seen.error) == ("failed", "interrupted")
 
 
-def test_how_long_a_run_took_does_not_depend_on_the_wall_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_a_run_took_does_not_depend_on_the_wall_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = store.new_run("up", "lab")
     wall = time.time()
     monkeypatch.setattr(time, "time", lambda: wall - 3600.0)  # somebody set the clock back an hour
@@ -401,7 +492,10 @@ def test_measured_light_is_kept_over_runs_oldest_first(store: Store) -> None:
     late, early = (LightPoint("a->b", "ocs1:1->17", at, -1.0, -2.5, 1.5) for at in (20.0, 10.0))
     add_light(store, "lab", "r2", [late])
     add_light(store, "lab", "", [early])
-    assert light_history(store, "lab") == [early, replace(late, run="r2")] and light_history(store, "other") == []
+    assert (
+        light_history(store, "lab") == [early, replace(late, run="r2")]
+        and light_history(store, "other") == []
+    )
 
 
 def test_what_came_last_is_told_by_no_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +514,9 @@ def test_what_came_last_is_told_by_no_clock(store: Store, monkeypatch: pytest.Mo
 
 
 def test_who_lost_the_lab_says_nothing_of_it_any_more(store: Store) -> None:
-    """S11: a process that slept between its last step and its last word finds that the lab is somebody else's."""
+    """S11: a process that slept between its last step and its last word finds that the lab is
+    somebody else's.
+    """
 
     def ended(db: sqlite3.Connection) -> None:
         raise Locked("ended")

@@ -1,4 +1,6 @@
-"""A store that cannot be used: a full disk and a damaged file are told apart, and nobody is told to throw it away."""
+"""A store that cannot be used: a full disk and a damaged file are told apart, and nobody is told to
+throw it away.
+"""
 
 from __future__ import annotations
 
@@ -60,20 +62,34 @@ print(json.dumps({"full": full, "after": history()}))
 
 
 @pytest.mark.parametrize("state", ["used", "fresh"])
-def test_a_full_disk_is_told_as_such_and_with_room_the_store_is_as_it_was(tmp_path: Path, state: str) -> None:
+def test_a_full_disk_is_told_as_such_and_with_room_the_store_is_as_it_was(
+    tmp_path: Path, state: str
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    unshare = (
+        ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    )
     mount = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1" "$4"'
     command = [*unshare, "sh", "-c", mount, "sh", str(disk), sys.executable, FULL, state]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TESTBED_")}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
     assert ran.returncode == 0, ran.stderr
     reply = json.loads(ran.stdout.splitlines()[-1])
     full = reply["full"]
-    assert full["code"] == "E-STORE" and "disk" in full["message"] and "full" in full["message"], full
-    assert "free some space" in full["hint"] and "mv " not in full["hint"] and "leave it there" in full["hint"]
-    assert [run["plan_name"] for run in reply["after"]["data"]["runs"]] == (["ring"] if state == "used" else [])
+    assert full["code"] == "E-STORE" and "disk" in full["message"] and "full" in full["message"], (
+        full
+    )
+    assert (
+        "free some space" in full["hint"]
+        and "mv " not in full["hint"]
+        and "leave it there" in full["hint"]
+    )
+    assert [run["plan_name"] for run in reply["after"]["data"]["runs"]] == (
+        ["ring"] if state == "used" else []
+    )
 
 
 def damaged(path: Path) -> None:
@@ -96,17 +112,25 @@ def test_a_damaged_store_is_told_when_it_is_read_and_when_it_is_written(tmp_path
     with Store(path, durable=False) as store:
         with pytest.raises(StoreFailed, match=r"is damaged or not a store: .*malformed") as reading:
             store.history("lab", 0)
-        with pytest.raises(StoreFailed, match=r"is damaged or not a store: .*malformed"), store.transaction() as db:
+        with (
+            pytest.raises(StoreFailed, match=r"is damaged or not a store: .*malformed"),
+            store.transaction() as db,
+        ):
             db.execute("UPDATE runs SET message='all'")
     assert "testbed doctor --store" in reading.value.hint and "mv " not in reading.value.hint
 
 
 def test_faults_of_the_program_are_not_blamed_on_the_file(tmp_path: Path) -> None:
-    with Store(tmp_path / "testbed.sqlite3", durable=False) as store, pytest.raises(sqlite3.IntegrityError):
+    with (
+        Store(tmp_path / "testbed.sqlite3", durable=False) as store,
+        pytest.raises(sqlite3.IntegrityError),
+    ):
         store.write("INSERT INTO tokens(lab, last) VALUES('lab', NULL)")
 
 
-def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE  # type: ignore[misc]
     assert "disk is full" not in str(storefault.store_fault(tmp_path / "s", error))
@@ -114,7 +138,9 @@ def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(tmp_path: Path, 
     assert "the disk is full (disk I/O error)" in str(storefault.store_fault(tmp_path / "s", error))
 
 
-@pytest.mark.parametrize(("number", "text"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")]
+)
 def test_files_that_cannot_be_made_for_want_of_room_are_a_fault_of_the_disk(
     tmp_path: Path, number: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +179,9 @@ def test_a_whole_store_has_no_findings_and_examining_writes_nothing(tmp_path: Pa
     assert path.read_bytes() == before
 
 
-def test_what_can_be_read_of_a_damaged_store_is_kept_and_so_is_the_damaged_file(tmp_path: Path) -> None:
+def test_what_can_be_read_of_a_damaged_store_is_kept_and_so_is_the_damaged_file(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "testbed.sqlite3"
     damaged(path)
     path.chmod(0o600)
@@ -173,7 +201,9 @@ def test_what_can_be_read_of_a_damaged_store_is_kept_and_so_is_the_damaged_file(
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, rescued.kept.name])
 
 
-def test_what_was_written_last_is_in_the_log_beside_the_file_and_is_read_too(tmp_path: Path) -> None:
+def test_what_was_written_last_is_in_the_log_beside_the_file_and_is_read_too(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "testbed.sqlite3"
     damaged(path)
     script = (
@@ -194,7 +224,9 @@ def test_a_store_in_use_is_not_exchanged_under_the_hands_of_who_uses_it(tmp_path
         "store = Store(Path(sys.argv[1])); store.get('last'); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
         assert user.stdout is not None and user.stdout.readline() == "open\n"
         was = path.stat().st_ino
         with pytest.raises(Locked, match="another command is using it"):
@@ -258,8 +290,12 @@ with Store(Path(sys.argv[1]) / "testbed.sqlite3") as store:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("log", [False, True], ids=["closed", "with a log that was not copied back"])
-def test_a_store_on_a_read_only_file_system_is_read_and_refuses_to_be_written(tmp_path: Path, log: bool) -> None:
+@pytest.mark.parametrize(
+    "log", [False, True], ids=["closed", "with a log that was not copied back"]
+)
+def test_a_store_on_a_read_only_file_system_is_read_and_refuses_to_be_written(
+    tmp_path: Path, log: bool
+) -> None:
     folder = tmp_path / "data"
     with Store(folder / "testbed.sqlite3") as store:
         run = store.new_run("up", "lab").id
@@ -267,7 +303,15 @@ def test_a_store_on_a_read_only_file_system_is_read_and_refuses_to_be_written(tm
             shutil.copytree(folder, tmp_path / "killed")
             folder = tmp_path / "killed"
     argv = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder), sys.executable]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment(), cwd=tmp_path)
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(),
+        cwd=tmp_path,
+    )
     assert done.stdout.splitlines() == [
         run,
         f"{folder}/testbed.sqlite3 cannot be written: its file system is read-only",

@@ -1,4 +1,6 @@
-"""Files are whole or as they were: a disk that fills, an error in the middle, links, and what is no plain file."""
+"""Files are whole or as they were: a disk that fills, an error in the middle, links, and what is no
+plain file.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_a_pipe_is_written_and_never_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo() and names(tmp_path) == ["pipe"]
 
 
-def test_the_disk_has_the_content_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_has_the_content_before_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
 

@@ -28,14 +28,22 @@ def target(influx_url: str) -> InfluxTarget:
 
 
 def fill(run_dir: Path, points: int, *, first: int = 0, part_bytes: int = 1 << 26) -> None:
-    """Write so many points of measurement `port` into the journal of a run; rx_bytes counts them from `first`."""
+    """Write so many points of measurement `port` into the journal of a run; rx_bytes counts them
+    from `first`.
+    """
     with Journal(run_dir, run_dir.name, "lab", part_bytes=part_bytes) as journal:
         for n in range(first, first + points):
-            journal.point("port", {"host": f"gpu{n % 7}", "port": "p1", "layer": "nic"}, {"rx_bytes": n, "oper": 1})
+            journal.point(
+                "port",
+                {"host": f"gpu{n % 7}", "port": "p1", "layer": "nic"},
+                {"rx_bytes": n, "oper": 1},
+            )
 
 
 def held(target: InfluxTarget) -> tuple[int, int]:
-    """How many points the server has and the sum of what they count: equal to what was written when none is lost or doubled."""
+    """How many points the server has and the sum of what they count: equal to what was written when
+    none is lost or doubled.
+    """
     influx = Influx(target)
     series = influx.query("SELECT COUNT(rx_bytes), SUM(rx_bytes) FROM port")
     return (int(series[0]["values"][0][1]), int(series[0]["values"][0][2])) if series else (0, 0)

@@ -1,4 +1,6 @@
-"""Real servers for the tests, on loopback: InfluxDB 1.6.7 and VictoriaMetrics of Debian, and one that is none."""
+"""Real servers for the tests, on loopback: InfluxDB 1.6.7 and VictoriaMetrics of Debian, and one
+that is none.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ from orchestrator.telemetry import influxd
 
 
 def needed(program: str, package: str) -> str:
-    """Where a program is. Without it the test is skipped, and in continuous integration it fails."""
+    """Where a program is. Without it the test is skipped, and in continuous integration it
+    fails.
+    """
     found = influxd.program() if program == "influxd" else shutil.which(program)
     if found:
         return found
     if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"{program} is not installed: apt-get install -y --no-install-recommends {package}")
+        pytest.fail(
+            f"{program} is not installed: apt-get install -y --no-install-recommends {package}"
+        )
     pytest.skip(f"{program} is not installed: apt-get install -y --no-install-recommends {package}")
 
 
@@ -47,15 +53,24 @@ def victoria(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = [f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}", "-retentionPeriod=100y"]
-    with (folder / "log").open("wb") as log, subprocess.Popen([binary, *options], stdout=log, stderr=log) as process:
+    options = [
+        f"-httpListenAddr=127.0.0.1:{port}",
+        f"-storageDataPath={folder}",
+        "-retentionPeriod=100y",
+    ]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen([binary, *options], stdout=log, stderr=log) as process,
+    ):
         try:
             give_up = time.monotonic() + 20
             while True:
                 with socket.socket() as link:
                     if link.connect_ex(("127.0.0.1", port)) == 0:
                         break
-                assert process.poll() is None and time.monotonic() < give_up, (folder / "log").read_text()
+                assert process.poll() is None and time.monotonic() < give_up, (
+                    folder / "log"
+                ).read_text()
                 time.sleep(0.02)
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -75,7 +90,9 @@ class Request:
 
 @dataclass
 class Stub:
-    """A server that answers from a list: `answers` maps method and path to status, headers, body; the last entry stays."""
+    """A server that answers from a list: `answers` maps method and path to status, headers, body;
+    the last entry stays.
+    """
 
     url: str = ""
     answers: dict[str, list[tuple[int, dict[str, str], bytes]]] = field(default_factory=dict)
@@ -86,7 +103,9 @@ class Stub:
 
 
 @contextmanager
-def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], bytes]]) -> Iterator[Stub]:
+def stub(
+    version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], bytes]]
+) -> Iterator[Stub]:
     """A loopback server that says it is InfluxDB `version`; other answers by `METHOD path`."""
     notified = Stub(answers={"GET /ping": [(204, {"X-Influxdb-Version": version}, b"")], **answers})
 
@@ -97,7 +116,9 @@ def stub(version: str = "v2.9.0", **answers: list[tuple[int, dict[str, str], byt
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            notified.heard.append(Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+            notified.heard.append(
+                Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body)
+            )
             answers = notified.answers.get(f"{self.command} {parts.path}", [(404, {}, b"")])
             status, more, text = answers.pop(0) if len(answers) > 1 else answers[0]
             self.send_response(status)

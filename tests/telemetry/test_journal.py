@@ -1,4 +1,6 @@
-"""The journal: what goes in comes back, in order, whatever happens to the process or the wall clock."""
+"""The journal: what goes in comes back, in order, whatever happens to the process or the wall
+clock.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from hypothesis import strategies as st
 
 from optics.errors import StoreFailed
 from orchestrator.telemetry import MEASUREMENTS, Journal, read_points
-from orchestrator.telemetry.lineprotocol import EMPTY_TAG, INT_MAX, INT_MIN, integer, number, parse, tag, text
+from orchestrator.telemetry.lineprotocol import (
+    EMPTY_TAG,
+    INT_MAX,
+    INT_MIN,
+    integer,
+    number,
+    parse,
+    tag,
+    text,
+)
 from orchestrator.telemetry.names import COMMON_TAGS
 from orchestrator.telemetry.reader import part_files
 
@@ -46,7 +57,9 @@ def one(run_dir: Path) -> Any:
     return point
 
 
-lines_free = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r"), max_size=40)
+lines_free = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\r"), max_size=40
+)
 
 
 @given(
@@ -56,7 +69,9 @@ lines_free = st.text(st.characters(blacklist_categories=("Cs",), blacklist_chara
     real=st.floats(allow_nan=False, allow_infinity=False),
     at=st.integers(0, 2**62),
 )
-def test_every_value_comes_back_as_it_went_in(host: str, message: str, whole: int, real: float, at: int) -> None:
+def test_every_value_comes_back_as_it_went_in(
+    host: str, message: str, whole: int, real: float, at: int
+) -> None:
     line = f"m,h={tag(host)},t=x a={text(message)},b={integer(whole)},c={number(real)} {at}"
     assert "\n" not in line
     point = parse(line)
@@ -93,29 +108,43 @@ def test_a_number_the_protocol_has_no_word_for_is_refused(value: float) -> None:
 
 def test_a_reading_that_was_not_there_is_left_out(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
-        journal.point("optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": None, "tx_dbm": float("nan")})
-        journal.point("optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": float("nan"), "tx_dbm": 31})
+        journal.point(
+            "optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": None, "tx_dbm": float("nan")}
+        )
+        journal.point(
+            "optical", {"device": "ocs1", "port": "1"}, {"rx_dbm": float("nan"), "tx_dbm": 31}
+        )
         journal.point("optical", {"device": "ocs1", "port": "2"}, {"rx_dbm": None})
-        journal.point("port", {"host": "gpu01", "port": "p1", "layer": "nic"}, {"rx_bytes": 1 << 63})
+        journal.point(
+            "port", {"host": "gpu01", "port": "p1", "layer": "nic"}, {"rx_bytes": 1 << 63}
+        )
     assert one(tmp_path).fields == {"tx_dbm": 31.0}
 
 
 def test_a_point_at_a_time_that_64_bits_do_not_hold_is_left_out(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         for at in (10**9, 1 << 63, -(1 << 64)):
-            journal.point("optical", {"device": "ocs1", "port": "1"}, {"tx_dbm": 31}, at - journal.anchor_ns)
+            journal.point(
+                "optical", {"device": "ocs1", "port": "1"}, {"tx_dbm": 31}, at - journal.anchor_ns
+            )
     assert one(tmp_path).time_ns == 10**9
 
 
 def test_the_journal_adds_lab_and_run_and_keeps_the_declared_order_of_tags(tmp_path: Path) -> None:
     with Journal(tmp_path, "2026-11-21-0007", "emu lab") as journal:
         journal.point("port", {"layer": "nic", "port": "p1", "host": "gpu01"}, {"rx_bytes": 5})
-    assert list(one(tmp_path).tags.items()) == [("testbed", "emu lab"), ("run", "2026-11-21-0007"), *PORT.items()]
+    assert list(one(tmp_path).tags.items()) == [
+        ("testbed", "emu lab"),
+        ("run", "2026-11-21-0007"),
+        *PORT.items(),
+    ]
 
 
 def test_integers_stay_integers_and_floats_floats(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
-        journal.point("collective", {"job": "j", "op": "allreduce", "algo": "ring"}, {"iter": 3, "iter_ms": 4})
+        journal.point(
+            "collective", {"job": "j", "op": "allreduce", "algo": "ring"}, {"iter": 3, "iter_ms": 4}
+        )
     assert b" iter=3i,iter_ms=4.0 " in part_files(tmp_path)[0].read_bytes()
 
 
@@ -131,8 +160,13 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
             assert journal.points == 3
         found.append([(p.time_ns, p.tags, p.fields) for p in read_points(tmp_path / run)])
     assert found[0] == found[1] and [fields["rx_bytes"] for _, _, fields in found[0]] == [5, 6, 7]
-    assert len({at for at, _, _ in found[0]}) == 3, "two of one nanosecond would overwrite each other"
-    with Journal(tmp_path / "wrong", "r", "lab") as journal, pytest.raises(ValueError, match="rx_byte: not declared integers"):
+    assert len({at for at, _, _ in found[0]}) == 3, (
+        "two of one nanosecond would overwrite each other"
+    )
+    with (
+        Journal(tmp_path / "wrong", "r", "lab") as journal,
+        pytest.raises(ValueError, match="rx_byte: not declared integers"),
+    ):
         journal.samples("port", PORT, ("rx_byte",), [])
 
 
@@ -141,10 +175,20 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
     [
         ("ports", PORT, {"rx_bytes": 1}, "measurement 'ports' is not declared"),
         ("port", PORT, {"rx_byte": 1}, "field 'rx_byte' is not declared"),
-        ("port", {"host": "gpu01"}, {"rx_bytes": 1}, "exactly \\['host', 'layer', 'port'\\] declared"),
+        (
+            "port",
+            {"host": "gpu01"},
+            {"rx_bytes": 1},
+            "exactly \\['host', 'layer', 'port'\\] declared",
+        ),
         ("port", {**PORT, "lane": "1"}, {"rx_bytes": 1}, "exactly"),
         ("port", PORT, {"rx_bytes": 1.5}, "port.rx_bytes: 1.5 is not int"),
-        ("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": 5}, "device_phase.phase: 5 is not str"),
+        (
+            "device_phase",
+            {"device": "ocs1", "kind": "ocs"},
+            {"phase": 5},
+            "device_phase.phase: 5 is not str",
+        ),
     ],
 )
 def test_a_point_that_is_not_as_declared_is_refused(
@@ -206,7 +250,9 @@ def test_an_anchor_of_another_boot_is_not_used(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated", clock=clock) as journal:
         pass
     stored = json.loads((tmp_path / "telemetry" / "anchor.json").read_text())
-    (tmp_path / "telemetry" / "anchor.json").write_text(json.dumps(stored | {"boot_id": "an earlier one"}))
+    (tmp_path / "telemetry" / "anchor.json").write_text(
+        json.dumps(stored | {"boot_id": "an earlier one"})
+    )
     clock.wall += 7
     with Journal(tmp_path, "r", "emulated", clock=clock) as again:
         assert again.anchor_ns == journal.anchor_ns + 7
@@ -249,10 +295,14 @@ def test_garbage_inside_a_part_is_named_and_skipped(tmp_path: Path) -> None:
         (",kind=run", ",kine=run"),
     ],
 )
-def test_a_line_that_a_disk_spoilt_and_that_still_parses_is_named_and_skipped(tmp_path: Path, spoilt: str, why: str) -> None:
+def test_a_line_that_a_disk_spoilt_and_that_still_parses_is_named_and_skipped(
+    tmp_path: Path, spoilt: str, why: str
+) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         for n in range(2):
-            journal.phase("switch", journal.start_ns, journal.start_ns + 1_000_000, subject=f"ocs{n}")
+            journal.phase(
+                "switch", journal.start_ns, journal.start_ns + 1_000_000, subject=f"ocs{n}"
+            )
     path = part_files(tmp_path)[0]
     assert spoilt in path.read_text()
     path.write_text(path.read_text().replace(spoilt, why, 1))
@@ -300,7 +350,9 @@ while True:
     n += 1
     print(n, flush=True)
 """
-    writer = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     notified = 0
     for line in writer.stdout:
@@ -331,7 +383,16 @@ def test_no_tag_is_unbounded() -> None:
 
 
 def test_every_name_says_its_unit() -> None:
-    suffixes = {"_ms": "ms", "_ns": "ns", "_bytes": "bytes", "_dbm": "dBm", "_db": "dB", "_gbps": "Gb/s", "_w": "W", "_c": "°C"}
+    suffixes = {
+        "_ms": "ms",
+        "_ns": "ns",
+        "_bytes": "bytes",
+        "_dbm": "dBm",
+        "_db": "dB",
+        "_gbps": "Gb/s",
+        "_w": "W",
+        "_c": "°C",
+    }
     for measurement in MEASUREMENTS.values():
         for name, field in measurement.fields.items():
             assert field.what, f"{measurement.name}.{name}"
@@ -340,31 +401,44 @@ def test_every_name_says_its_unit() -> None:
                     assert field.unit == unit, f"{measurement.name}.{name}"
 
 
-def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(
+    tmp_path: Path,
+) -> None:
     lines: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal(tmp_path, "r", "lab") as journal:
         journal.notify = lines.append
         try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # the kernel's own refusal, in the middle of a line
+            # the kernel's own refusal, in the middle of a line
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
             for n in range(100):
                 journal.point("port", PORT, {"rx_bytes": n}, n)
                 journal.flush()
             assert (tmp_path / "telemetry" / "000.lp").stat().st_size == 2000
-            assert "File too large" in journal.trouble and len(lines) == 1 and "wait in memory" in lines[0]
+            assert (
+                "File too large" in journal.trouble
+                and len(lines) == 1
+                and "wait in memory" in lines[0]
+            )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         journal.flush()
         assert journal.trouble == "" and "nothing was lost" in lines[1]
     trouble: list[str] = []
-    assert [p.fields["rx_bytes"] for p in read_points(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
+    assert [p.fields["rx_bytes"] for p in read_points(tmp_path, trouble=trouble)] == list(
+        range(100)
+    ) and not trouble
 
 
-def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_changed(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_changed(
+    tmp_path: Path,
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-        with pytest.raises(StoreFailed, match=r"cannot be created: .*telemetry: File too large") as caught:
+        with pytest.raises(
+            StoreFailed, match=r"cannot be created: .*telemetry: File too large"
+        ) as caught:
             Journal(tmp_path, "r", "lab")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -374,7 +448,9 @@ def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_ch
         Journal(tmp_path / "file", "r", "lab")
 
 
-def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.telemetry.journal._MOST_WAITING", 1000)
     lines: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -389,4 +465,7 @@ def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     kept = [p.fields["rx_bytes"] for p in read_points(tmp_path)]
     assert kept == list(range(len(kept))) and 0 < len(kept) < 100
-    assert lines[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large") and journal.trouble == lines[-1]
+    assert (
+        lines[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large")
+        and journal.trouble == lines[-1]
+    )

@@ -55,7 +55,13 @@ def test_the_same_is_not_said_again_and_a_phase_that_begins_anew_is() -> None:
     progress = Lines(out, every_s=0.0)
     for _ in range(2):
         progress.phase("job")
-        for done, text in ((0, "starting"), (0, "starting"), (0, "starting"), (3, "running"), (3, "running")):
+        for done, text in (
+            (0, "starting"),
+            (0, "starting"),
+            (0, "starting"),
+            (3, "running"),
+            (3, "running"),
+        ):
             progress.update("job", done, 4, text)
     assert out.getvalue().splitlines() == ["job        0/4 starting", "job        3/4 running"] * 2
 
@@ -97,19 +103,33 @@ def test_on_a_terminal_the_table_shows_phase_share_and_usual_time() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_column_of_the_table_moves_whatever_its_rows_say(width: int) -> None:
     rows, starts = _Rows({"stage": 1.5, "verify": 123.0}), set()
-    for name, detail in (("plan", "24 links"), ("stage", "132 routes on 12 hosts " * 3), ("verify", "x" * 70)):
+    for name, detail in (
+        ("plan", "24 links"),
+        ("stage", "132 routes on 12 hosts " * 3),
+        ("verify", "x" * 70),
+    ):
         rows.rows[name] = _Row(name, detail, time.monotonic(), 0.0021 if name == "plan" else None)
         console = Console(file=io.StringIO(), width=width)
         console.print(rows)
         lines = cast(io.StringIO, console.file).getvalue().splitlines()
         assert all(len(line.rstrip()) <= width for line in lines)
-        starts |= {found.start() for line in lines if (found := re.search(r"(?<=  )[\d.]+ (ms|us|ns|µs)( of about .*)? *$", line))}
+        starts |= {
+            found.start()
+            for line in lines
+            if (found := re.search(r"(?<=  )[\d.]+ (ms|us|ns|µs)( of about .*)? *$", line))
+        }
         assert ("of about" in "".join(lines)) == (width >= 80 and name != "plan")
     assert len(starts) == 1, "times begin in one column"
 
 
 def test_durations_have_the_unit_that_suits_them() -> None:
-    assert [seconds_text(s) for s in (0.0004, 0.031, 0.5, 2.14, 185)] == ["0.4 ms", "31 ms", "500 ms", "2.1 s", "3 min 05 s"]
+    assert [seconds_text(s) for s in (0.0004, 0.031, 0.5, 2.14, 185)] == [
+        "0.4 ms",
+        "31 ms",
+        "500 ms",
+        "2.1 s",
+        "3 min 05 s",
+    ]
 
 
 def test_the_phases_of_a_rollback_stand_in_the_same_columns_as_the_others() -> None:
@@ -118,4 +138,6 @@ def test_the_phases_of_a_rollback_stand_in_the_same_columns_as_the_others() -> N
     lines.done("verify", "pairs 2/2", 0.21)
     lines.done("rollback hosts", "4 hosts taken back", 0.21)
     first, second = out.getvalue().splitlines()
-    assert second.startswith("rollback   hosts: 4 hosts taken back") and first.index("210 ms") == second.index("210 ms")
+    assert second.startswith("rollback   hosts: 4 hosts taken back") and first.index(
+        "210 ms"
+    ) == second.index("210 ms")

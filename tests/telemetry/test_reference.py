@@ -12,7 +12,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 def test_the_telemetry_page_lists_the_declared_names() -> None:
     page = (DOCS / "telemetry.md").read_text(encoding="utf-8")
-    assert page == rewrite_tables(page), "run: python -m orchestrator.telemetry.reference docs/reference/telemetry.md"
+    assert page == rewrite_tables(page), (
+        "run: python -m orchestrator.telemetry.reference docs/reference/telemetry.md"
+    )
 
 
 def test_the_cli_page_lists_every_exit_code() -> None:

@@ -1,11 +1,13 @@
 """Plays a transcript as a device on a real socket.
 
-Format: one marker and one blank start every line. `# ` header (source, grade, remarks), `> ` sent by the client, `< ` received from
-the device, `~ ` seconds before the next line. Line ends are not written; TL1 is played with CR LF, SCPI with LF.
+Format: one marker and one blank start every line. `# ` header (source, grade, remarks), `> ` sent
+by the client, `< ` received from the device, `~ ` seconds before the next line. Line ends are not
+written; TL1 is played with CR LF, SCPI with LF.
 
-The n-th time a question is asked it gets its n-th answer, the last one again and again; questions may come in another order. A TL1
-question matches whatever its tag, and the answer carries the client's tag instead of the captured one. What a transcript does not
-hold is answered by the player itself: TL1 with a denial `IICM`, a SCPI query of the error queue with `0,"No error"`.
+The n-th time a question is asked it gets its n-th answer, the last one again and again; questions
+may come in another order. A TL1 question matches whatever its tag, and the answer carries the
+client's tag instead of the captured one. What a transcript does not hold is answered by the player
+itself: TL1 with a denial `IICM`, a SCPI query of the error queue with `0,"No error"`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ GRADES = ("REAL", "DOC", "CODE", "constructed")
 @dataclass
 class Exchange:
     question: str
-    answer: list[tuple[float, list[str]]] = field(default_factory=list)  # seconds to wait, then lines
+    # seconds to wait, then lines
+    answer: list[tuple[float, list[str]]] = field(default_factory=list)
 
 
 @dataclass
@@ -40,7 +43,9 @@ class Transcript:
 
 
 def read_transcript(name: str, *more: str) -> Transcript:
-    """Read a transcript; the exchanges of `more` are added to it (a login, say). Raises ValueError - not in the format."""
+    """Read a transcript; the exchanges of `more` are added to it (a login, say). Raises ValueError
+    - not in the format.
+    """
     transcript = _read(name)
     for other in more:
         transcript.exchanges += _read(other).exchanges
@@ -75,7 +80,9 @@ def names() -> list[str]:
 
 
 def key(question: str) -> tuple[str, ...]:
-    """What makes two questions the same: everything for SCPI, everything but tag and password for TL1."""
+    """What makes two questions the same: everything for SCPI, everything but tag and password for
+    TL1.
+    """
     if not question.endswith(";"):
         return (question,)
     parts = question.removesuffix(";").split(":")
@@ -89,7 +96,9 @@ def key(question: str) -> tuple[str, ...]:
 
 
 class Player:
-    """A device that knows one transcript. `piece` cuts its answers into so many bytes, None leaves them whole."""
+    """A device that knows one transcript. `piece` cuts its answers into so many bytes, None leaves
+    them whole.
+    """
 
     def __init__(self, transcript: Transcript, piece: int | None = None) -> None:
         self.transcript = transcript
@@ -143,10 +152,14 @@ class Player:
         tag = (question.removesuffix(";").split(":") + [""] * 4)[3] or "0"
         if not known:
             if self.transcript.tl1:
-                return [(0.0, f"\r\n\n   PLAYER 26-01-01 00:00:00\r\nM  {tag} DENY\r\n   IICM\r\n;")]
+                return [
+                    (0.0, f"\r\n\n   PLAYER 26-01-01 00:00:00\r\nM  {tag} DENY\r\n   IICM\r\n;")
+                ]
             return [(0.0, '0,"No error"\n')] if question.endswith("err?") else []
         exchange = known.pop(0) if len(known) > 1 else known[0]
-        parts = [(wait_s, "".join(line + eol for line in lines)) for wait_s, lines in exchange.answer]
+        parts = [
+            (wait_s, "".join(line + eol for line in lines)) for wait_s, lines in exchange.answer
+        ]
         if self.transcript.tl1:
             parts = [(wait_s, re.sub(r"(?m)^M  \S+", f"M  {tag}", text)) for wait_s, text in parts]
         return parts

@@ -1,4 +1,6 @@
-"""What devices are known to have said, played back over a socket: first to the parsers, then to the drivers."""
+"""What devices are known to have said, played back over a socket: first to the parsers, then to the
+drivers.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ PIECES = [None, 7, 1]
 
 
 @asynccontextmanager
-async def played(name: str, driver: str, piece: int | None) -> AsyncIterator[tuple[CircuitSwitch, Player]]:
+async def played(
+    name: str, driver: str, piece: int | None
+) -> AsyncIterator[tuple[CircuitSwitch, Player]]:
     async with Player(read_transcript(name), piece) as player:
-        config = DeviceConfig("ocs1", driver, f"tcp://127.0.0.1:{player.port}", "user", "password", timeout_s=2.0)
+        config = DeviceConfig(
+            "ocs1", driver, f"tcp://127.0.0.1:{player.port}", "user", "password", timeout_s=2.0
+        )
         device = open_device(config)
         try:
             yield device, player
@@ -44,7 +50,9 @@ def test_every_transcript_states_its_source_and_its_grade(name: str) -> None:
     assert all(exchange.answer for exchange in transcript.exchanges)
 
 
-def test_a_transcript_without_a_grade_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transcript_without_a_grade_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "x.txt").write_text("# source: somewhere public, long enough\n> A;\n< ;\n")
     monkeypatch.setattr(transcripts, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match="no grade"):
@@ -53,7 +61,9 @@ def test_a_transcript_without_a_grade_is_refused(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", [name for name in names() if read_transcript(name).tl1])
 @pytest.mark.parametrize("piece", PIECES)
-async def test_every_tl1_transcript_is_read_as_one_answer_per_question(name: str, piece: int | None) -> None:
+async def test_every_tl1_transcript_is_read_as_one_answer_per_question(
+    name: str, piece: int | None
+) -> None:
     transcript = read_transcript(name)
     async with Player(transcript, piece) as player:
         reader, writer = await asyncio.open_connection("127.0.0.1", player.port)
@@ -66,7 +76,12 @@ async def test_every_tl1_transcript_is_read_as_one_answer_per_question(name: str
                     messages = parser.feed(await reader.read(4096))
                     assert not [m for m in messages if isinstance(m, tl1.Unreadable)]
                     answers += [m for m in messages if isinstance(m, tl1.Reply)]
-            written = [line.strip()[1:-1] for _, lines in exchange.answer for line in lines if line.strip().startswith('"')]
+            written = [
+                line.strip()[1:-1]
+                for _, lines in exchange.answer
+                for line in lines
+                if line.strip().startswith('"')
+            ]
             assert len(answers) == 1
             assert answers[0].completed
             assert [row for row in written if ",LOS," not in row] == list(answers[0].rows)
@@ -77,10 +92,16 @@ async def test_every_tl1_transcript_is_read_as_one_answer_per_question(name: str
 @pytest.mark.parametrize("piece", PIECES)
 async def test_the_calient_driver_identifies_the_captured_switch(piece: int | None) -> None:
     async with Player(read_transcript("calient-inventory", "calient-login"), piece) as player:
-        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "zpollock", "password"))
+        device = open_device(
+            DeviceConfig(
+                "ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "zpollock", "password"
+            )
+        )
         labels = ("1.1.1", "1.1.2", "1.2.1", "6.1.1")
         try:
-            assert await device.identify() == Identity("Calient", "S162", "C00002227", "6.0-3", labels, labels)
+            assert await device.identify() == Identity(
+                "Calient", "S162", "C00002227", "6.0-3", labels, labels
+            )
             # Both captured connections are reserved: they hold ports and carry no light.
             assert await device.read() == frozenset()
             assert isinstance(device, PowerMeter)
@@ -93,7 +114,11 @@ async def test_the_calient_driver_identifies_the_captured_switch(piece: int | No
 @pytest.mark.parametrize("piece", PIECES)
 async def test_the_calient_driver_makes_and_breaks_the_recorded_circuit(piece: int | None) -> None:
     async with Player(read_transcript("calient-circuit", "calient-login"), piece) as player:
-        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "user", "password"))
+        device = open_device(
+            DeviceConfig(
+                "ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "user", "password"
+            )
+        )
         wanted = frozenset({circuit("1.1.1", "1.1.2")})
         try:
             made = await device.apply(Change("ocs1", add=wanted))
@@ -102,7 +127,11 @@ async def test_the_calient_driver_makes_and_breaks_the_recorded_circuit(piece: i
             assert (broken.observed, broken.failed, broken.writes) == (frozenset(), {}, 2)
         finally:
             await device.close()
-        steps = [question.split(":")[0] for question in player.asked if "-CRS" in question and "RTRV" not in question]
+        steps = [
+            question.split(":")[0]
+            for question in player.asked
+            if "-CRS" in question and "RTRV" not in question
+        ]
         assert steps == ["ENT-CRS", "ACT-CRS", "CANC-CRS", "DLT-CRS"]
 
 
@@ -116,7 +145,12 @@ async def test_the_polatis_driver_reads_what_polatis_switches_say(piece: int | N
             "001705",
             "6.5.1.7",
         )
-        assert (identity.ingress[0], identity.ingress[-1], identity.egress[0], identity.egress[-1]) == ("1", "192", "193", "384")
+        assert (
+            identity.ingress[0],
+            identity.ingress[-1],
+            identity.egress[0],
+            identity.egress[-1],
+        ) == ("1", "192", "193", "384")
         wanted = frozenset({circuit("1", "193"), circuit("2", "194"), circuit("3", "195")})
         outcome = await device.apply(Change("ocs1", add=wanted))
         assert (outcome.observed, outcome.failed, outcome.writes) == (wanted, {}, 1)
@@ -128,11 +162,22 @@ async def test_the_polatis_driver_reads_what_polatis_switches_say(piece: int | N
 
 
 @pytest.mark.parametrize("piece", PIECES)
-async def test_the_santec_driver_waits_for_the_condition_of_a_chassis_and_uses_its_1xn_module(piece: int | None) -> None:
+async def test_the_santec_driver_waits_for_the_condition_of_a_chassis_and_uses_its_1xn_module(
+    piece: int | None,
+) -> None:
     async with played("santec-sx1", "santec-scpi", piece) as (device, player):
         identity = await device.identify()
-        assert (identity.vendor, identity.model, identity.serial, identity.firmware) == ("Santec", "OSX-100", "SIM001", "1.0.0")
-        assert (identity.ingress, len(identity.egress), identity.egress[-1]) == (("0.in",), 24, "0.24")
+        assert (identity.vendor, identity.model, identity.serial, identity.firmware) == (
+            "Santec",
+            "OSX-100",
+            "SIM001",
+            "1.0.0",
+        )
+        assert (identity.ingress, len(identity.egress), identity.egress[-1]) == (
+            ("0.in",),
+            24,
+            "0.24",
+        )
         old, new = frozenset({circuit("0.in", "0.1")}), frozenset({circuit("0.in", "0.3")})
         outcome = await device.apply(Change("ocs1", old, new))
         assert (outcome.observed, outcome.failed, outcome.writes) == (new, {}, 1)
@@ -148,12 +193,19 @@ async def test_the_map_of_a_polatis_switch_is_parallel_by_position() -> None:
 
 
 @pytest.mark.parametrize("piece", PIECES)
-async def test_the_glimmerglass_driver_reads_both_kinds_of_rows_in_two_blocks_behind_an_echo(piece: int | None) -> None:
+async def test_the_glimmerglass_driver_reads_both_kinds_of_rows_in_two_blocks_behind_an_echo(
+    piece: int | None,
+) -> None:
     async with played("glimmerglass-rows", "glimmerglass-tl1", piece) as (device, _):
         identity = await device.identify()
-        assert (identity.model, identity.serial, identity.firmware) == ("System300", "GG-0042", "4.2.1")
+        assert (identity.model, identity.serial, identity.firmware) == (
+            "System300",
+            "GG-0042",
+            "4.2.1",
+        )
         assert (identity.ingress[-1], identity.egress[0]) == ("10048", "20001")
-        # The dark circuit stands; the one whose connection timer expired although it has light does not.
+        # The dark circuit stands; the one whose connection timer expired although it has light does
+        # not.
         assert await device.read() == {circuit("10001", "20002"), circuit("10031", "20007")}
         assert isinstance(device, PowerMeter)
         ports = [Port("ocs1", label) for label in ("10001", "10003", "20002")]
@@ -171,11 +223,21 @@ async def test_a_lock_in_a_captured_row_is_reported_with_its_holder() -> None:
 async def test_the_polatis_tl1_driver_reads_what_its_clients_expect(piece: int | None) -> None:
     async with played("polatis-tl1", "polatis-tl1", piece) as (device, _):
         identity = await device.identify()
-        assert (identity.vendor, identity.model, identity.serial) == ("Polatis", "N-VST-192x192-LA1-DMHNV-701", "001705")
-        assert (identity.firmware, identity.ingress[-1], identity.egress[0]) == ("6.5.1.7", "192", "193")
+        assert (identity.vendor, identity.model, identity.serial) == (
+            "Polatis",
+            "N-VST-192x192-LA1-DMHNV-701",
+            "001705",
+        )
+        assert (identity.firmware, identity.ingress[-1], identity.egress[0]) == (
+            "6.5.1.7",
+            "192",
+            "193",
+        )
         assert await device.read() == {circuit("1", "193"), circuit("2", "200")}
         assert isinstance(device, PowerMeter) and isinstance(device, PortControl)
-        assert await device.power([Port("ocs1", "193"), Port("ocs1", "200")]) == {Port("ocs1", "193"): -12.34}
+        assert await device.power([Port("ocs1", "193"), Port("ocs1", "200")]) == {
+            Port("ocs1", "193"): -12.34
+        }
         states = await device.port_states([Port("ocs1", "1"), Port("ocs1", "2")])
         assert set(states.values()) == {PortState.ENABLED}
 
@@ -188,36 +250,60 @@ async def test_the_calient_driver_takes_rows_names_and_meters_of_the_pxc_era() -
         for _ in range(2):
             assert await device.power([out, into]) == {out: -4.9, into: -3.4}
         asked = [
-            question.split(":")[0] for question in player.asked if "POWER" in question or "-SUM" in question or "-DET-" in question
+            question.split(":")[0]
+            for question in player.asked
+            if "POWER" in question or "-SUM" in question or "-DET-" in question
         ]
-        assert asked == ["RTRV-PORT-SUM", "RTRV-DET-EQPT", "RTRV-DET-EQPT"]  # denied once, not asked again
+        # denied once, not asked again
+        assert asked == ["RTRV-PORT-SUM", "RTRV-DET-EQPT", "RTRV-DET-EQPT"]
 
 
 @pytest.mark.parametrize("piece", PIECES)
-async def test_the_calient_driver_passes_a_notice_full_of_alarming_words_and_tells_who_holds_ports(piece: int | None) -> None:
-    async with Player(read_transcript("calient-reserved-dark", "calient-login-fails"), piece) as player:
-        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "operator", "password"))
+async def test_the_calient_driver_passes_a_notice_full_of_alarming_words_and_tells_who_holds_ports(
+    piece: int | None,
+) -> None:
+    async with Player(
+        read_transcript("calient-reserved-dark", "calient-login-fails"), piece
+    ) as player:
+        device = open_device(
+            DeviceConfig(
+                "ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "operator", "password"
+            )
+        )
         try:
-            assert await device.read() == {circuit("9.12b.3", "9.12b.4"), circuit("9.12b.4", "9.12b.3")}
+            assert await device.read() == {
+                circuit("9.12b.3", "9.12b.4"),
+                circuit("9.12b.4", "9.12b.3"),
+            }
             assert isinstance(device, PortHolders)
             assert device.holders() == {
                 circuit("1.4.2", "2.6.1"): "AS=UMA,OS=RDY,OC=OK in group 'WEST'",
                 circuit("2.6.1", "1.4.2"): "AS=UMA,OS=RDY,OC=OK in group 'WEST'",
                 circuit("3.1.7", "4.2.2"): "AS=UMA,OS=RDY,OC=FAIL in group 'WEST'",
             }
-            # A connection is taken down under its own name, not under the one its ports would give it.
-            await device.apply(Change("ocs1", remove=frozenset({circuit("9.12b.3", "9.12b.4"), circuit("9.12b.4", "9.12b.3")})))
+            # A connection is taken down under its own name, not under the one its ports would give
+            # it.
+            await device.apply(
+                Change(
+                    "ocs1",
+                    remove=frozenset(
+                        {circuit("9.12b.3", "9.12b.4"), circuit("9.12b.4", "9.12b.3")}
+                    ),
+                )
+            )
         finally:
             await device.close()
-        assert [question.split(":", 4)[4] for question in player.asked if question.startswith("DLT-CRS")] == [
-            ":,BENCH,12B.3_TO_12B.4;"
-        ]
+        assert [
+            question.split(":", 4)[4] for question in player.asked if question.startswith("DLT-CRS")
+        ] == [":,BENCH,12B.3_TO_12B.4;"]
 
 
 @pytest.mark.parametrize("piece", PIECES)
 async def test_ninety_six_ports_in_four_blocks_are_one_answer(piece: int | None) -> None:
     async with Player(read_transcript("glimmerglass-96-ports"), piece) as player:
-        session = Tl1Session(open_link(f"tcp://127.0.0.1:{player.port}", 2.0, "ocs1"), "", "", window=1)
+        session = Tl1Session(
+            open_link(f"tcp://127.0.0.1:{player.port}", 2.0, "ocs1"), "", "", window=1
+        )
         try:
             reply = await session.ask(retrieve("RTRV-CFG-FIBER", "10001&&10048&20001&&20048"))
         finally:
@@ -227,7 +313,9 @@ async def test_ninety_six_ports_in_four_blocks_are_one_answer(piece: int | None)
 
 
 @pytest.mark.parametrize("piece", PIECES)
-async def test_the_glimmerglass_driver_reads_older_rows_and_tells_of_a_fault_that_has_light(piece: int | None) -> None:
+async def test_the_glimmerglass_driver_reads_older_rows_and_tells_of_a_fault_that_has_light(
+    piece: int | None,
+) -> None:
     async with played("glimmerglass-older", "glimmerglass-tl1", piece) as (device, _):
         assert await device.read() == {circuit("10011", "20034"), circuit("10040", "20041")}
         assert isinstance(device, PortHolders) and isinstance(device, PowerMeter)

@@ -1,4 +1,6 @@
-"""Rungs of the ladder against labs that are made for them: what a swap looks like, what a window lets pass, what traffic shows."""
+"""Rungs of the ladder against labs that are made for them: what a swap looks like, what a window
+lets pass, what traffic shows.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def star(hosts: int = 6, ports: int = 2) -> Lab:
         for k in range(1, hosts + 1)
         for p in range(1, ports + 1)
     ]
-    return read(hosts_yml(hosts, ports), {f"ocs{p}": with_meters(SWITCH) for p in range(1, ports + 1)}, fibres)
+    return read(
+        hosts_yml(hosts, ports),
+        {f"ocs{p}": with_meters(SWITCH) for p in range(1, ports + 1)},
+        fibres,
+    )
 
 
 def port(host: int, number: int = 1) -> HostPort:
@@ -49,7 +55,11 @@ def pairs(*ends: tuple[HostPort, HostPort], kind: LinkKind = LinkKind.DUPLEX) ->
 
 
 LAB = star()
-PLANNED = senders(pairs((port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2))))
+PLANNED = senders(
+    pairs(
+        (port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2))
+    )
+)
 
 
 def heard_after(*done: Swap) -> dict[HostPort, HostPort | None]:
@@ -59,7 +69,9 @@ def heard_after(*done: Swap) -> dict[HostPort, HostPort | None]:
 def test_two_ports_of_a_host_that_are_swapped_are_named_before_anything_that_looks_alike() -> None:
     done = Swap("both", port(1), port(1, 2))
     (line,) = explained(PLANNED, PLANNED, heard_after(done), LAB)
-    assert line.startswith("gpu01:p1 and gpu01:p2 are swapped at ocs1 and ocs2 (fibres f11, f12; the light would look the same if")
+    assert line.startswith(
+        "gpu01:p1 and gpu01:p2 are swapped at ocs1 and ocs2 (fibres f11, f12; the light would look the same if"
+    )
 
 
 def test_a_fibre_in_an_idle_socket_is_told_from_a_swap_of_its_peer() -> None:
@@ -73,14 +85,27 @@ def test_half_a_cable_is_told_from_a_whole_one() -> None:
 
 
 def test_two_swaps_at_once_are_both_named() -> None:
-    lines = explained(PLANNED, PLANNED, heard_after(Swap("both", port(1), port(3)), Swap("both", port(2, 2), port(3, 2))), LAB)
-    assert len(lines) == 2 and "gpu01:p1 and gpu03:p1" in lines[0] and "gpu02:p2 and gpu03:p2" in lines[1]
+    lines = explained(
+        PLANNED,
+        PLANNED,
+        heard_after(Swap("both", port(1), port(3)), Swap("both", port(2, 2), port(3, 2))),
+        LAB,
+    )
+    assert (
+        len(lines) == 2
+        and "gpu01:p1 and gpu03:p1" in lines[0]
+        and "gpu02:p2 and gpu03:p2" in lines[1]
+    )
 
 
 def test_who_hears_nobody_is_named_and_a_stranger_s_light_is_told_from_darkness() -> None:
     heard = {**PLANNED, port(2): None}
-    assert explained(PLANNED, PLANNED, heard, LAB) == ("gpu02:p1: receives nothing; gpu01:p1 is planned",)
-    assert "no port of this lab sends there" in explained(PLANNED, PLANNED, heard, LAB, [port(2)])[0]
+    assert explained(PLANNED, PLANNED, heard, LAB) == (
+        "gpu02:p1: receives nothing; gpu01:p1 is planned",
+    )
+    assert (
+        "no port of this lab sends there" in explained(PLANNED, PLANNED, heard, LAB, [port(2)])[0]
+    )
 
 
 def test_another_cross_connect_is_no_swap() -> None:
@@ -89,7 +114,11 @@ def test_another_cross_connect_is_no_swap() -> None:
     assert len(lines) == 2 and all("another cross-connect leads there" in line for line in lines)
 
 
-@given(st.sampled_from(["both", "enters", "leaves"]), st.sampled_from(sorted(LAB.fibres)), st.sampled_from(sorted(LAB.fibres)))
+@given(
+    st.sampled_from(["both", "enters", "leaves"]),
+    st.sampled_from(sorted(LAB.fibres)),
+    st.sampled_from(sorted(LAB.fibres)),
+)
 def test_whatever_two_fibres_are_swapped_what_is_named_explains_all_that_is_heard(
     ends: str, one: HostPort, other: HostPort
 ) -> None:
@@ -110,7 +139,10 @@ async def test_the_map_names_what_is_missing_what_stands_there_and_whose_it_is()
     hers = CrossConnect(Port("ocs1", "1"), Port("ocs1", "104"))
     stray = CrossConnect(Port("ocs2", "5"), Port("ocs2", "106"))
     held = {
-        "ocs1": frozenset({*wanted["ocs1"]} - {CrossConnect(Port("ocs1", "1"), Port("ocs1", "102"))}) | {hers},
+        "ocs1": frozenset(
+            {*wanted["ocs1"]} - {CrossConnect(Port("ocs1", "1"), Port("ocs1", "102"))}
+        )
+        | {hers},
         "ocs2": frozenset({stray}),
     }
     around = Background(owned={"ocs2": frozenset({stray})}, whose={hers: "alice (hers, run 7)"})
@@ -150,14 +182,24 @@ async def test_the_plan_may_ask_for_a_narrower_window_and_for_a_loss_that_is_not
     light = FibrePlant(star())
     one = pairs((port(1), port(2)))
     assert await lost(light, one, window_db=0.01) == ()
-    light.lab = light.lab.with_traits({name: replace(with_meters(SWITCH), insertion_loss_db=1.0) for name in light.lab.devices})
+    light.lab = light.lab.with_traits(
+        {name: replace(with_meters(SWITCH), insertion_loss_db=1.0) for name in light.lab.devices}
+    )
     readings_lab, light.lab = light.lab, star()
     paths = circuits(one, readings_lab)
     readings = await measure(light.devices, readings_lab, paths)
     ok, text, evidence = judge(readings, readings_lab, window_db=0.2)
-    assert not ok and text == "2 outside the loss window of 2 circuits" and "loses 1.5 dB" in evidence[0]
-    assert judge(readings, readings_lab, max_loss_db=1.0)[0] is True, "within what the meters promise"
-    assert judge([replace(r, meter_db=0.1) for r in readings], readings_lab, max_loss_db=1.0)[1].startswith("2 outside")
+    assert (
+        not ok
+        and text == "2 outside the loss window of 2 circuits"
+        and "loses 1.5 dB" in evidence[0]
+    )
+    assert judge(readings, readings_lab, max_loss_db=1.0)[0] is True, (
+        "within what the meters promise"
+    )
+    assert judge([replace(r, meter_db=0.1) for r in readings], readings_lab, max_loss_db=1.0)[
+        1
+    ].startswith("2 outside")
 
 
 # --- link
@@ -183,7 +225,9 @@ class Ears(OwnParts):
 
 async def test_a_carrier_that_comes_late_is_heard_of_and_nobody_polls() -> None:
     ears = Ears({port(1): True, port(2): False})
-    asyncio.get_running_loop().call_later(0.05, ears.queue.put_nowait, HostEvent("gpu02", "link", 0, {"port": 1, "carrier": True}))
+    asyncio.get_running_loop().call_later(
+        0.05, ears.queue.put_nowait, HostEvent("gpu02", "link", 0, {"port": 1, "carrier": True})
+    )
     begin = asyncio.get_running_loop().time()
     assert (await carriers(cast(Hosts, ears), [port(1), port(2)], 5.0))[port(2)]
     assert asyncio.get_running_loop().time() - begin < 1.0 and not ears.subscribed
@@ -197,7 +241,9 @@ async def test_a_carrier_that_never_comes_is_waited_for_only_so_long() -> None:
 
 def test_two_ends_with_different_speeds_are_a_fault_and_silence_about_it_is_none() -> None:
     def hello(host: str, speed: int | None) -> Hello:
-        return Hello(host, installed=True, ports={1: PortState("opt1", "m", None, True, 1, 9000, speed)})
+        return Hello(
+            host, installed=True, ports={1: PortState("opt1", "m", None, True, 1, 9000, speed)}
+        )
 
     link = pairs((port(1), port(2)))
     assert speeds({"gpu01": hello("gpu01", 25000), "gpu02": hello("gpu02", 10000)}, link) == (
@@ -212,14 +258,20 @@ async def test_a_rung_without_result_in_its_time_fails_with_its_own_code() -> No
         return Finding(True, "")
 
     found = await check_level("light", never, 0.02)
-    assert (found.ok, found.code, found.evidence, found.timeout_s) == (False, "E-LIGHT", ("no result after 0.02 s",), 0.02)
+    assert (found.ok, found.code, found.evidence, found.timeout_s) == (
+        False,
+        "E-LIGHT",
+        ("no result after 0.02 s",),
+        0.02,
+    )
 
 
 # --- traffic
 
 
 def test_links_of_a_batch_share_no_host_port_and_are_no_more_than_allowed() -> None:
-    links = pairs(*((port(k), port(k % 6 + 1)) for k in range(1, 7)))  # each port in two links: two simplex rings on one port
+    # each port in two links: two simplex rings on one port
+    links = pairs(*((port(k), port(k % 6 + 1)) for k in range(1, 7)))
     groups = batches(links, 2)
     assert sorted(map(str, links)) == sorted(str(link) for group in groups for link in group)
     for group in groups:
@@ -228,13 +280,23 @@ def test_links_of_a_batch_share_no_host_port_and_are_no_more_than_allowed() -> N
 
 
 def measured(links: list[Link], rate: float = 250.0) -> dict[Direction, LinkQuality]:
-    return {d: LinkQuality(str(d), rate, None, 0.0, 0.9 * rate, 900, 900) for link in links for d in directions(link)}
+    return {
+        d: LinkQuality(str(d), rate, None, 0.0, 0.9 * rate, 900, 900)
+        for link in links
+        for d in directions(link)
+    }
 
 
 def test_a_slow_link_a_lossy_one_and_a_dead_one_are_named_and_the_rest_pass() -> None:
-    links = pairs((port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2)))
+    links = pairs(
+        (port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2))
+    )
     found = measured(links)
-    slow, lossy, dead = Direction(port(1), port(2)), Direction(port(4), port(3)), Direction(port(3, 2), port(1, 2))
+    slow, lossy, dead = (
+        Direction(port(1), port(2)),
+        Direction(port(4), port(3)),
+        Direction(port(3, 2), port(1, 2)),
+    )
     found[slow] = replace(found[slow], mbps=100.0)
     found[lossy] = replace(found[lossy], loss=0.03)
     found[dead] = replace(found[dead], mbps=None, loss=None)
@@ -251,9 +313,17 @@ def test_a_slow_link_a_lossy_one_and_a_dead_one_are_named_and_the_rest_pass() ->
 
 
 def test_a_host_all_of_whose_links_are_slow_is_named_itself() -> None:
-    links = pairs((port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2)))
-    found = {d: replace(q, mbps=60.0) if d.sender.host == "gpu01" else q for d, q in measured(links).items()}
-    assert all(line.endswith("as all of gpu01's: check gpu01") for line in compared(found, 250.0, Acceptance()).evidence)
+    links = pairs(
+        (port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2))
+    )
+    found = {
+        d: replace(q, mbps=60.0) if d.sender.host == "gpu01" else q
+        for d, q in measured(links).items()
+    }
+    assert all(
+        line.endswith("as all of gpu01's: check gpu01")
+        for line in compared(found, 250.0, Acceptance()).evidence
+    )
 
 
 def job(rings: tuple[tuple[str, ...], ...]) -> Plan:
@@ -263,7 +333,10 @@ def job(rings: tuple[tuple[str, ...], ...]) -> Plan:
 def test_an_all_reduce_is_expected_at_the_rate_of_the_slowest_hop_of_all_rings_together() -> None:
     lab = star(4)
     hosts = tuple(f"gpu{k:02d}" for k in range(1, 5))
-    links = pairs(*((port(k, p), port(k % 4 + 1, p)) for k in range(1, 5) for p in (1, 2)), kind=LinkKind.SIMPLEX)
+    links = pairs(
+        *((port(k, p), port(k % 4 + 1, p)) for k in range(1, 5) for p in (1, 2)),
+        kind=LinkKind.SIMPLEX,
+    )
     rates: dict[Direction, float | None] = {d: 240.0 for link in links for d in directions(link)}
     two = expected(job((hosts, hosts)), links, lab, (hosts, hosts), rates)
     assert two.busbw_mbps == pytest.approx(60.0)
@@ -289,18 +362,24 @@ class NeverDone(OwnParts):
         self.stopped = True
 
 
-async def test_an_all_reduce_that_does_not_end_is_stopped_and_fails_its_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_all_reduce_that_does_not_end_is_stopped_and_fails_its_rung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(collective, "DEADLINE_S", 0.0)
     lab, links = star(2), pairs((port(1), port(2)))
     rates: dict[Direction, float | None] = {d: 240.0 for link in links for d in directions(link)}
     hosts = NeverDone()
 
     async def run_levels() -> Finding:
-        figures = await collective.all_reduce(cast(Hosts, hosts), lab, job((("gpu01", "gpu02"),)), links, rates)
+        figures = await collective.all_reduce(
+            cast(Hosts, hosts), lab, job((("gpu01", "gpu02"),)), links, rates
+        )
         return Finding(True, str(figures))
 
     found = await check_level("collective", run_levels)
-    assert hosts.stopped and found.evidence == ("the all-reduce has not ended after 0 s: 2 ranks still run",)
+    assert hosts.stopped and found.evidence == (
+        "the all-reduce has not ended after 0 s: 2 ranks still run",
+    )
 
 
 def test_rings_that_share_a_hop_share_its_rate() -> None:

@@ -18,7 +18,10 @@ DOCUMENT = {
     exchange.question: "\n".join(line for _, lines in exchange.answer for line in lines)
     for exchange in read_transcript(CLI / "sonic-tables.txt").exchanges
 }
-STATUS, CONFIG = DOCUMENT["show ocs cross-connect status"], DOCUMENT["show ocs cross-connect config"]
+STATUS, CONFIG = (
+    DOCUMENT["show ocs cross-connect status"],
+    DOCUMENT["show ocs cross-connect config"],
+)
 PAIRS = {(1, 1), (2, 5), (12, 32)}
 
 
@@ -66,7 +69,10 @@ def test_ports_are_sorted_as_numbers() -> None:
 def test_what_is_no_sonic_is_garbled() -> None:
     with pytest.raises(Garbled):
         sonic.version("Linux ocs1 6.1.0")
-    assert sonic.version("SONiC Software Version: SONiC.x\nHwSKU: OCS-V\nSerial Number: N/A\n").serial == ""
+    assert (
+        sonic.version("SONiC Software Version: SONiC.x\nHwSKU: OCS-V\nSerial Number: N/A\n").serial
+        == ""
+    )
 
 
 def test_a_complaint_is_the_line_that_speaks_of_an_error() -> None:
@@ -78,7 +84,13 @@ def test_a_complaint_is_the_line_that_speaks_of_an_error() -> None:
 
 @given(st.text(alphabet="id123AB-_ \ntunedside", max_size=80))
 def test_anything_is_a_table_or_garbled(text: str) -> None:
-    for read in (sonic.status, sonic.config, sonic.port_column, sonic.ports, telescent.switch_state):
+    for read in (
+        sonic.status,
+        sonic.config,
+        sonic.port_column,
+        sonic.ports,
+        telescent.switch_state,
+    ):
         try:
             read(text)
         except Garbled:
@@ -88,7 +100,10 @@ def test_anything_is_a_table_or_garbled(text: str) -> None:
 def panel(*cells: str) -> str:
     """Rows as the public client reads them, in colours."""
     rows = [cells[at : at + 12] for at in range(0, len(cells), 12)]
-    return "\n".join(f"R{n}#O " + " ".join(f"\x1b[32m{cell:<7}\x1b[0m" for cell in row) for n, row in enumerate(rows))
+    return "\n".join(
+        f"R{n}#O " + " ".join(f"\x1b[32m{cell:<7}\x1b[0m" for cell in row)
+        for n, row in enumerate(rows)
+    )
 
 
 FREE = [f"F{n}" for n in range(24)]
@@ -125,6 +140,8 @@ def test_an_ingress_at_two_egress_ports_is_garbled() -> None:
 
 
 def test_a_refusal_has_one_of_two_words_in_it() -> None:
-    assert telescent.complaint("\x1b[31mERROR: port 1 is locked\x1b[0m\n") == "ERROR: port 1 is locked"
+    assert (
+        telescent.complaint("\x1b[31mERROR: port 1 is locked\x1b[0m\n") == "ERROR: port 1 is locked"
+    )
     assert telescent.complaint("java.lang.NullPointerException: x") != ""
     assert telescent.complaint("OK: request 1 accepted") == ""

@@ -1,4 +1,6 @@
-"""The robots' tables and log lines: what was captured, tables torn at every byte, and nothing but Garbled for anything else."""
+"""The robots' tables and log lines: what was captured, tables torn at every byte, and nothing but
+Garbled for anything else.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,15 @@ LOG = "02-03-2031 04:05 CONNECTION OPERATION SUCCEEDED:E11[1AE11]<->W12[1AW12] O
 
 def captured(name: str, question: str) -> list[str]:
     """What was answered, prompts included."""
-    exchanges = [exchange for exchange in read_transcript(CLI / f"{name}.txt").exchanges if exchange.question == question]
-    return ["\n".join(line for _, lines in exchange.answer for line in lines) + "\n" for exchange in exchanges]
+    exchanges = [
+        exchange
+        for exchange in read_transcript(CLI / f"{name}.txt").exchanges
+        if exchange.question == question
+    ]
+    return [
+        "\n".join(line for _, lines in exchange.answer for line in lines) + "\n"
+        for exchange in exchanges
+    ]
 
 
 def body(text: str) -> str:
@@ -43,7 +52,8 @@ ROWS = rows_of(TABLE)
 
 def test_the_captured_port_table_is_read() -> None:
     rows = rows_of(body(captured("rome-answers", "port show")[0]))
-    assert [row.port for row in rows] == ["E1", "E2", "E3", "E128", "E129", "E141"]  # 1AE129 has no logical number
+    # 1AE129 has no logical number
+    assert [row.port for row in rows] == ["E1", "E2", "E3", "E128", "E129", "E141"]
     assert rows[0] == PortRow("E1", False, True, False, "W2", "A1")
     assert rows[4].logical == "B129"
     assert joblog.connected(rows) == frozenset()  # disconnected rows may still name a peer
@@ -66,18 +76,25 @@ def test_boards_say_who_they_are() -> None:
 
 
 def test_a_queue_at_work_asks_for_homing_and_is_not_stuck() -> None:
-    busy, empty = (joblog.pending(body(text)) for text in captured("rome-answers", "connection show pending"))
+    busy, empty = (
+        joblog.pending(body(text)) for text in captured("rome-answers", "connection show pending")
+    )
     assert busy == Queue((("E3", "W4"),), True, True, False)
     assert empty == Queue((), False, False, False)
 
 
 def test_waiting_requests_are_listed_behind_the_one_in_process() -> None:
     text = captured("rome-answers", "connection show pending")[0]
-    text = text.replace("\n\nROME[TECH]# \n", "\n772     A1        A2        connect            CLI     admin              \n\n")
+    text = text.replace(
+        "\n\nROME[TECH]# \n",
+        "\n772     A1        A2        connect            CLI     admin              \n\n",
+    )
     assert joblog.pending(text).moves == (("E3", "W4"), ("A1", "A2"))
 
 
-@pytest.mark.parametrize("text", ["", "Connection execution status: enabled", "no request in process"])
+@pytest.mark.parametrize(
+    "text", ["", "Connection execution status: enabled", "no request in process"]
+)
 def test_half_a_queue_is_garbled(text: str) -> None:
     with pytest.raises(Garbled):
         joblog.pending(text)
@@ -91,9 +108,17 @@ def test_what_log_lines_say_of_moves() -> None:
         (("E2", "W1"), "succeeded", "connect"),
     ]
     # A label that does not fit its port, as one kept log line has it: the port counts.
-    strange = joblog.ended("02-03-2031 04:05 CONNECTION OPERATION FAILED:E14[1AE12]<->W13[1AW13] OP:connect")
-    assert strange and (strange.pair, strange.how, strange.op) == (("E14", "W13"), "failed", "connect")
-    refused = joblog.ended("02-03-2031 04:09 OPERATION VALIDATION FAILED:E31-W7 requestType=connect")
+    strange = joblog.ended(
+        "02-03-2031 04:05 CONNECTION OPERATION FAILED:E14[1AE12]<->W13[1AW13] OP:connect"
+    )
+    assert strange and (strange.pair, strange.how, strange.op) == (
+        ("E14", "W13"),
+        "failed",
+        "connect",
+    )
+    refused = joblog.ended(
+        "02-03-2031 04:09 OPERATION VALIDATION FAILED:E31-W7 requestType=connect"
+    )
     assert refused and (refused.pair, refused.how) == (("E31", "W7"), "invalid")
 
 
@@ -129,7 +154,8 @@ def test_a_log_line_of_its_own_leaves_the_table_whole() -> None:
 @pytest.mark.parametrize("width", [8, 9])
 def test_the_last_column_may_be_eight_or_nine_wide(width: int) -> None:
     table = "\n".join(
-        line[:79] + line[79:].strip().ljust(width) if line.startswith(("E", "W")) else line for line in TABLE.split("\n")
+        line[:79] + line[79:].strip().ljust(width) if line.startswith(("E", "W")) else line
+        for line in TABLE.split("\n")
     )
     assert rows_of(table) == ROWS
 
@@ -151,12 +177,15 @@ def test_a_table_without_a_row_that_is_understood_is_garbled(old: str, new: str)
 @pytest.mark.parametrize(
     ("old", "new", "ports"),
     [
-        ("E3[1AE3]         Unlocked", "E3[1AE3]         Unl0cked", {"E2", "E3"}),  # no row begins there: it is more of E2's
+        # no row begins there: it is more of E2's
+        ("E3[1AE3]         Unlocked", "E3[1AE3]         Unl0cked", {"E2", "E3"}),
         ("[1AE3]", "[1AE3", {"E2", "E3"}),
         ("A4 ", "A4 A6 ", {"E4"}),
     ],
 )
-def test_a_malformed_row_makes_its_ports_unknown_and_leaves_the_others(old: str, new: str, ports: set[str]) -> None:
+def test_a_malformed_row_makes_its_ports_unknown_and_leaves_the_others(
+    old: str, new: str, ports: set[str]
+) -> None:
     table = joblog.port_table(TABLE.replace(old, new, 1))
     assert {port for row in table.strange for port in row.ports} >= ports
     assert [row for row in ROWS if row.port not in table.unread] == [*table.rows.values()]
@@ -168,7 +197,10 @@ def test_a_line_that_names_no_port_is_garbled() -> None:
 
 
 def test_a_port_with_two_peers_is_garbled() -> None:
-    rows = [PortRow("E1", False, True, True, "W1", "A1"), PortRow("E2", False, True, True, "W1", "A2")]
+    rows = [
+        PortRow("E1", False, True, True, "W1", "A1"),
+        PortRow("E2", False, True, True, "W1", "A2"),
+    ]
     with pytest.raises(Garbled, match="two peers"):
         joblog.connected(rows)
 
@@ -188,10 +220,16 @@ def test_anything_is_a_table_or_garbled(text: str) -> None:
 def test_a_table_of_128_ports_torn_in_the_middle_of_a_row_keeps_them_all() -> None:
     head = TABLE[: TABLE.index("E1[1AE1]")]
     rows = "".join(
-        f"{f'W{n}[1AW{n}]':<17}Unlocked     Enabled     Disconnected  4                      {f'P{n}':<8}\n" for n in range(1, 129)
+        f"{f'W{n}[1AW{n}]':<17}Unlocked     Enabled     Disconnected  4                      {f'P{n}':<8}\n"
+        for n in range(1, 129)
     )
     at = rows.index("W27[1AW27]") + len("W27[1AW27] ")
-    torn = head + rows[:at] + "\n02-03-2031 04:05 Connection P119<->P24 completed successfully\n\n" + rows[at:]
+    torn = (
+        head
+        + rows[:at]
+        + "\n02-03-2031 04:05 Connection P119<->P24 completed successfully\n\n"
+        + rows[at:]
+    )
     clean, logs = joblog.without_logs(torn)
     found = rows_of(clean)
     assert [row.port for row in found] == [f"W{n}" for n in range(1, 129)]

@@ -69,13 +69,18 @@ def test_error_queue_entries_are_read(text: str, code: int, message: str) -> Non
     assert scpi.parse_error(text) == scpi.QueuedError(code, message)
 
 
-@pytest.mark.parametrize("text", ["", "0", "No error", '"0",No error', '0,"No error', "(@1),(@2)", '0,"a",1'])
+@pytest.mark.parametrize(
+    "text", ["", "0", "No error", '"0",No error', '0,"No error', "(@1),(@2)", '0,"a",1']
+)
 def test_malformed_error_entries_are_garbled(text: str) -> None:
     with pytest.raises(Garbled):
         scpi.parse_error(text)
 
 
-@pytest.mark.parametrize("text", ["(-29.55)", "(-29.55,)", "(-29.55,x)", "(-29.55,-30", "", "(nan,1)", "(1,2,3)", "(@1,2)"])
+@pytest.mark.parametrize(
+    "text",
+    ["(-29.55)", "(-29.55,)", "(-29.55,x)", "(-29.55,-30", "", "(nan,1)", "(1,2,3)", "(@1,2)"],
+)
 def test_malformed_power_readings_are_garbled(text: str) -> None:
     with pytest.raises(Garbled):
         scpi.parse_numbers(text, 2)
@@ -106,7 +111,11 @@ LINES = b'(@1,2),(@17,18)\r\n\r\n0,"No error"\nPolatis,I-OST-24x24-LU1-DMHNS,002
 def test_lines_cut_anywhere_are_the_same(cuts: list[int]) -> None:
     lines, edges = scpi.Lines(), [0, *sorted(cuts), len(LINES)]
     found = [line for a, b in pairwise(edges) for line in lines.feed(LINES[a:b])]
-    assert found == ["(@1,2),(@17,18)", '0,"No error"', "Polatis,I-OST-24x24-LU1-DMHNS,002414,6.5.2.18"]
+    assert found == [
+        "(@1,2),(@17,18)",
+        '0,"No error"',
+        "Polatis,I-OST-24x24-LU1-DMHNS,002414,6.5.2.18",
+    ]
 
 
 def test_one_byte_at_a_time_gives_the_same_lines() -> None:

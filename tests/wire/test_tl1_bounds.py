@@ -1,4 +1,6 @@
-"""The TL1 parser under bad will: no input takes more than its length in time or memory, none raises anything but Garbled."""
+"""The TL1 parser under bad will: no input takes more than its length in time or memory, none raises
+anything but Garbled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivers.wire import tl1
-from drivers.wire.tl1 import DEEPEST, LONGEST_LINE, MOST_TAGS, Autonomous, Message, Parser, Reply, Unreadable
+from drivers.wire.tl1 import (
+    DEEPEST,
+    LONGEST_LINE,
+    MOST_TAGS,
+    Autonomous,
+    Message,
+    Parser,
+    Reply,
+    Unreadable,
+)
 from optics import Garbled
 
 HEADER = b"\r\n\n   SID 26-01-01 12:00:00\r\n"
@@ -19,7 +30,11 @@ HEADER = b"\r\n\n   SID 26-01-01 12:00:00\r\n"
 
 def fed(data: bytes, piece: int) -> list[Message]:
     parser = Parser()
-    return [message for at in range(0, len(data), piece) for message in parser.feed(data[at : at + piece])]
+    return [
+        message
+        for at in range(0, len(data), piece)
+        for message in parser.feed(data[at : at + piece])
+    ]
 
 
 def took_s(work: Callable[[], object]) -> float:
@@ -58,8 +73,12 @@ def test_ten_times_the_dump_does_not_take_more_than_its_share_whatever_the_piece
     small, large = (HEADER + b"M  1 COMPLD\r\n" + rows * times + b";" for times in (1, 10))
     for piece in (1, 7, 1500, 1 << 20):
         assert [len(m.rows) for m in fed(large, piece) if isinstance(m, Reply)] == [4000]
-        times = [min(took_s(lambda data=data, piece=piece: fed(data, piece)) for _ in range(5)) for data in (small, large)]  # type: ignore[misc]
-        assert times[1] < 25 * times[0]  # quadratic would be a hundred times; the benchmark is stricter
+        times = [
+            min(took_s(lambda data=data, piece=piece: fed(data, piece)) for _ in range(5))
+            for data in (small, large)
+        ]  # type: ignore[misc]
+        # quadratic would be a hundred times; the benchmark is stricter
+        assert times[1] < 25 * times[0]
 
 
 def test_messages_inside_messages_are_not_kept_for_ever() -> None:
@@ -71,7 +90,11 @@ def test_messages_inside_messages_are_not_kept_for_ever() -> None:
 
 def test_answers_begun_in_blocks_and_never_ended_are_not_kept_for_ever() -> None:
     parser = Parser()
-    found = [m for n in range(1000) for m in parser.feed(HEADER + b'M  %d COMPLD\r\n   "row"\r\n>\r\n<' % n)]
+    found = [
+        m
+        for n in range(1000)
+        for m in parser.feed(HEADER + b'M  %d COMPLD\r\n   "row"\r\n>\r\n<' % n)
+    ]
     assert len(parser._parts) == MOST_TAGS
     assert len(found) == 1000 - MOST_TAGS
     assert parser._held < MOST_TAGS * 100
@@ -107,7 +130,9 @@ def test_what_was_held_is_let_go_with_its_message() -> None:
     parser = Parser()
     for n in range(50):
         block = b'M  %d COMPLD\r\n   "row"\r\n   /* a\r\n b */\r\n' % n
-        parser.feed(HEADER + block + b">\r\n<" + HEADER + block + b";" + HEADER + b"A  1 REPT EVT\r\n;")
+        parser.feed(
+            HEADER + block + b">\r\n<" + HEADER + block + b";" + HEADER + b"A  1 REPT EVT\r\n;"
+        )
     assert parser._held == 0
 
 
@@ -136,8 +161,14 @@ lines = st.sampled_from(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(lines, max_size=25), st.sampled_from([b"\r\n", b"\n"]), st.lists(st.integers(0, 600), max_size=6))
-def test_any_order_of_real_lines_cut_anywhere_gives_the_same_messages(parts: list[bytes], eol: bytes, cuts: list[int]) -> None:
+@given(
+    st.lists(lines, max_size=25),
+    st.sampled_from([b"\r\n", b"\n"]),
+    st.lists(st.integers(0, 600), max_size=6),
+)
+def test_any_order_of_real_lines_cut_anywhere_gives_the_same_messages(
+    parts: list[bytes], eol: bytes, cuts: list[int]
+) -> None:
     stream = eol.join(parts)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     whole, bytewise, cut = Parser(), Parser(), Parser()
@@ -161,9 +192,15 @@ def test_no_row_makes_the_reader_raise_anything_but_garbled(row: str) -> None:
     ("stream", "rows"),
     [
         (b'\n\n   SID 26-01-01 12:00:00\nM  5 COMPLD\n   "a"\n;', ("a",)),
-        (b'<RTRV-X:::5;RTRV-X:::5;\r\n\r\n\n   SID 26-01-01 12:00:00\r\nM  5 COMPLD\r\n   "a"\r\n;\r\n<', ("a",)),
+        (
+            b'<RTRV-X:::5;RTRV-X:::5;\r\n\r\n\n   SID 26-01-01 12:00:00\r\nM  5 COMPLD\r\n   "a"\r\n;\r\n<',
+            ("a",),
+        ),
         (b'\x1b[62;1"p >  [?4l   SID 26-01-01 12:00:00\r\nM  5 COMPLD\r\n   "a"\r\n;', ("a",)),
-        (b'agent> RTRV-X:::5;\r\n\r\n\n   ( nil ) 26-01-01 12:00:00\r\nM  5 COMPLD\r\n   "a"\r\n;agent> ', ("a",)),
+        (
+            b'agent> RTRV-X:::5;\r\n\r\n\n   ( nil ) 26-01-01 12:00:00\r\nM  5 COMPLD\r\n   "a"\r\n;agent> ',
+            ("a",),
+        ),
     ],
     ids=["line feeds only", "echo twice behind a prompt", "terminal noise", "prompt and echo"],
 )
@@ -176,7 +213,13 @@ def test_answers_of_every_manner_are_read(stream: bytes, rows: tuple[str, ...], 
 
 @pytest.mark.parametrize(
     ("name", "written"),
-    [("LAB-1", '"LAB-1"'), ("Switch Room 4", '"Switch Room 4"'), ("( nil )", ""), ("(nil)", ""), ("", "")],
+    [
+        ("LAB-1", '"LAB-1"'),
+        ("Switch Room 4", '"Switch Room 4"'),
+        ("( nil )", ""),
+        ("(nil)", ""),
+        ("", ""),
+    ],
 )
 def test_a_target_is_quoted_and_no_name_is_none(name: str, written: str) -> None:
     assert tl1.target(name) == written

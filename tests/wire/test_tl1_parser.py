@@ -1,4 +1,6 @@
-"""The TL1 parser against the grammar, the table of malformed streams, and every way a stream can be cut."""
+"""The TL1 parser against the grammar, the table of malformed streams, and every way a stream can be
+cut.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def parse(*pieces: str) -> list[tl1.Message]:
 
 
 def test_a_completed_answer_has_rows_without_quotes() -> None:
-    assert parse(reply("7", '"a:K=1"', '"b:K=2"')) == [Reply("7", "COMPLD", "SID", rows=("a:K=1", "b:K=2"))]
+    assert parse(reply("7", '"a:K=1"', '"b:K=2"')) == [
+        Reply("7", "COMPLD", "SID", rows=("a:K=1", "b:K=2"))
+    ]
 
 
 def test_an_answer_ends_at_its_semicolon_without_a_line_end() -> None:
@@ -57,7 +61,11 @@ def test_a_comment_may_run_over_several_lines_with_semicolons_and_codes_inside()
 
 
 def test_continuation_blocks_become_one_answer() -> None:
-    stream = reply("mon", '"1"', '"2"', end=">\r\n<") + reply("mon", '"3"', end=">\r\n<") + reply("mon", '"4"')
+    stream = (
+        reply("mon", '"1"', '"2"', end=">\r\n<")
+        + reply("mon", '"3"', end=">\r\n<")
+        + reply("mon", '"4"')
+    )
     assert parse(stream) == [Reply("mon", "COMPLD", "SID", rows=("1", "2", "3", "4"))]
 
 
@@ -71,7 +79,14 @@ def test_an_autonomous_message_between_continuation_blocks_is_kept_apart() -> No
 @pytest.mark.parametrize("lines", [0, 1, 2, 3, 4])
 def test_an_autonomous_message_may_stand_anywhere_inside_an_answer(lines: int) -> None:
     body = reply("9", '"1"', '"2"').removesuffix(";").split("\r\n")
-    cut = "\r\n".join(body[: lines + 1]) + "\r\n" + ALARM + "\r\n" + "\r\n".join(body[lines + 1 :]) + ";"
+    cut = (
+        "\r\n".join(body[: lines + 1])
+        + "\r\n"
+        + ALARM
+        + "\r\n"
+        + "\r\n".join(body[lines + 1 :])
+        + ";"
+    )
     messages = parse(cut)
     assert Reply("9", "COMPLD", "SID", rows=("1", "2")) in [
         Reply(m.ctag, m.code, "SID", rows=m.rows) for m in messages if isinstance(m, Reply)
@@ -82,9 +97,20 @@ def test_an_autonomous_message_may_stand_anywhere_inside_an_answer(lines: int) -
 
 @pytest.mark.parametrize("prompt", ["agent> ", "<", "agent> \r\n", "<\r\n"])
 @pytest.mark.parametrize("lines", [0, 1, 2, 3, 4, 5])
-def test_the_prompt_after_a_message_inside_an_answer_is_not_part_of_the_answer(lines: int, prompt: str) -> None:
+def test_the_prompt_after_a_message_inside_an_answer_is_not_part_of_the_answer(
+    lines: int, prompt: str
+) -> None:
     body = reply("9", '"1"', '"2"', "/* c */").removesuffix(";").split("\r\n")
-    cut = "\r\n".join(body[: lines + 1]) + "\r\n" + ALARM + "\r\n" + prompt + "\r\n".join(body[lines + 1 :]) + ";" + prompt
+    cut = (
+        "\r\n".join(body[: lines + 1])
+        + "\r\n"
+        + ALARM
+        + "\r\n"
+        + prompt
+        + "\r\n".join(body[lines + 1 :])
+        + ";"
+        + prompt
+    )
     (found,) = [message for message in parse(cut) if isinstance(message, Reply)]
     assert (found.ctag, found.rows, found.stray, found.completed) == ("9", ("1", "2"), (), True)
 
@@ -94,7 +120,11 @@ def test_the_prompt_after_a_message_inside_an_answer_is_not_part_of_the_answer(l
     [
         ("A  123 REPT DBCHG EVT SECU IDVN", "A", ("REPT", "DBCHG", "EVT", "SECU", "IDVN")),
         ("*C  123 REPT ALM CRS", "*C", ("REPT", "ALM", "CRS")),
-        ("**  123 REPT ALM ENV DBCHG EVT SECU", "**", ("REPT", "ALM", "ENV", "DBCHG", "EVT", "SECU")),
+        (
+            "**  123 REPT ALM ENV DBCHG EVT SECU",
+            "**",
+            ("REPT", "ALM", "ENV", "DBCHG", "EVT", "SECU"),
+        ),
         ("*^  123 REPT ALM", "*^", ("REPT", "ALM")),
         ("* 123 REPT ALM", "*", ("REPT", "ALM")),
     ],
@@ -103,14 +133,26 @@ def test_every_alarm_code_is_known(line: str, alarm: str, verb: tuple[str, ...])
     assert parse(HEADER + line + "\r\n;") == [Autonomous(alarm, "123", verb)]
 
 
-@pytest.mark.parametrize("sid", ["SID", "( nil )", "host-1.lab.example", "Switch Room 4", "CALIENT01TS"])
+@pytest.mark.parametrize(
+    "sid", ["SID", "( nil )", "host-1.lab.example", "Switch Room 4", "CALIENT01TS"]
+)
 def test_the_source_identifier_may_hold_blanks_dots_and_brackets(sid: str) -> None:
-    assert parse(f"\r\n\n   {sid} 16-10-31 15:03:06\r\nM  0 COMPLD\r\n;") == [Reply("0", "COMPLD", sid)]
+    assert parse(f"\r\n\n   {sid} 16-10-31 15:03:06\r\nM  0 COMPLD\r\n;") == [
+        Reply("0", "COMPLD", sid)
+    ]
 
 
 @pytest.mark.parametrize(
     "noise",
-    ["agent> ", "<", "<RTRV-NE:::5;\r\n", "\xff\xfd\x18\xff\xfb\x01", '\x1b[62;1"p >  [?4l', "Welcome; please log in;\r\n", ";;;"],
+    [
+        "agent> ",
+        "<",
+        "<RTRV-NE:::5;\r\n",
+        "\xff\xfd\x18\xff\xfb\x01",
+        '\x1b[62;1"p >  [?4l',
+        "Welcome; please log in;\r\n",
+        ";;;",
+    ],
 )
 def test_prompts_echoes_and_noise_around_answers_are_ignored(noise: str) -> None:
     stream = noise + reply("5", '"a"') + noise + reply("6", '"b"') + noise
@@ -123,7 +165,9 @@ def test_a_prompt_glued_to_the_header_does_not_hide_it() -> None:
 
 
 def test_an_answer_whose_header_is_damaged_is_still_an_answer() -> None:
-    assert parse('\r\n\n   SID 26-0?-01 12:0\r\nM  5 COMPLD\r\n   "a"\r\n;') == [Reply("5", "COMPLD", rows=("a",))]
+    assert parse('\r\n\n   SID 26-0?-01 12:0\r\nM  5 COMPLD\r\n   "a"\r\n;') == [
+        Reply("5", "COMPLD", rows=("a",))
+    ]
 
 
 def test_semicolons_in_quotes_do_not_end_an_answer() -> None:
@@ -199,10 +243,14 @@ def test_no_bytes_make_the_parser_raise_anything_but_garbled(noise: bytes) -> No
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_byte_never_changes_another_answer(data: st.DataObject) -> None:
-    """Whatever happens to the answer with tag 1, the answer with tag 2 behind it is whole or missing, never different."""
+    """Whatever happens to the answer with tag 1, the answer with tag 2 behind it is whole or
+    missing, never different.
+    """
     first, second = reply("1", '"a:K=1"'), reply("2", '"b:K=2"', '"c:K=3"')
     at = data.draw(st.integers(0, len(first) - 1))
-    damaged = first[:at] + data.draw(st.characters(min_codepoint=0, max_codepoint=255)) + first[at + 1 :]
+    damaged = (
+        first[:at] + data.draw(st.characters(min_codepoint=0, max_codepoint=255)) + first[at + 1 :]
+    )
     assume("M  2 " not in damaged)  # the damage hit the tag itself: nothing can tell then
     answers = [m for m in parse(damaged + second) if isinstance(m, Reply) and m.ctag == "2"]
     assert [m.rows for m in answers if m.completed] in ([], [("b:K=2", "c:K=3")])
@@ -211,13 +259,21 @@ def test_a_damaged_byte_never_changes_another_answer(data: st.DataObject) -> Non
 def test_rows_are_read_by_key_whatever_their_order() -> None:
     text = "uplink_7:WX,NONE,NONE:DSTPORT=0.7b.6,SRCPORT=0.7b.4,AS=UMA,MATRIXUSED=12.3"
     row = tl1.parse_row(text)
-    assert (row.name, row.positional, row["SRCPORT"], row["MATRIXUSED"]) == ("uplink_7", ("WX", "NONE", "NONE"), "0.7b.4", "12.3")
+    assert (row.name, row.positional, row["SRCPORT"], row["MATRIXUSED"]) == (
+        "uplink_7",
+        ("WX", "NONE", "NONE"),
+        "0.7b.4",
+        "12.3",
+    )
     with pytest.raises(Garbled, match="has no OS"):
         row["OS"]
 
 
 def test_escaped_quotes_protect_punctuation_in_a_row() -> None:
-    assert tl1.parse_row('1.1.1:ALIAS=\\"a,b:c=d\\",INPWR=-3.10').fields == {"ALIAS": "a,b:c=d", "INPWR": "-3.10"}
+    assert tl1.parse_row('1.1.1:ALIAS=\\"a,b:c=d\\",INPWR=-3.10').fields == {
+        "ALIAS": "a,b:c=d",
+        "INPWR": "-3.10",
+    }
 
 
 @pytest.mark.parametrize("bad", ['a"b', "a\nb", "é", "a\\b"])

@@ -1,4 +1,6 @@
-"""The readers of WSP, JSON and XML: what they read is exact, what they write reads back the same, anything else is Garbled."""
+"""The readers of WSP, JSON and XML: what they read is exact, what they write reads back the same,
+anything else is Garbled.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,21 @@ def test_bands_cover_exactly_the_rows_that_let_light_through(rows: tuple[Row, ..
     assert sum(band.slot.width_mhz for band in bands) == GHZ * sum(not row.blocked for row in rows)
     for row in rows:
         held = [band for band in bands if band.slot.low_mhz <= row.mhz < band.slot.high_mhz]
-        assert [(band.port, band.db) for band in held] == ([] if row.blocked else [(row.port, row.db)])
+        assert [(band.port, band.db) for band in held] == (
+            [] if row.blocked else [(row.port, row.db)]
+        )
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 4), st.integers(0, 300)), max_size=12, unique_by=lambda b: b[0]))
-def test_bands_that_touch_stay_apart_and_keep_their_attenuation_and_phase(wanted: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(1, 4), st.integers(0, 300)),
+        max_size=12,
+        unique_by=lambda b: b[0],
+    )
+)
+def test_bands_that_touch_stay_apart_and_keep_their_attenuation_and_phase(
+    wanted: list[tuple[int, int, int]],
+) -> None:
     first, last = C_BAND[0], C_BAND[0] + 999 * GHZ
     phased = tuple(Row(first + at * GHZ, "60.000", f"{at}.5", 0) for at in range(1000))
     rows = wsp.whole(phased, first, last)
@@ -51,7 +63,10 @@ def test_bands_that_touch_stay_apart_and_keep_their_attenuation_and_phase(wanted
         slot = FrequencySlot(first + at * 10 * GHZ, first + (at + 1) * 10 * GHZ)
         rows = wsp.lead(rows, slot, port, Decimal(tenths) / 10)
         routes[slot] = (port, tenths)
-    assert {band.slot: (band.port, round(band.db * 10)) for band in wsp.bands(wsp.parse(wsp.write(rows)))} == routes
+    assert {
+        band.slot: (band.port, round(band.db * 10))
+        for band in wsp.bands(wsp.parse(wsp.write(rows)))
+    } == routes
     for slot in routes:
         rows = wsp.block(rows, slot)
     assert not wsp.bands(rows)
@@ -87,13 +102,21 @@ def test_a_profile_of_too_many_rows_is_refused_before_it_is_read() -> None:
 def test_the_row_of_the_manual_is_read_exactly() -> None:
     # DOC: WSUTIL User Guide
     (row,) = wsp.parse("191.250\t22.80047795\t-1.57079\t1")
-    assert (row.mhz, row.db, row.phase, row.port) == (191_250_000, Decimal("22.80047795"), "-1.57079", 1)
+    assert (row.mhz, row.db, row.phase, row.port) == (
+        191_250_000,
+        Decimal("22.80047795"),
+        "-1.57079",
+        1,
+    )
 
 
 @pytest.mark.parametrize(
-    ("attenuation", "db", "blocked"), [("-1.5", 0, False), ("30", 30, False), ("40.0", 40, False), ("40.1", 40.1, True)]
+    ("attenuation", "db", "blocked"),
+    [("-1.5", 0, False), ("30", 30, False), ("40.0", 40, False), ("40.1", 40.1, True)],
 )
-def test_attenuation_below_zero_is_zero_and_above_forty_blocks(attenuation: str, db: float, blocked: bool) -> None:
+def test_attenuation_below_zero_is_zero_and_above_forty_blocks(
+    attenuation: str, db: float, blocked: bool
+) -> None:
     (row,) = wsp.parse(f"193.100\t{attenuation}\t0\t2")
     assert (float(row.db), row.blocked) == (db, blocked)
 
@@ -141,7 +164,9 @@ def test_numbers_are_exact_as_text_and_as_numbers(value: Decimal) -> None:
     assert rest.number(row, "a") == rest.number(row, "b") == value
 
 
-@pytest.mark.parametrize("value", ["null", "true", "[]", "{}", '"x"', '"1e9"', '"١"', "1e400", '""'])
+@pytest.mark.parametrize(
+    "value", ["null", "true", "[]", "{}", '"x"', '"1e9"', '"١"', "1e400", '""']
+)
 def test_what_is_no_number_is_garbled(value: str) -> None:
     with pytest.raises(Garbled):
         rest.number(rest.mapping(rest.parse_json(f'{{"a": {value}}}'.encode()), "row"), "a")
@@ -150,8 +175,14 @@ def test_what_is_no_number_is_garbled(value: str) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b'{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}', "HTTP 409: in-use: 9"),
-        (b'{"ietf-restconf:errors":{"error":"x"}}', 'HTTP 409: {"ietf-restconf:errors":{"error":"x"}}'),
+        (
+            b'{"ietf-restconf:errors":{"error":[{"error-tag":"in-use","error-message":"9"}]}}',
+            "HTTP 409: in-use: 9",
+        ),
+        (
+            b'{"ietf-restconf:errors":{"error":"x"}}',
+            'HTTP 409: {"ietf-restconf:errors":{"error":"x"}}',
+        ),
         (b"<html><body><h1>Conflict</h1></body></html>", "HTTP 409: Conflict"),
         (b"", "HTTP 409"),
         (b"\xff\xfe", "HTTP 409: \ufffd\ufffd"),
@@ -172,9 +203,17 @@ def test_a_model_without_a_size_says_which_option_helps(model: str) -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "fine"),
-    [([], True), ([(1, 9), (2, 10)], True), ([(1, 9), (1, 10)], False), ([(1, 9), (1, 9)], False), ([(0, 9)], False)],
+    [
+        ([], True),
+        ([(1, 9), (2, 10)], True),
+        ([(1, 9), (1, 10)], False),
+        ([(1, 9), (1, 9)], False),
+        ([(0, 9)], False),
+    ],
 )
-def test_a_map_with_a_port_in_two_circuits_is_none(pairs: list[tuple[int, int]], fine: bool) -> None:
+def test_a_map_with_a_port_in_two_circuits_is_none(
+    pairs: list[tuple[int, int]], fine: bool
+) -> None:
     if fine:
         assert polatis.whole_map(pairs) == frozenset(pairs)
     else:
@@ -185,7 +224,14 @@ def test_a_map_with_a_port_in_two_circuits_is_none(pairs: list[tuple[int, int]],
 def test_port_states_are_read_with_and_without_their_prefix() -> None:
     argv = ["ENABLED", "PC_ENABLED", "PC_DISABLED", "disabled", "PC_FAILED", "?"]
     enabled, disabled, failed = PortState.ENABLED, PortState.DISABLED, PortState.FAILED
-    assert [polatis.port_state(word) for word in argv] == [enabled, enabled, disabled, disabled, failed, failed]
+    assert [polatis.port_state(word) for word in argv] == [
+        enabled,
+        enabled,
+        disabled,
+        disabled,
+        failed,
+        failed,
+    ]
 
 
 def test_every_item_of_a_batch_has_its_own_result() -> None:
@@ -195,10 +241,15 @@ def test_every_item_of_a_batch_has_its_own_result() -> None:
     assert calient_rest.refusals(answer, 2) == ["", "Failed: port in use"]
     with pytest.raises(Garbled, match="2 results for 3 items"):
         calient_rest.refusals(answer, 3)
-    assert calient_rest.refusals(rest.parse_json(b'{"status":"0","msg":"no rights"}'), 3) == ["no rights"] * 3
+    assert (
+        calient_rest.refusals(rest.parse_json(b'{"status":"0","msg":"no rights"}'), 3)
+        == ["no rights"] * 3
+    )
 
 
-@pytest.mark.parametrize("item", ["[]", "{}", '{"status":"2"}', '{"status":null}', '{"response":[]}', '"1"', "1"])
+@pytest.mark.parametrize(
+    "item", ["[]", "{}", '{"status":"2"}', '{"status":null}', '{"response":[]}', '"1"', "1"]
+)
 def test_a_result_of_another_form_is_garbled(item: str) -> None:
     with pytest.raises(Garbled):
         calient_rest.refusal(rest.parse_json(item.encode()))
@@ -206,8 +257,14 @@ def test_a_result_of_another_form_is_garbled(item: str) -> None:
 
 def test_powers_of_a_calient_port_are_text() -> None:
     # REAL: NTT Com RENAT
-    row = rest.mapping(rest.parse_json(b'{"inpower":"-3.4","outpower":"-4.8","inoc":"NOHW","outpopt":""}'), "row")
-    assert (calient_rest.level(row, "inpower"), calient_rest.level(row, "outpopt"), calient_rest.level(row, "none")) == (
+    row = rest.mapping(
+        rest.parse_json(b'{"inpower":"-3.4","outpower":"-4.8","inoc":"NOHW","outpopt":""}'), "row"
+    )
+    assert (
+        calient_rest.level(row, "inpower"),
+        calient_rest.level(row, "outpopt"),
+        calient_rest.level(row, "none"),
+    ) == (
         -3.4,
         None,
         None,
@@ -229,14 +286,18 @@ def test_the_connection_of_the_public_client_is_read_and_written_the_same() -> N
         "<output-port-reference>ne=1;chassis=1;card=1;port=4201</output-port-reference><custom-name>CH1</custom-name>"
         "</config></connection></connections>"
     )
-    reply = netconf.parse_reply(f'<rpc-reply xmlns="{netconf.NC}" message-id="1"><data>{config}</data></rpc-reply>')
+    reply = netconf.parse_reply(
+        f'<rpc-reply xmlns="{netconf.NC}" message-id="1"><data>{config}</data></rpc-reply>'
+    )
     (found,) = roadm.parse_connections(netconf.data(reply))
     assert (found.dn, found.slot, found.lit) == (
         "ne=1;chassis=1;card=1;module=1;connection=1",
         FrequencySlot.flexgrid(-280, 4),
         True,
     )
-    written = netconf.show(roadm.config_of(found)).replace(' xmlns:nc="urn:ietf:params:xml:ns:netconf:base:1.0"', "")
+    written = netconf.show(roadm.config_of(found)).replace(
+        ' xmlns:nc="urn:ietf:params:xml:ns:netconf:base:1.0"', ""
+    )
     assert written == config
 
 
@@ -255,10 +316,18 @@ def test_the_connection_of_the_public_client_is_read_and_written_the_same() -> N
 )
 def test_a_connection_outside_its_form_is_garbled(old: str, new: str) -> None:
     slot = FrequencySlot.flexgrid(-280, 4)
-    good = netconf.show(roadm.config_of(roadm.Connection(1, 1, "4101", "4201", slot, Decimal(0), True, "x")))
+    good = netconf.show(
+        roadm.config_of(roadm.Connection(1, 1, "4101", "4201", slot, Decimal(0), True, "x"))
+    )
     assert old in good
-    bad = good.replace(old, new).replace("<dnn>ne", "<dnn/><x>ne").replace("</dn>", "</x>" if new == "<dnn>" else "</dn>")
-    reply = netconf.parse_reply(f'<rpc-reply xmlns="{netconf.NC}" message-id="1"><data>{bad}</data></rpc-reply>')
+    bad = (
+        good.replace(old, new)
+        .replace("<dnn>ne", "<dnn/><x>ne")
+        .replace("</dn>", "</x>" if new == "<dnn>" else "</dn>")
+    )
+    reply = netconf.parse_reply(
+        f'<rpc-reply xmlns="{netconf.NC}" message-id="1"><data>{bad}</data></rpc-reply>'
+    )
     with pytest.raises(Garbled):
         roadm.parse_connections(netconf.data(reply))
 
@@ -271,7 +340,8 @@ def test_a_connection_outside_its_form_is_garbled(old: str, new: str) -> None:
 @example("<rpc-reply><rpc-error><error-severity>error</error-severity></rpc-error></rpc-reply>")
 @example("<a:rpc-reply/>")
 @example("\x00")
-@example('<rpc-reply><d:t/><a xmlns="s"/></rpc-reply>')  # libxml2 forgives a prefix without a namespace before a relative one
+# libxml2 forgives a prefix without a namespace before a relative one
+@example('<rpc-reply><d:t/><a xmlns="s"/></rpc-reply>')
 def test_any_text_is_a_reply_or_garbled_or_refused(text: str) -> None:
     try:
         reply = netconf.parse_reply(text)

@@ -1,4 +1,6 @@
-"""A host's agent as ranks see it: a Unix socket for each rank, on which a test asks for moves and reads what they answer."""
+"""A host's agent as ranks see it: a Unix socket for each rank, on which a test asks for moves and
+reads what they answer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every kind of collective once, each against what it must give. Arguments: what `init_process_group` is given, and a check."""
+"""Every kind of collective once, each against what it must give. Arguments: what
+`init_process_group` is given, and a check.
+"""
 
 import os
 import sys
@@ -11,7 +13,15 @@ import torch.distributed as dist
 def collectives() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     total = size * (size - 1) / 2
-    for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8):
+    for kind in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+    ):
         for count in (1, 1001, 100_000):
             numbers = torch.full((count,), rank, dtype=kind)
             dist.all_reduce(numbers)
@@ -32,7 +42,9 @@ def collectives() -> None:
     most, least = torch.tensor([rank, -rank]), torch.tensor([rank, -rank])
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.reduce(least, size - 1, dist.ReduceOp.MIN)
-    assert most.tolist() == [size - 1, 0] and least.tolist() == ([0, 1 - size] if rank == size - 1 else [rank, -rank])
+    assert most.tolist() == [size - 1, 0] and least.tolist() == (
+        [0, 1 - size] if rank == size - 1 else [rank, -rank]
+    )
     works = [dist.all_reduce(torch.full((5000,), float(k)), async_op=True) for k in range(20)]
     assert all((work.get_future().wait()[0] == k * size).all() for k, work in enumerate(works))
     messages(rank, size)
@@ -47,7 +59,9 @@ def messages(rank: int, size: int) -> None:
     dist.gather(torch.full((2,), float(rank)), rows, dst=1)
     assert rows is None or torch.equal(torch.stack(rows)[:, 0], torch.arange(float(size)))
     mine = torch.empty(2)
-    dist.scatter(mine, [torch.full((2,), float(r)) for r in range(size)] if rank == 0 else None, src=0)
+    dist.scatter(
+        mine, [torch.full((2,), float(r)) for r in range(size)] if rank == 0 else None, src=0
+    )
     assert mine.tolist() == [rank, rank]
     first, second = torch.empty(70_000), torch.empty(5)
     out = [

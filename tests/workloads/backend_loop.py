@@ -1,4 +1,6 @@
-"""A training program of somebody's own: DDP until rank 0's file `stop` is there; it prints its weights' checksum and its losses."""
+"""A training program of somebody's own: DDP until rank 0's file `stop` is there; it prints its
+weights' checksum and its losses.
+"""
 
 import hashlib
 import os
@@ -13,7 +15,9 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     layers = [torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.001)
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers), bucket_cap_mb=0.001
+    )
     half = dist.new_group([0, world - 1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     numbers = torch.Generator().manual_seed(rank)
@@ -30,7 +34,9 @@ def main() -> None:
             assert (both == world + 1).all()
         stop[0] = rank == 0 and os.path.exists("stop")  # noqa: PTH110
         dist.all_reduce(stop)
-    digest = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
+    digest = hashlib.sha256(
+        b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    )
     print(digest.hexdigest(), flush=True)
     dist.destroy_process_group()
 

@@ -1,4 +1,6 @@
-"""The emulated functions of a packet switch on loopback, for programs that use them. They and the programs share no code."""
+"""The emulated functions of a packet switch on loopback, for programs that use them. They and the
+programs share no code.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from emulators.functions.control import Place
 from emulators.functions.process import Process
 
 WAIT_S = 20.0
-POOL = {"aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2}, "cache": {"entries": 64, "entry_bytes": 1024}}
+POOL = {
+    "aggregate": {"slots": 16, "slot_bytes": 1024, "jobs": 2},
+    "cache": {"entries": 64, "entry_bytes": 1024},
+}
 
 
 class Switch:
@@ -22,14 +27,21 @@ class Switch:
 
     def __init__(self, functions: Mapping[str, Mapping[str, int]]) -> None:
         data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with suppress(PermissionError):  # as the emulated lab does: the buffer of a switch holds what all workers send at once
+        # as the emulated lab does: the buffer of a switch holds what all workers send at once
+        with suppress(PermissionError):
             data.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
         data.bind(("127.0.0.1", 0))
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = "{}:{}".format(*listener.getsockname())
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders.settimeout(WAIT_S)
-        made = Process(functions, Place("ideal", *data.getsockname(), "02:0a:fd:00:00:01", "F0001"), data, listener, theirs)
+        made = Process(
+            functions,
+            Place("ideal", *data.getsockname(), "02:0a:fd:00:00:01", "F0001"),
+            data,
+            listener,
+            theirs,
+        )
         self._held = [data, listener, theirs]
         self._thread = threading.Thread(target=made.serve, daemon=True)
         self._thread.start()
@@ -47,9 +59,13 @@ class Switch:
 
     def grant(self, function: str, workers: int, size: int, lease_s: float = 60) -> dict[str, Any]:
         """Allocate for workers at 127.0.0.1; as the launcher writes it for a job."""
-        key, each = ("slots", "slot_bytes") if function == "aggregate" else ("entries", "entry_bytes")
+        key, each = (
+            ("slots", "slot_bytes") if function == "aggregate" else ("entries", "entry_bytes")
+        )
         own = ["127.0.0.1"] * workers
-        made = self.ask(op="allocate", function=function, job="a", workers=own, lease_s=lease_s, **{key: size})
+        made = self.ask(
+            op="allocate", function=function, job="a", workers=own, lease_s=lease_s, **{key: size}
+        )
         assert made["ok"], made
         kept = {name: made[name] for name in ("allocation", "token", "address", "port")}
         return {**kept, "device": "lo", "size": made[key], "each_bytes": made[each]}

@@ -1,4 +1,6 @@
-"""Starts the ranks of a job as local processes, each host's lanes being loopback addresses of its own (127.0.<host>.<lane>)."""
+"""Starts the ranks of a job as local processes, each host's lanes being loopback addresses of its
+own (127.0.<host>.<lane>).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """Return a TCP port nobody listens on, below those that the kernel gives to connections: nobody takes it meanwhile."""
+    """Return a TCP port nobody listens on, below those that the kernel gives to connections: nobody
+    takes it meanwhile.
+    """
     for port in random.sample(range(10000, 20000), 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
@@ -31,7 +35,9 @@ def free_port() -> int:
 class Ranks:
     """The running ranks of one job."""
 
-    def __init__(self, processes: list[subprocess.Popen[bytes]], output: Sequence[tuple[IO[str], IO[str]]]) -> None:
+    def __init__(
+        self, processes: list[subprocess.Popen[bytes]], output: Sequence[tuple[IO[str], IO[str]]]
+    ) -> None:
         self.processes, self._output = processes, output
 
     def finish(self, within_s: float = 100.0) -> list[tuple[int, str, str]]:
@@ -62,16 +68,22 @@ def ranks(
     more: Callable[[int], Mapping[str, str]] = lambda _: {},
     inside: bool = False,
 ) -> Iterator[Ranks]:
-    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end.
+    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill
+    what is left at the end.
 
-    more: further environment of a rank. inside: start it in its job directory, as hosts do, not in the repository's.
+    more: further environment of a rank. inside: start it in its job directory, as hosts do, not in
+    the repository's.
     """
     with ExitStack() as started:
-        output = [(started.enter_context(TemporaryFile("w+")), started.enter_context(TemporaryFile("w+"))) for _ in range(world)]
+        output = [
+            (started.enter_context(TemporaryFile("w+")), started.enter_context(TemporaryFile("w+")))
+            for _ in range(world)
+        ]
         processes: list[subprocess.Popen[bytes]] = []
         started.callback(_end, processes)
         port = free_port()
-        for rank, (out, err) in enumerate(output):  # files: a pipe nobody reads would be full after some 1000 iterations
+        # files: a pipe nobody reads would be full after some 1000 iterations
+        for rank, (out, err) in enumerate(output):
             (directory / str(rank)).mkdir(parents=True, exist_ok=True)
             env = {
                 "PATH": os.environ["PATH"],
@@ -80,14 +92,20 @@ def ranks(
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "TESTBED_RINGS": json.dumps([list(ring) for ring in rings]),
-                "TESTBED_LANES": json.dumps([f"127.0.{rank + 1}.{lane + 1}" for lane in range(LANES)]),
+                "TESTBED_LANES": json.dumps(
+                    [f"127.0.{rank + 1}.{lane + 1}" for lane in range(LANES)]
+                ),
                 "TESTBED_PORTS": json.dumps(["lo"]),
                 "TESTBED_JOB_DIR": str(directory / str(rank)),
                 "TESTBED_TIMEOUT_S": str(timeout_s),
                 **more(rank),
             }
             cwd = directory / str(rank) if inside else ROOT
-            processes.append(subprocess.Popen([sys.executable, *command], env=env, cwd=cwd, stdout=out, stderr=err))
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, *command], env=env, cwd=cwd, stdout=out, stderr=err
+                )
+            )
         yield Ranks(processes, output)
 
 

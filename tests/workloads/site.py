@@ -1,4 +1,6 @@
-"""What a host's workloads directory gives a program: torch finds the back-end there, under the name of its distribution."""
+"""What a host's workloads directory gives a program: torch finds the back-end there, under the name
+of its distribution.
+"""
 
 from __future__ import annotations
 

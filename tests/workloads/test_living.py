@@ -1,4 +1,6 @@
-"""Jobs that live through a change of rings: between local processes, with the test as the agent of every rank."""
+"""Jobs that live through a change of rings: between local processes, with the test as the agent of
+every rank.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,24 @@ from tests.workloads.ranks import Ranks, ranks, records
 
 WORLD = 3
 OLD, NEW = [[0, 1, 2], [2, 1, 0]], [[0, 2, 1]]
-TRAIN = ("-m", "workloads.programs.train", "--hidden", "64", "--batch", "4", "--iterations", "0", "--seed", "5")
+TRAIN = (
+    "-m",
+    "workloads.programs.train",
+    "--hidden",
+    "64",
+    "--batch",
+    "4",
+    "--iterations",
+    "0",
+    "--seed",
+    "5",
+)
 
 
 @contextmanager
-def job(directory: Path, *command: str, timeout_s: float = 60.0, **env: str) -> Iterator[tuple[Ranks, Agents]]:
+def job(
+    directory: Path, *command: str, timeout_s: float = 60.0, **env: str
+) -> Iterator[tuple[Ranks, Agents]]:
     """Training under way on three ranks, all of them connected to their agents."""
     with (
         agents(WORLD, directory) as (asked, found),
@@ -38,9 +53,9 @@ def job(directory: Path, *command: str, timeout_s: float = 60.0, **env: str) -> 
             greetings = asked.connect()
         except TimeoutError:
             raise AssertionError(running.reported()) from None
-        assert [(each["rank"], each["world"], each["move"], each["state"]) for each in greetings] == [
-            (rank, WORLD, 0, "idle") for rank in range(WORLD)
-        ]
+        assert [
+            (each["rank"], each["world"], each["move"], each["state"]) for each in greetings
+        ] == [(rank, WORLD, 0, "idle") for rank in range(WORLD)]
         yield running, asked
 
 
@@ -60,13 +75,17 @@ def summary(directory: Path) -> dict[str, Any]:
 
 
 def check_run(directory: Path) -> None:
-    """No iteration is left out or done twice, all ranks hold the same weights, and each turn is named once."""
+    """No iteration is left out or done twice, all ranks hold the same weights, and each turn is
+    named once.
+    """
     seen = records(directory)
     assert [record["iter"] for record in seen] == list(range(1, len(seen) + 1))
     assert summary(directory)["weights_identical"]
     named = {record["iter"]: record["move"] for record in seen if "move" in record}
     assert named == {
-        ring_change["after"] + 1: ring_change["move"] for ring_change in ring_changes(directory) if ring_change["after"] < len(seen)
+        ring_change["after"] + 1: ring_change["move"]
+        for ring_change in ring_changes(directory)
+        if ring_change["after"] < len(seen)
     }
 
 
@@ -87,11 +106,17 @@ def test_ranks_turn_while_they_run_and_the_run_can_be_repeated_bit_by_bit(tmp_pa
         asked.until("changed", move=7)
         stop(running)
     check_run(tmp_path)
-    assert [(ring_change["move"], ring_change["rings"]) for ring_change in ring_changes(tmp_path)] == [(1, NEW), (7, OLD)]
+    assert [
+        (ring_change["move"], ring_change["rings"]) for ring_change in ring_changes(tmp_path)
+    ] == [(1, NEW), (7, OLD)]
     again = tmp_path / "again"
     command = (*TRAIN[:-4], "--iterations", str(summary(tmp_path)["iterations"]), "--seed", "5")
     with ranks(
-        WORLD, *command, directory=again, rings=OLD, more=lambda _: {"TESTBED_RING_CHANGES": json.dumps(ring_changes(tmp_path))}
+        WORLD,
+        *command,
+        directory=again,
+        rings=OLD,
+        more=lambda _: {"TESTBED_RING_CHANGES": json.dumps(ring_changes(tmp_path))},
     ) as repeated:
         assert [(code, err) for code, _, err in repeated.finish()] == [(0, "")] * WORLD
     assert [ring_change["after"] for ring_change in ring_changes(again)] == [
@@ -182,7 +207,10 @@ def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
     with job(tmp_path) as (running, asked):
         for agent, rings in zip(asked, (NEW, [[0, 1]], NEW), strict=True):
             agent.ask("prepare", 1, lease_s=3, rings=rings)
-        assert asked[1].until("cannot", move=1)["error"] == "rings[0]: [0, 1]: does not name each of the 3 ranks once"
+        assert (
+            asked[1].until("cannot", move=1)["error"]
+            == "rings[0]: [0, 1]: does not name each of the 3 ranks once"
+        )
         asked[0].ask("hold", 1, lease_s=3)
         asked[0].ask("go", 1, decide=True)
         for rank in (0, 2):
@@ -190,7 +218,10 @@ def test_a_move_that_one_rank_refuses_is_never_decided(tmp_path: Path) -> None:
         asked[1].ask("prepare", 1, lease_s=3, traffic={})
         assert asked[1].until("cannot", move=1)["error"] == "traffic: this program takes rings only"
         asked[1].ask("go", 4, decide=True)
-        assert asked[1].until("cannot", move=4)["error"] == "move 4 is not under way here, the last was 0"
+        assert (
+            asked[1].until("cannot", move=4)["error"]
+            == "move 4 is not under way here, the last was 0"
+        )
         asked[1].ask("jump", 4)
         assert "not one of prepare, hold, go, drop" in asked[1].until("cannot", move=4)["error"]
         stop(running)
@@ -225,25 +256,33 @@ main()
 """
 
 
-def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_nothing_open(tmp_path: Path) -> None:
+def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_nothing_open(
+    tmp_path: Path,
+) -> None:
     with job(tmp_path, "-c", BROKEN) as (running, asked):
         asked.ask("hold", 9, lease_s=1)  # makes the thread that listens do something first
         asked.until("cannot", move=9)
         wanted = [[0, 1, 2], [2, 1, 0], [0, 1, 2]]
         asked.ask("prepare", 1, lease_s=60, rings=wanted)
         done = asked.until("void", "cannot", "changed", move=1)
-        assert done[1]["state"] == "cannot" and done[1]["error"].startswith("forming failed: connecting to peers: no route")
-        assert {done[rank]["state"] for rank in (0, 2)} <= {"void", "cannot"}, "they find it closed, or the move void"
+        assert done[1]["state"] == "cannot" and done[1]["error"].startswith(
+            "forming failed: connecting to peers: no route"
+        )
+        assert {done[rank]["state"] for rank in (0, 2)} <= {"void", "cannot"}, (
+            "they find it closed, or the move void"
+        )
         asked.ask("prepare", 2, lease_s=60)  # a boundary and more has passed once this is answered
         asked.until("prepared", move=2)
         asked.ask("drop", 2)
         asked.until("void", move=2)
 
         def noted(rank: int) -> list[tuple[int, ...]]:
-            *whole, _ = (tmp_path / str(rank) / "files").read_text().split("\n")  # the last line may be half written
+            # the last line may be half written
+            *whole, _ = (tmp_path / str(rank) / "files").read_text().split("\n")
             return [tuple(map(int, line.split())) for line in whole]
 
-        give_up = time.monotonic() + 30  # a thread that waits for a peer looks every CHECK_S whether the move is over
+        # a thread that waits for a peer looks every CHECK_S whether the move is over
+        give_up = time.monotonic() + 30
         while any(noted(rank)[-1][1] for rank in range(WORLD)):
             assert time.monotonic() < give_up, "a thread is left"
             time.sleep(0.05)
@@ -251,7 +290,9 @@ def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_noth
     check_run(tmp_path)
     for rank in range(WORLD):
         lines = noted(rank)
-        assert lines[-1][0] <= lines[1][0] + 2, "the hand-off and one client of the store were opened since"
+        assert lines[-1][0] <= lines[1][0] + 2, (
+            "the hand-off and one client of the store were opened since"
+        )
 
 
 def test_a_stop_ends_a_hold_at_once(tmp_path: Path) -> None:
@@ -277,11 +318,16 @@ def test_a_rank_killed_while_all_hold_ends_the_others(tmp_path: Path, killed: in
         asked.until("held", move=1)
         running.signal(signal.SIGKILL, only=[killed])
         ended = running.finish()
-    assert [code for code, _, _ in ended] == [-signal.SIGKILL if rank == killed else 75 for rank in range(WORLD)]
+    assert [code for code, _, _ in ended] == [
+        -signal.SIGKILL if rank == killed else 75 for rank in range(WORLD)
+    ]
 
 
 def test_allreduce_turns_too_and_every_sum_is_right(tmp_path: Path) -> None:
-    with job(tmp_path, "-m", "workloads.programs.allreduce", "--loop", "-b", "64K") as (running, asked):
+    with job(tmp_path, "-m", "workloads.programs.allreduce", "--loop", "-b", "64K") as (
+        running,
+        asked,
+    ):
         for move, rings in ((1, NEW), (2, [[1, 0, 2], [2, 0, 1], [0, 1, 2]]), (3, NEW)):
             asked.ask("prepare", move, lease_s=60, rings=rings)
             asked.until("prepared", move=move)
@@ -308,7 +354,14 @@ LATER = {
 
 
 def test_replay_turns_to_other_traffic_and_every_byte_of_it_is_right(tmp_path: Path) -> None:
-    with job(tmp_path, "-m", "workloads.programs.replay", "--iterations", "0", TESTBED_TRAFFIC=json.dumps(EARLIER)) as (
+    with job(
+        tmp_path,
+        "-m",
+        "workloads.programs.replay",
+        "--iterations",
+        "0",
+        TESTBED_TRAFFIC=json.dumps(EARLIER),
+    ) as (
         running,
         asked,
     ):
@@ -325,4 +378,8 @@ def test_replay_turns_to_other_traffic_and_every_byte_of_it_is_right(tmp_path: P
     first, second = ring_changes(tmp_path)
     assert (first["traffic"], second["traffic"]) == (LATER, EARLIER)
     size = {record["iter"]: record["bytes"] for record in seen}
-    assert [size[first["after"]], size[first["after"] + 1], size[second["after"] + 1]] == [40_004, 90_000, 40_004]
+    assert [size[first["after"]], size[first["after"] + 1], size[second["after"] + 1]] == [
+        40_004,
+        90_000,
+        40_004,
+    ]

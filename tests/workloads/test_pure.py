@@ -1,4 +1,6 @@
-"""The parts of the workloads that are plain values: splitting, sizes, the table, the checkpoint in common."""
+"""The parts of the workloads that are plain values: splitting, sizes, the table, the checkpoint in
+common.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from workloads.transport.buffers import pieces
 
 
 @given(st.integers(0, 10**9), st.integers(1, 64))
-def test_pieces_cover_everything_once_in_order_and_differ_by_one_at_most(length: int, parts: int) -> None:
+def test_pieces_cover_everything_once_in_order_and_differ_by_one_at_most(
+    length: int, parts: int
+) -> None:
     cut = pieces(length, parts)
     assert len(cut) == parts
     assert [begin for begin, _ in cut] == [0, *(end for _, end in cut[:-1])]
@@ -43,9 +47,17 @@ def test_a_ring_of_twelve_carries_eleven_sixths_of_the_size() -> None:
 
 
 def test_sizes_are_those_of_nccl_tests() -> None:
-    assert [size(text) for text in ("8", "64K", "64M", "1G", "64MB")] == [8, 65536, 67108864, 1073741824, 67108864]
+    assert [size(text) for text in ("8", "64K", "64M", "1G", "64MB")] == [
+        8,
+        65536,
+        67108864,
+        1073741824,
+        67108864,
+    ]
     assert list(sizes(8, 100, 4)) == [8, 32]
-    with pytest.raises(argparse.ArgumentTypeError, match="'64 bananas': not a size such as 8, 64K or 1G"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match="'64 bananas': not a size such as 8, 64K or 1G"
+    ):
         size("64 bananas")
 
 
@@ -63,14 +75,28 @@ def test_a_row_stands_under_its_heading() -> None:
         }
     )
     names = HEADER.splitlines()[0]
-    assert names.split()[1:] == ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"]
+    assert names.split()[1:] == [
+        "size",
+        "count",
+        "type",
+        "redop",
+        "time",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ]
     assert len(line) == len(names)
-    ends = [[word.end() for word in re.finditer(r"\S+", text)] for text in (names.replace("#", " ", 1), line)]
+    ends = [
+        [word.end() for word in re.finditer(r"\S+", text)]
+        for text in (names.replace("#", " ", 1), line)
+    ]
     assert ends[0] == ends[1], "right-aligned, as nccl-tests does"
 
 
 @given(st.lists(st.sets(st.integers(1, 6)).map(sorted), min_size=1, max_size=4))
-def test_the_common_checkpoint_is_the_newest_that_all_have_who_have_any(kept: list[list[int]]) -> None:
+def test_the_common_checkpoint_is_the_newest_that_all_have_who_have_any(
+    kept: list[list[int]],
+) -> None:
     shared = set.intersection(*(set(have) for have in kept if have)) if any(kept) else set()
     if shared:
         assert common(kept) == max(shared)

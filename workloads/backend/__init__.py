@@ -1,7 +1,9 @@
-"""A back-end `testbed` for torch.distributed: collectives over rings that can be replaced while a program runs.
+"""A back-end `testbed` for torch.distributed: collectives over rings that can be replaced while a
+program runs.
 
-torch itself calls `register` when it is imported (entry points of the group `torch.backends`). A program selects the back-end by
-name, `init_process_group("testbed")`; or TESTBED_REPLACES names the back-ends that it replaces, and the program need not know it.
+torch itself calls `register` when it is imported (entry points of the group `torch.backends`). A
+program selects the back-end by name, `init_process_group("testbed")`; or TESTBED_REPLACES names the
+back-ends that it replaces, and the program need not know it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Any
 from .name import NAME
 
 REPLACES = "TESTBED_REPLACES"
-"""Environment: names of back-ends, joined by commas; this one is taken where a program asks for them."""
+"""Environment: names of back-ends, joined by commas; this one is taken where a program asks for
+them.
+"""
 
 
 def register() -> None:
@@ -33,7 +37,9 @@ def _create(options: Any, _more: Any = None) -> Any:
 
 
 def _replace(names: set[str]) -> None:
-    """Let torch take this back-end wherever all back-ends that it would make on this machine are among `names`."""
+    """Let torch take this back-end wherever all back-ends that it would make on this machine are
+    among `names`.
+    """
     import torch
     from torch.distributed import distributed_c10d
 
@@ -42,7 +48,11 @@ def _replace(names: set[str]) -> None:
 
     def init(self: Any, backend: Any) -> None:
         plain(self, backend)
-        usable = {name for device, name in self.device_backend_map.items() if device == "cpu" or _has(device, torch)}
+        usable = {
+            name
+            for device, name in self.device_backend_map.items()
+            if device == "cpu" or _has(device, torch)
+        }
         if usable and usable <= names:
             self.device_backend_map = {"cpu": NAME}
 

@@ -1,8 +1,11 @@
-"""A group's ring collectives, in the order in which they were issued, carried by a thread of its own beside the program.
+"""A group's ring collectives, in the order in which they were issued, carried by a thread of its
+own beside the program.
 
-Up to DEPTH are under way at once: a ring sends its part of the next while the last of the one before is still coming in. Between
-two of them the group may change over to other rings (see turns.py), for which those that no rank can finish before all have begun
-are counted: all-reduce, all-gather, reduce-scatter, barrier. A broadcast's root, for one, may be done before others have begun.
+Up to DEPTH are under way at once: a ring sends its part of the next while the last of the one
+before is still coming in. Between two of them the group may change over to other rings (see
+turns.py), for which those that no rank can finish before all have begun are counted: all-reduce,
+all-gather, reduce-scatter, barrier. A broadcast's root, for one, may be done before others have
+begun.
 """
 
 from __future__ import annotations
@@ -28,14 +31,17 @@ class Boundary(Protocol):
     """Where a group's rings may change (turns.Turns)."""
 
     @property
-    def limit(self) -> int | None: ...  # none may begin after this one before `after` was called for it
+    # none may begin after this one before `after` was called for it
+    def limit(self) -> int | None: ...
     def before(self, iteration: int) -> None: ...
     def after(self, iteration: int) -> bool: ...
     def close(self) -> None: ...
 
 
 class Collective:
-    """One collective: what is done on each ring, over so many elements of each buffer, and what is to be done at the end."""
+    """One collective: what is done on each ring, over so many elements of each buffer, and what is
+    to be done at the end.
+    """
 
     def __init__(
         self,
@@ -46,7 +52,9 @@ class Collective:
         finish: Callable[[], None] | None = None,
         counted: bool = True,
     ) -> None:
-        """`passes`: each with the elements of a buffer and the bytes of all of them. counted: see above."""
+        """`passes`: each with the elements of a buffer and the bytes of all of them. counted: see
+        above.
+        """
         self.name, self.work, self.counted = name, work, counted
         self.left = 0
         self._passes, self._finish = list(passes), finish
@@ -86,8 +94,16 @@ class Channel:
         *,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`laps`: the rings in use, asked for each collective. lost: called when an error has ended this channel."""
-        self._laps, self._boundary, self._timeout_s, self._beat, self._lost = laps, boundary, timeout_s, heartbeat, lost
+        """`laps`: the rings in use, asked for each collective. lost: called when an error has ended
+        this channel.
+        """
+        self._laps, self._boundary, self._timeout_s, self._beat, self._lost = (
+            laps,
+            boundary,
+            timeout_s,
+            heartbeat,
+            lost,
+        )
         self._lock = threading.Lock()
         self._queue: deque[Collective] = deque()
         self._in_progress: deque[Collective] = deque()
@@ -108,7 +124,11 @@ class Channel:
                 if not self._thread.ident:
                     self._thread.start()
         if error is not None:
-            collective.work.fail(RuntimeError(f"{collective.name}: not begun, as an earlier collective failed: {error}"))
+            collective.work.fail(
+                RuntimeError(
+                    f"{collective.name}: not begun, as an earlier collective failed: {error}"
+                )
+            )
         else:
             os.eventfd_write(self._wake, 1)
         return collective.work
@@ -133,7 +153,8 @@ class Channel:
             while self._advance(loop):
                 if loop.step():
                     self._drain()
-        except Exception as error:  # a thread: a collective that nobody carries would be waited for without end
+        # a thread: a collective that nobody carries would be waited for without end
+        except Exception as error:
             self._fail(error)
         finally:
             loop.close()
@@ -146,7 +167,9 @@ class Channel:
             pass
 
     def _advance(self, loop: Loop) -> bool:
-        """End what is done and begin what may begin; False: to end. Raises: RuntimeError - this was given up."""
+        """End what is done and begin what may begin; False: to end. Raises: RuntimeError - this was
+        given up.
+        """
         if self._given_up:
             raise RuntimeError("the process group was destroyed")
         while self._end_first() or self._begin_next(loop):
@@ -174,7 +197,11 @@ class Channel:
 
     def _begin_next(self, loop: Loop) -> bool:
         limit = self._boundary.limit
-        if not self._queue or len(self._in_progress) >= DEPTH or (limit is not None and self._begun >= limit > self._finished):
+        if (
+            not self._queue
+            or len(self._in_progress) >= DEPTH
+            or (limit is not None and self._begun >= limit > self._finished)
+        ):
             return False
         with self._lock:
             collective = self._queue.popleft()
@@ -187,7 +214,11 @@ class Channel:
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
-            self._error = error if isinstance(error, RuntimeError) else RuntimeError(f"{type(error).__name__}: {error}")
+            self._error = (
+                error
+                if isinstance(error, RuntimeError)
+                else RuntimeError(f"{type(error).__name__}: {error}")
+            )
             ended = [*self._in_progress, *self._queue]
             self._in_progress.clear()
             self._queue.clear()

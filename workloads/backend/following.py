@@ -1,7 +1,7 @@
 """How the rings of a group of some ranks follow those of the job.
 
-The job's rings change at a boundary of the default group, which says nothing about where the ranks of another group are. So these
-agree among themselves, in their store, as the job's do (turns.py):
+The job's rings change at a boundary of the default group, which says nothing about where the ranks
+of another group are. So these agree among themselves, in their store, as the job's do (turns.py):
 
     base         the version of the job's rings with which the group begins, and these rings
     prepared/W   how many ranks know version W
@@ -36,7 +36,9 @@ class Following:
         self._use(base[1])
 
     def _use(self, orders: Orders) -> None:
-        self._rings: RingSet = self._world.subset(self._members, f"set/{self._version}", orders, self._store)
+        self._rings: RingSet = self._world.subset(
+            self._members, f"set/{self._version}", orders, self._store
+        )
         self._laps = laps_of(self._rings, self._members)
 
     def laps(self) -> list[Lap]:
@@ -53,7 +55,9 @@ class Following:
             self._store.add(f"prepared/{version}", 1)
         if self._known > self._version and self._next is None:
             if self._store.add(f"prepared/{self._known}", 0) == len(self._members):
-                self._store.compare_set(f"next/{self._version}", "", f"{iteration + DEPTH - 1} {self._known}")
+                self._store.compare_set(
+                    f"next/{self._version}", "", f"{iteration + DEPTH - 1} {self._known}"
+                )
             self._look()
 
     def after(self, iteration: int) -> bool:
@@ -63,7 +67,9 @@ class Following:
             self._rings.close()
             self._version, self._next = self._next[1], None
             orders = self._orders[self._version]
-            self._orders = {version: known for version, known in self._orders.items() if version > self._version}
+            self._orders = {
+                version: known for version, known in self._orders.items() if version > self._version
+            }
             self._use(orders)
         return False
 

@@ -96,20 +96,29 @@ class Paired(Named):
         return self._issued(self._pairs.all_to_all(outputs, inputs, outputs))
 
     def all_to_all_single(
-        self, output: Any, input: Any, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: Any,
+        input: Any,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
     ) -> Work:
         parts = self._split(output, output_splits), self._split(input, input_splits)
         return self._issued(self._pairs.all_to_all(*parts, [output]))
 
     def _split(self, tensor: Any, sizes: list[int]) -> list[Any]:
-        """The parts of a tensor by rank, along its first dimension. Raises: ValueError - it cannot be cut so."""
+        """The parts of a tensor by rank, along its first dimension. Raises: ValueError - it cannot
+        be cut so.
+        """
         size = self.size()
         if not tensor.is_contiguous() and tensor.numel():
             raise ValueError("testbed: all_to_all: a tensor is not contiguous")
         rows = tensor.shape[0] if tensor.dim() else 1
         parts = sizes or [rows // size] * size
         if sum(parts) != rows or len(parts) != size:
-            raise ValueError(f"testbed: all_to_all: {rows} rows are not cut into {size} parts by {parts}")
+            raise ValueError(
+                f"testbed: all_to_all: {rows} rows are not cut into {size} parts by {parts}"
+            )
         return list(tensor.detach().split(parts))
 
     alltoall_base = all_to_all_single
@@ -117,7 +126,9 @@ class Paired(Named):
 
 @uncompiled
 class Group(Paired):
-    """A group of ranks. Collectives begin in the order in which they are called, and return a Work."""
+    """A group of ranks. Collectives begin in the order in which they are called, and return a
+    Work.
+    """
 
     @classmethod
     def create(cls, options: Any) -> Group:
@@ -133,7 +144,9 @@ class Group(Paired):
         finish: Any,
         counted: bool = True,
     ) -> Work:
-        """Issue a collective: `carried` as in channel.Collective; without numbers, or with one rank, it is done at once."""
+        """Issue a collective: `carried` as in channel.Collective; without numbers, or with one
+        rank, it is done at once.
+        """
         work = Work(tensors)
         if self._membership.size == 1 or not any(elements for _, elements, _ in carried):
             finish()
@@ -151,29 +164,50 @@ class Group(Paired):
         operation = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         flats = [Flat(tensor) for tensor in tensors]
         carried = [
-            (passes.all_reduce(flat.buffer, function_of(operation, tensor)), flat.elements, flat.bytes)
+            (
+                passes.all_reduce(flat.buffer, function_of(operation, tensor)),
+                flat.elements,
+                flat.bytes,
+            )
             for flat, tensor in zip(flats, tensors, strict=True)
         ]
-        return self._start("all_reduce", tensors, tensors, carried, ending(operation, self.size(), flats))
+        return self._start(
+            "all_reduce", tensors, tensors, carried, ending(operation, self.size(), flats)
+        )
 
     def reduce(self, tensors: list[Any], opts: Any) -> Work:
         tensor = one(tensors, "reduce")
         flat, root = Flat(tensor), opts.rootRank
-        carried = [(passes.reduce(flat.buffer, root, function_of(opts.reduceOp, tensor)), flat.elements, flat.bytes)]
+        carried = [
+            (
+                passes.reduce(flat.buffer, root, function_of(opts.reduceOp, tensor)),
+                flat.elements,
+                flat.bytes,
+            )
+        ]
         finish = ending(opts.reduceOp, self.size(), [flat] if self.rank() == root else [])
         return self._start("reduce", tensors, tensors, carried, finish, counted=False)
 
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Work:
-        return self._reduce_scatter([(one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter"))], outputs, opts)
+        return self._reduce_scatter(
+            [(one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter"))], outputs, opts
+        )
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Work:
-        pairs = [(output, self._chunks(input, output, "reduce_scatter")) for output, input in zip(outputs, inputs, strict=True)]
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Any], inputs: list[Any], opts: Any = None
+    ) -> Work:
+        pairs = [
+            (output, self._chunks(input, output, "reduce_scatter"))
+            for output, input in zip(outputs, inputs, strict=True)
+        ]
         return self._reduce_scatter(pairs, outputs, opts)
 
-    def _reduce_scatter(self, pairs: Sequence[tuple[Any, Sequence[Any]]], outputs: list[Any], opts: Any) -> Work:
+    def _reduce_scatter(
+        self, pairs: Sequence[tuple[Any, Sequence[Any]]], outputs: list[Any], opts: Any
+    ) -> Work:
         operation = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         flats, carried = [], []
         for output, inputs in pairs:
@@ -185,7 +219,9 @@ class Group(Paired):
             combine = passes.reduce_scatter(given, into.buffer, function_of(operation, output))
             flats.append(into)
             carried.append((combine, into.elements, into.bytes * len(given)))
-        return self._start("reduce_scatter", outputs, outputs, carried, ending(operation, self.size(), flats))
+        return self._start(
+            "reduce_scatter", outputs, outputs, carried, ending(operation, self.size(), flats)
+        )
 
     # passing on
 
@@ -198,25 +234,40 @@ class Group(Paired):
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Work:
         return self._all_gather([(one(outputs, "all_gather"), one(inputs, "all_gather"))], outputs)
 
-    def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Work:
-        return self._all_gather([([of[k] for of in outputs], input) for k, input in enumerate(inputs)], outputs)
+    def allgather_coalesced(
+        self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None
+    ) -> Work:
+        return self._all_gather(
+            [([of[k] for of in outputs], input) for k, input in enumerate(inputs)], outputs
+        )
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
 
-    def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Work:
-        pairs = [(self._chunks(output, input, "all_gather"), input) for output, input in zip(outputs, inputs, strict=True)]
+    def all_gather_single_coalesced(
+        self, outputs: list[Any], inputs: list[Any], opts: Any = None
+    ) -> Work:
+        pairs = [
+            (self._chunks(output, input, "all_gather"), input)
+            for output, input in zip(outputs, inputs, strict=True)
+        ]
         return self._all_gather(pairs, outputs)
 
     def _all_gather(self, pairs: Sequence[tuple[Sequence[Any], Any]], outputs: Any) -> Work:
         stored, carried, counted = [], [], False
         for each, input in pairs:
             if len(each) != self.size():
-                raise ValueError(f"testbed: all_gather: {len(each)} tensors for {self.size()} ranks")
+                raise ValueError(
+                    f"testbed: all_gather: {len(each)} tensors for {self.size()} ranks"
+                )
             own = each[self.rank()]
             check({self.rank(): own}, input.numel(), "all_gather")
             if own.data_ptr() != input.data_ptr() or not own.is_contiguous():
-                own.detach().copy_(input.detach().view(own.shape) if input.is_contiguous() else input.detach().reshape(own.shape))
+                own.detach().copy_(
+                    input.detach().view(own.shape)
+                    if input.is_contiguous()
+                    else input.detach().reshape(own.shape)
+                )
             flats = [Flat(tensor, fill=rank == self.rank()) for rank, tensor in enumerate(each)]
             stored += flats
             counted = counted or all(flat.elements for flat in flats)
@@ -224,15 +275,22 @@ class Group(Paired):
                 gather = passes.all_gather([flat.buffer for flat in flats])
                 carried.append((gather, flats[0].elements, flats[0].bytes * len(flats)))
             else:
-                carried += [(passes.broadcast(flat.buffer, rank), flat.elements, flat.bytes) for rank, flat in enumerate(flats)]
+                carried += [
+                    (passes.broadcast(flat.buffer, rank), flat.elements, flat.bytes)
+                    for rank, flat in enumerate(flats)
+                ]
         inputs = [input for _, input in pairs]
         return self._start("all_gather", outputs, inputs, carried, ending(None, 1, stored), counted)
 
     def _chunks(self, whole: Any, part: Any, what: str) -> list[Any]:
-        """The parts of a tensor by rank. Raises: ValueError - it has not one of this size for each rank."""
+        """The parts of a tensor by rank. Raises: ValueError - it has not one of this size for each
+        rank.
+        """
         size = self.size()
         if whole.numel() != part.numel() * size:
-            raise ValueError(f"testbed: {what}: {whole.numel()} numbers are not {size} times {part.numel()}")
+            raise ValueError(
+                f"testbed: {what}: {whole.numel()} numbers are not {size} times {part.numel()}"
+            )
         if not whole.is_contiguous():
             raise ValueError(f"testbed: {what}: the tensor for all ranks is not contiguous")
         return list(whole.detach().view(size, -1).unbind(0))

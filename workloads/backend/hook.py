@@ -23,10 +23,11 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def hook(_state: object, bucket: Any) -> Any:
-    """Average a bucket of gradients over all ranks: a communication hook for DistributedDataParallel.
+    """Average a bucket of gradients over all ranks: a communication hook for
+    DistributedDataParallel.
 
-    The first bucket connects the rings; all ranks have the same buckets in the same order. Raises: RuntimeError - a peer is gone,
-    or does not come. ValueError - the environment is wrong.
+    The first bucket connects the rings; all ranks have the same buckets in the same order. Raises:
+    RuntimeError - a peer is gone, or does not come. ValueError - the environment is wrong.
     """
     gradients = bucket.buffer()
     work = Work(gradients)

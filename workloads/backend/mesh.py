@@ -1,9 +1,11 @@
-"""Messages from one rank to another: send and receive, scatter, gather, all-to-all. Rings may change at any time.
+"""Messages from one rank to another: send and receive, scatter, gather, all-to-all. Rings may
+change at any time.
 
-Connections are made when they are first needed, one for each pair of ranks, direction and lane. A receiver announces where it
-has room (READY), then the sender sends (DATA): so nothing is kept for which no receiver waits, a long message stops no other one
-behind it, and a message finds its receiver whichever lane it comes by. The lane is that of the ring on which the two follow each
-other most closely, at the moment the message begins.
+Connections are made when they are first needed, one for each pair of ranks, direction and lane. A
+receiver announces where it has room (READY), then the sender sends (DATA): so nothing is kept for
+which no receiver waits, a long message stops no other one behind it, and a message finds its
+receiver whichever lane it comes by. The lane is that of the ring on which the two follow each other
+most closely, at the moment the message begins.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Key = tuple[int, bytes, int]
 
 @dataclass(slots=True)
 class Message:
-    """A message of this rank, or room for one. `ended` is called in the mesh's thread, with the error if there is one."""
+    """A message of this rank, or room for one. `ended` is called in the mesh's thread, with the
+    error if there is one.
+    """
 
     key: Key
     memory: memoryview
@@ -95,7 +99,9 @@ class In:
 class Mesh:
     """A rank's messages. The thread begins with the first of them."""
 
-    def __init__(self, place: Place, store: Any, orders: Callable[[], Sequence[Sequence[int]]]) -> None:
+    def __init__(
+        self, place: Place, store: Any, orders: Callable[[], Sequence[Sequence[int]]]
+    ) -> None:
         """`orders`: those of the rings in use."""
         self._place, self._store, self._orders = place, store, orders
         self._lanes: tuple[Any, dict[int, int]] = None, {}
@@ -111,10 +117,15 @@ class Mesh:
         self._rooms: dict[int, Message] = {}
         self._numbers = 0
         own = dict.fromkeys(place.lanes)
-        self._listeners = {address: socket.create_server((address, 0), backlog=64 + place.world) for address in own}
+        self._listeners = {
+            address: socket.create_server((address, 0), backlog=64 + place.world) for address in own
+        }
         for listener in self._listeners.values():
             listener.setblocking(False)
-        store.set(f"mesh/{place.rank}", json.dumps([self._listeners[address].getsockname() for address in place.lanes]))
+        store.set(
+            f"mesh/{place.rank}",
+            json.dumps([self._listeners[address].getsockname() for address in place.lanes]),
+        )
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.epoll()
         self._thread = threading.Thread(target=self._run, name="testbed mesh", daemon=True)
@@ -161,7 +172,8 @@ class Mesh:
                 self._poll.register(listener.fileno(), select.EPOLLIN)
             while not self._closing:
                 self._step()
-        except Exception as other:  # a thread: a message that nobody carries would be waited for without end
+        # a thread: a message that nobody carries would be waited for without end
+        except Exception as other:
             error = other
         with self._lock:
             self._error = error
@@ -171,12 +183,16 @@ class Mesh:
             end.wire.close()
 
     def _pending(self) -> list[Message]:
-        queued = [message for out in self._out.values() for _, message in out.queue if message is not None]
+        queued = [
+            message for out in self._out.values() for _, message in out.queue if message is not None
+        ]
         waiting = [message for sends in self._sends.values() for message in sends]
         return [*queued, *waiting, *self._rooms.values(), *(message for _, message in self._posted)]
 
     def _step(self) -> None:
-        waits = any(self._sends.values()) or self._rooms or any(out.queue for out in self._out.values())
+        waits = (
+            any(self._sends.values()) or self._rooms or any(out.queue for out in self._out.values())
+        )
         ready = self._poll.poll(CHECK_S if waits else -1)
         now_s = time.monotonic()
         listeners = {listener.fileno(): listener for listener in self._listeners.values()}
@@ -214,7 +230,12 @@ class Mesh:
                     self._rooms[message.number] = message
                     self._frame(peer, READY, message.key, message.number, len(message.memory))
             except (RuntimeError, OSError) as error:
-                self._fail(peer, error if isinstance(error, RuntimeError) else RuntimeError(f"connecting to rank {peer}: {error}"))
+                self._fail(
+                    peer,
+                    error
+                    if isinstance(error, RuntimeError)
+                    else RuntimeError(f"connecting to rank {peer}: {error}"),
+                )
 
     def _match(self, key: Key) -> None:
         """Send what a receiver waits for."""
@@ -222,7 +243,11 @@ class Mesh:
         while sends and ready:
             message, (number, room) = sends.popleft(), ready.popleft()
             if room != len(message.memory):
-                message.end(RuntimeError(f"rank {key[0]} receives {room} bytes, and {len(message.memory)} were to be sent"))
+                message.end(
+                    RuntimeError(
+                        f"rank {key[0]} receives {room} bytes, and {len(message.memory)} were to be sent"
+                    )
+                )
                 self._frame(key[0], REFUSED, key, number, len(message.memory))
             else:
                 self._frame(key[0], DATA, key, number, room, message)
@@ -231,7 +256,9 @@ class Mesh:
         if not ready:
             self._ready.pop(key, None)
 
-    def _frame(self, peer: int, kind: int, key: Key, number: int, size: int, message: Message | None = None) -> None:
+    def _frame(
+        self, peer: int, kind: int, key: Key, number: int, size: int, message: Message | None = None
+    ) -> None:
         out = self._connected(peer)
         out.queue.append((memoryview(FRAME.pack(kind, key[1], key[2], number, size)), None))
         if message is not None:
@@ -331,7 +358,11 @@ class Mesh:
             raise RuntimeError(f"rank {end.wire.peer} sends what nobody waits for")
         if kind == REFUSED:
             del self._rooms[number]
-            message.end(RuntimeError(f"rank {end.wire.peer} sends {size} bytes, and {len(message.memory)} were to be received"))
+            message.end(
+                RuntimeError(
+                    f"rank {end.wire.peer} sends {size} bytes, and {len(message.memory)} were to be received"
+                )
+            )
             return
         end.message = message
         self._wake_for(end)
@@ -349,7 +380,9 @@ class Mesh:
         elif end.message is not None:
             self._rooms.pop(end.message.number, None)
             end.message.end(error)
-        if peer >= 0 and not any(isinstance(other, In) and other.wire.peer == peer for other in self._by_number.values()):
+        if peer >= 0 and not any(
+            isinstance(other, In) and other.wire.peer == peer for other in self._by_number.values()
+        ):
             self._fail(peer, error)  # else what it has sent may yet come in
 
     def _fail(self, peer: int, error: RuntimeError) -> None:
@@ -361,6 +394,10 @@ class Mesh:
             self._rooms.pop(number).end(error)
 
     def _look_for_late(self, now_s: float) -> None:
-        late = [message for message in self._pending() if now_s - message.since_s > self._place.timeout_s]
+        late = [
+            message
+            for message in self._pending()
+            if now_s - message.since_s > self._place.timeout_s
+        ]
         for peer in {message.key[0] for message in late}:
             self._fail(peer, RuntimeError(f"timed out: nothing from or to rank {peer}"))

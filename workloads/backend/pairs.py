@@ -1,4 +1,6 @@
-"""Collectives of a group that are messages from one rank to another (mesh.py). Ranks are those of the group."""
+"""Collectives of a group that are messages from one rank to another (mesh.py). Ranks are those of
+the group.
+"""
 
 from __future__ import annotations
 
@@ -65,14 +67,18 @@ class Exchange:
 
 
 class Pairs:
-    """A group's messages. Those of collectives have tags of their own, counted alike on all ranks."""
+    """A group's messages. Those of collectives have tags of their own, counted alike on all
+    ranks.
+    """
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._collectives = 0
 
     def _numbered_exchange(self, name: str, tensors: Any) -> Exchange:
-        """The exchange of a collective operation; its tag is negative, so that none that a program chose is the same."""
+        """The exchange of a collective operation; its tag is negative, so that none that a program
+        chose is the same.
+        """
         self._collectives += 1
         return Exchange(self._membership, name, -self._collectives, tensors)
 
@@ -90,7 +96,9 @@ class Pairs:
 
     def _other(self, rank: int, what: str) -> None:
         if rank == self._membership.rank or not 0 <= rank < self._membership.size:
-            raise ValueError(f"testbed: {what}: rank {rank} is not another rank of this group of {self._membership.size}")
+            raise ValueError(
+                f"testbed: {what}: rank {rank} is not another rank of this group of {self._membership.size}"
+            )
 
     def gather(self, outputs: Sequence[Any], tensor: Any, root: int) -> Work:
         """`outputs`: by rank, at the root; elsewhere none."""

@@ -31,11 +31,12 @@ def heartbeat() -> Heartbeat:
 
 
 def report(iteration: int, **values: float) -> None:
-    """Record that `iteration` has ended, with values such as `loss`: rank 0 writes them to `iterations.jsonl` in TESTBED_JOB_DIR.
+    """Record that `iteration` has ended, with values such as `loss`: rank 0 writes them to
+    `iterations.jsonl` in TESTBED_JOB_DIR.
 
-    Every rank that calls it shows its iterations and their times (beat.py).
-    `iter_ms` is the time since the call before, unless it is given. Without TESTBED_JOB_DIR nothing happens.
-    Raises: TypeError, ValueError - the iteration or a value is not a number.
+    Every rank that calls it shows its iterations and their times (beat.py). `iter_ms` is the time
+    since the call before, unless it is given. Without TESTBED_JOB_DIR nothing happens. Raises:
+    TypeError, ValueError - the iteration or a value is not a number.
     """
     global _last_ns
     begin_ns, _last_ns = _last_ns, time.monotonic_ns()

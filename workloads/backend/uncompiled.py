@@ -1,4 +1,6 @@
-"""Keep torch.compile out of the process group: its methods talk to threads and sockets, and torch cannot trace them."""
+"""Keep torch.compile out of the process group: its methods talk to threads and sockets, and torch
+cannot trace them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from typing import Any
 
 
 def uncompiled(cls: Any) -> Any:
-    """Have the public methods of a class run as they are, also when they are called from a compiled program.
+    """Have the public methods of a class run as they are, also when they are called from a compiled
+    program.
 
-    torch._dynamo takes more than a second to import, so it is asked only where the program has imported it.
+    torch._dynamo takes more than a second to import, so it is asked only where the program has
+    imported it.
     """
     for name, value in list(vars(cls).items()):
         public = not name.startswith("_") or name.endswith("_base")

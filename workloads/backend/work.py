@@ -44,17 +44,22 @@ class Work(dist.Work):  # type: ignore[misc]
         return whole
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Raises: RuntimeError - a peer is gone or silent (it names the rank), or this took longer than `timeout`."""
+        """Raises: RuntimeError - a peer is gone or silent (it names the rank), or this took longer
+        than `timeout`.
+        """
         if timeout > timedelta(0) and not self._ended.done():
             ended = threading.Event()
             self._ended.add_done_callback(lambda _: ended.set())
             if not ended.wait(timeout.total_seconds()):
-                raise RuntimeError(f"timed out: the collective is not done after {timeout.total_seconds():g} s")
+                raise RuntimeError(
+                    f"timed out: the collective is not done after {timeout.total_seconds():g} s"
+                )
         self._ended.wait()
         return True
 
     def get_future(self) -> Any:
-        return self._ended.then(_value)  # whose error torch's own code sees too, as it does not see one that was set from here
+        # whose error torch's own code sees too, as it does not see one that was set from here
+        return self._ended.then(_value)
 
     def is_completed(self) -> bool:
         return bool(self._ended.done())

@@ -1,4 +1,6 @@
-"""What the groups of a process share: its place, the store, the rings that are in use and how they change."""
+"""What the groups of a process share: its place, the store, the rings that are in use and how they
+change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LONGEST_S = 86399.0
 
 
 def client(store: Any) -> Any:
-    """Another client of a store, for a thread of its own: a client waits for one thing at a time."""
+    """Another client of a store, for a thread of its own: a client waits for one thing at a
+    time.
+    """
     return store.clone() if hasattr(store, "clone") else store
 
 
@@ -50,14 +54,18 @@ class World:
 
     current: World | None = None
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, *, changing: bool = True) -> None:
-        """Meet the other ranks. Raises: RuntimeError - one does not come in time. ValueError - the environment is wrong.
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, *, changing: bool = True
+    ) -> None:
+        """Meet the other ranks. Raises: RuntimeError - one does not come in time. ValueError - the
+        environment is wrong.
 
         changing: whether the rings follow what the host's agent asks for.
         """
         self.place = place = place_of(rank, size, store, timeout, os.environ)
         self.rank, self.size, self.timeout = rank, size, timeout
-        births = store.add(f"testbed/born/{rank}", 1)  # what an earlier group has left in the store is not for this one
+        # what an earlier group has left in the store is not for this one
+        births = store.add(f"testbed/born/{rank}", 1)
         self._store = dist.PrefixStore(f"testbed/{births}", client(store))
         self.stall = Stall()
         self.heartbeat = heartbeat()
@@ -84,17 +92,42 @@ class World:
         )
         self._handoff: Handoff | None = None
         if changing and place.handoff:
-            self._handoff = Handoff(place.handoff, self._ring_changes.greeting, self._ring_changes.receive)
+            self._handoff = Handoff(
+                place.handoff, self._ring_changes.greeting, self._ring_changes.receive
+            )
             self._ring_changes.send = self._handoff.send
             self._handoff.start()
         self._laps: tuple[Any, list[Lap]] = None, []
-        self.channel = Channel("default", self.laps, self._ring_changes, place.timeout_s, self.heartbeat, lost=self.sets.close)
+        self.channel = Channel(
+            "default",
+            self.laps,
+            self._ring_changes,
+            place.timeout_s,
+            self.heartbeat,
+            lost=self.sets.close,
+        )
         self.leaving: list[Callable[[float], None]] = [self.close]
         """What ends the threads of this process, those of all its groups."""
         atexit.register(self._leave_at_once)
 
-    def _make(self, layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> RingSet:
-        return RingSet(self.place, store, torch, layout.rings, name, within_s=within_s, given_up=given_up, stall=self.stall)
+    def _make(
+        self,
+        layout: Layout,
+        name: str,
+        store: Any,
+        within_s: float,
+        given_up: Callable[[], bool] | None,
+    ) -> RingSet:
+        return RingSet(
+            self.place,
+            store,
+            torch,
+            layout.rings,
+            name,
+            within_s=within_s,
+            given_up=given_up,
+            stall=self.stall,
+        )
 
     def _use(self, _set: object) -> None:
         if self.sets.layout.rings != self.latest[1]:
@@ -108,14 +141,20 @@ class World:
             self._laps = rings, laps_of(rings, range(self.size))
         return self._laps[1]
 
-    def subset(self, members: Sequence[int], name: str, orders: Sequence[Sequence[int]], store: Any) -> RingSet:
-        """Connect the rings of these orders, restricted to members. Raises: RuntimeError - as wires.Wires."""
+    def subset(
+        self, members: Sequence[int], name: str, orders: Sequence[Sequence[int]], store: Any
+    ) -> RingSet:
+        """Connect the rings of these orders, restricted to members. Raises: RuntimeError - as
+        wires.Wires.
+        """
         kept = [[rank for rank in order if rank in members] for order in orders]
         place = replace(self.place, world=len(members))
         return RingSet(place, store, torch, kept, name, stall=self.stall)
 
     def _leave_at_once(self) -> None:
-        """A program that ends without destroying its groups: a thread that meets Python's end in torch would abort it."""
+        """A program that ends without destroying its groups: a thread that meets Python's end in
+        torch would abort it.
+        """
         for leave in reversed(self.leaving):
             leave(0)
 
@@ -132,4 +171,7 @@ class World:
 def laps_of(rings: RingSet, members: Sequence[int]) -> list[Lap]:
     """The rings of a set, with the ranks of their group instead of the job's."""
     at = {rank: position for position, rank in enumerate(members)}
-    return [Lap(ring, tuple(at[rank] for rank in order)) for ring, order in zip(rings.rings, rings.orders, strict=True)]
+    return [
+        Lap(ring, tuple(at[rank] for rank in order))
+        for ring, order in zip(rings.rings, rings.orders, strict=True)
+    ]

@@ -1,1 +1,3 @@
-"""Sums and exchanges over rings, datagrams and packet switches, and how their connections are replaced."""
+"""Sums and exchanges over rings, datagrams and packet switches, and how their connections are
+replaced.
+"""

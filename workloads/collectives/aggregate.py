@@ -1,17 +1,21 @@
-"""Sums that a packet switch makes: every rank sends it the whole of its numbers as integers, and gets the sum back.
+"""Sums that a packet switch makes: every rank sends it the whole of its numbers as integers, and
+gets the sum back.
 
-Written from docs/reference/functions-dialect.md. So M bytes of numbers cost a rank M bytes each way, where a ring costs 2 (n-1)/n
-M. A switch adds integers only, so ranks first agree by what power of two to multiply, tensor by tensor: each adds a one to the
-count of the exponent of its largest number, in a chunk of 256 counts of eight bits (an allocation has at most 64 workers), and
-the highest that was counted decides. No sum overflows, and the largest number of any rank keeps 24 bits or more, as float32 does.
-Integer addition has no order: all ranks get the same bits, whatever was lost or came late.
+Written from docs/reference/functions-dialect.md. So M bytes of numbers cost a rank M bytes each
+way, where a ring costs 2 (n-1)/n M. A switch adds integers only, so ranks first agree by what power
+of two to multiply, tensor by tensor: each adds a one to the count of the exponent of its largest
+number, in a chunk of 256 counts of eight bits (an allocation has at most 64 workers), and the
+highest that was counted decides. No sum overflows, and the largest number of any rank keeps 24 bits
+or more, as float32 does. Integer addition has no order: all ranks get the same bits, whatever was
+lost or came late.
 
-A part whose sum does not come is sent again: at once when the sums of parts sent after it are there, and the oldest one alone
-when nothing comes any more, ever more seldom. How soon that is depends on what silence says. Of a few parts all may be lost, so
-it is a little more than the time in which sums came. Where no part was lost of late, that none of many comes back is a rank that
-has not begun, or a switch without a processor. To a part that it has the switch answers WAIT, which says that a rank is late, and
-so that silence says nothing of other parts. Two of these three signs, and nothing is sent again before half a second: to find out
-that a rank is late costs one part.
+A part whose sum does not come is sent again: at once when the sums of parts sent after it are
+there, and the oldest one alone when nothing comes any more, ever more seldom. How soon that is
+depends on what silence says. Of a few parts all may be lost, so it is a little more than the time
+in which sums came. Where no part was lost of late, that none of many comes back is a rank that has
+not begun, or a switch without a processor. To a part that it has the switch answers WAIT, which
+says that a rank is late, and so that silence says nothing of other parts. Two of these three signs,
+and nothing is sent again before half a second: to find out that a rank is late costs one part.
 """
 
 from __future__ import annotations
@@ -32,27 +36,32 @@ from ..transport.buffers import Buffer
 from .carrier import Sum
 
 COUNTED, LOWEST, NOT_FINITE = 256, -126, 255
-"""Exponents that are told apart: class k > 0 is of numbers below 2^(k + LOWEST), 0 where all are zero (or below 2^-126, and
-become zero), the last where one is infinite or not a number. Normal float32 are below 2^128."""
+"""Exponents that are told apart: class k > 0 is of numbers below 2^(k + LOWEST), 0 where all are
+zero (or below 2^-126, and become zero), the last where one is infinite or not a number. Normal
+float32 are below 2^128."""
 BITS = 30
 """A sum stays below 2^30: with rounding, too, it fits an int32."""
 AFTER = 3
-"""So many sums of parts sent later, and a part counts as lost. Packets of one cable are not reordered, but those of ranks are."""
+"""So many sums of parts sent later, and a part counts as lost. Packets of one cable are not
+reordered, but those of ranks are.
+"""
 FIRST_S, LEAST_S, MOST_S = 0.1, 0.02, 1.0
 """Of the time in which a sum comes: before any was measured, at least, and at most (s)."""
 LULL_S, SOUND = 0.5, 256
-"""How long (s) nothing need come while a rank is late. Ranks of a busy machine begin some tenths of a second apart. Signs of it:
-more than AFTER parts wait that were sent once (if only some of them are lost, sums of the others tell); so many sums in a row came
-without a loss (where many are lost, a rank may wait for a part that no other one knows to be lost); the switch says so of a part.
+"""How long (s) nothing need come while a rank is late. Ranks of a busy machine begin some tenths of
+a second apart. Signs of it: more than AFTER parts wait that were sent once (if only some of them
+are lost, sums of the others tell); so many sums in a row came without a loss (where many are lost,
+a rank may wait for a part that no other one knows to be lost); the switch says so of a part.
 """
 
 
 @dataclass(slots=True)
 class Part:
-    """A chunk on its way. serial: of its last sending, all sendings counted; at_s: when that was (monotonic).
+    """A chunk on its way. serial: of its last sending, all sendings counted; at_s: when that was
+    (monotonic).
 
-    begun: it is of the first parts, whose sums also wait for ranks that begin later. again: how often it was sent again.
-    held: the switch said that it has it, and waits for those of others.
+    begun: it is of the first parts, whose sums also wait for ranks that begin later. again: how
+    often it was sent again. held: the switch said that it has it, and waits for those of others.
     """
 
     serial: int
@@ -65,9 +74,26 @@ class Part:
 class Aggregate:
     """Carries sums through a packet switch, one after the other (rings.Exchange)."""
 
-    def __init__(self, grant: Grant, own: str, rank: int, world: int, epoch: int, timeout_s: float, torch: Any) -> None:
-        """epoch: the same at all ranks, and higher than at an earlier start with this grant. Raises: OSError."""
-        self._grant, self._rank, self._epoch, self._timeout_s, self._torch = grant, rank, epoch, timeout_s, torch
+    def __init__(
+        self,
+        grant: Grant,
+        own: str,
+        rank: int,
+        world: int,
+        epoch: int,
+        timeout_s: float,
+        torch: Any,
+    ) -> None:
+        """epoch: the same at all ranks, and higher than at an earlier start with this grant.
+        Raises: OSError.
+        """
+        self._grant, self._rank, self._epoch, self._timeout_s, self._torch = (
+            grant,
+            rank,
+            epoch,
+            timeout_s,
+            torch,
+        )
         self.sent = 0
         """Bytes of datagrams, with their headers here but not those of UDP and IP."""
         self.again = 0
@@ -87,7 +113,9 @@ class Aggregate:
         self._thread.start()
 
     def start(self, flat: Any) -> list[Sum]:
-        """Begin summing `flat` (contiguous floating-point numbers on the host) in place; all ranks in the same order."""
+        """Begin summing `flat` (contiguous floating-point numbers on the host) in place; all ranks
+        in the same order.
+        """
         whole = Sum(flat, 1 if flat.numel() else 0, self._torch)
         if flat.numel():
             self._queue.append(whole)
@@ -122,15 +150,23 @@ class Aggregate:
                 try:
                     self._sum(whole.flat)
                     whole.part_done()
-                except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
-                    self._error = error if isinstance(error, RuntimeError) else RuntimeError(f"aggregate: {error!r}")
+                # a thread: a sum that nobody carries would be waited for without end
+                except Exception as error:
+                    self._error = (
+                        error
+                        if isinstance(error, RuntimeError)
+                        else RuntimeError(f"aggregate: {error!r}")
+                    )
                     whole.failed(self._error)
 
     def _sum(self, flat: Any) -> None:
         """Sum these numbers over all ranks, in place."""
         torch = self._torch
         numbers = flat.detach().double()
-        own, counts = exponent(float(numbers.abs().max())), torch.zeros(COUNTED // 4, dtype=torch.int32)
+        own, counts = (
+            exponent(float(numbers.abs().max())),
+            torch.zeros(COUNTED // 4, dtype=torch.int32),
+        )
         counts[own // 4] = 1 << 8 * (own % 4)
         self._carry(counts)
         bytes_ = bytes(Buffer.over(counts).memory)
@@ -146,7 +182,9 @@ class Aggregate:
             flat.copy_(whole.double() * 2.0**-by)
 
     def _carry(self, whole: Any) -> None:
-        """Sum a contiguous tensor of int32 over all ranks, in place. Raises: RuntimeError - the sums do not come."""
+        """Sum a contiguous tensor of int32 over all ranks, in place. Raises: RuntimeError - the
+        sums do not come.
+        """
         memory, each = Buffer.over(whole).memory.cast("B"), self._grant.each_bytes
         first, count = self._next, -(-len(memory) // each)
         self._next += count
@@ -162,10 +200,16 @@ class Aggregate:
             if now - silent_s > self._timeout_s:
                 raise RuntimeError(
                     f"timed out: {left} of {count} sums have not come from the packet switch {self._grant.address}: "
-                    f"{self._missing(in_progress)}" + (f" ({self._notified})" if self._notified else "")
+                    f"{self._missing(in_progress)}"
+                    + (f" ({self._notified})" if self._notified else "")
                 )
             if now >= quiet + wait_s:
-                self._send(memory, first, min(in_progress, key=lambda c: in_progress[c].serial), in_progress)
+                self._send(
+                    memory,
+                    first,
+                    min(in_progress, key=lambda c: in_progress[c].serial),
+                    in_progress,
+                )
                 tries, quiet = tries + (wait_s < MOST_S), now
                 continue
             poll.poll(1000 * (quiet + wait_s - now) + 1)
@@ -190,20 +234,46 @@ class Aggregate:
     def _is_late(self, in_progress: Mapping[int, Part]) -> bool:
         """Whether silence is more likely a rank that is late than parts that are lost."""
         parts = in_progress.values()
-        signs = (self._sound >= SOUND, sum(not part.again for part in parts) > AFTER, any(part.held for part in parts))
+        signs = (
+            self._sound >= SOUND,
+            sum(not part.again for part in parts) > AFTER,
+            any(part.held for part in parts),
+        )
         return sum(signs) > 1
 
-    def _again_before(self, memory: memoryview, first: int, serial: int, in_progress: dict[int, Part], now: float) -> None:
+    def _again_before(
+        self, memory: memoryview, first: int, serial: int, in_progress: dict[int, Part], now: float
+    ) -> None:
         """Send again what was sent well before the part with this serial, whose sum is there."""
         for chunk, part in list(in_progress.items()):
-            if part.serial < serial - AFTER and (not part.again or now - part.at_s > self._within_s):
+            if part.serial < serial - AFTER and (
+                not part.again or now - part.at_s > self._within_s
+            ):
                 self._sound = 0
                 self._send(memory, first, chunk, in_progress)
 
-    def _send(self, memory: memoryview, first: int, chunk: int, in_progress: dict[int, Part], *, begun: bool = False) -> None:
+    def _send(
+        self,
+        memory: memoryview,
+        first: int,
+        chunk: int,
+        in_progress: dict[int, Part],
+        *,
+        begun: bool = False,
+    ) -> None:
         each, grant = self._grant.each_bytes, self._grant
         payload = memory[chunk * each : (chunk + 1) * each]
-        head = HEADER.pack(MAGIC, VERSION, ADD, grant.allocation, grant.token, self._rank, len(payload), self._epoch, first + chunk)
+        head = HEADER.pack(
+            MAGIC,
+            VERSION,
+            ADD,
+            grant.allocation,
+            grant.token,
+            self._rank,
+            len(payload),
+            self._epoch,
+            first + chunk,
+        )
         self._serial += 1
         part = in_progress.get(chunk)
         if part is None:
@@ -215,15 +285,18 @@ class Aggregate:
             self.sent += self._link.sendmsg((head, payload))
         except BlockingIOError:  # it then counts as lost
             pass
-        except OSError as error:  # so it does where a cable is out, or the switch: it may come back in time
+        # so it does where a cable is out, or the switch: it may come back in time
+        except OSError as error:
             self._notified = error.strerror or repr(error)
 
     def _receive(self, memory: memoryview, first: int, in_progress: Mapping[int, Part]) -> int:
-        """Take a sum that has come into its place; return its chunk, -1 where none is there or something else came.
+        """Take a sum that has come into its place; return its chunk, -1 where none is there or
+        something else came.
 
         That the switch has a part, and waits for those of others, is noted.
 
-        Not until one is there: whoever sends without a pause what is none would then keep the thread from ever giving up.
+        Not until one is there: whoever sends without a pause what is none would then keep the
+        thread from ever giving up.
         """
         each, grant = self._grant.each_bytes, self._grant
         try:
@@ -237,7 +310,16 @@ class Aggregate:
             return -1
         lines = HEADER.unpack(self._head)
         chunk, length, kind = lines[8] - first, size - HEADER.size, lines[2]
-        wanted = (MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, length, self._epoch)
+        wanted = (
+            MAGIC,
+            VERSION,
+            kind,
+            grant.allocation,
+            grant.token,
+            self._rank,
+            length,
+            self._epoch,
+        )
         if lines[:8] != wanted or chunk not in in_progress:
             return -1
         if kind == WAIT and not length:
@@ -258,7 +340,11 @@ class Aggregate:
     @property
     def _within_s(self) -> float:
         """In which time a sum comes (s)."""
-        return min(max(self._usual_s + 4 * self._vary_s, LEAST_S), MOST_S) if self._usual_s else FIRST_S
+        return (
+            min(max(self._usual_s + 4 * self._vary_s, LEAST_S), MOST_S)
+            if self._usual_s
+            else FIRST_S
+        )
 
 
 def exponent(largest: float) -> int:

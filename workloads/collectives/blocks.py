@@ -1,14 +1,16 @@
 """One sum over a ring in blocks, of which some may be lost on the way.
 
-The numbers are cut into a chunk for each rank, and these into blocks of a datagram each. A block goes from rank to rank; each adds
-its own numbers, and after n - 1 hops the last divides by the number of ranks whose numbers are in it: the *mean of those that
-came*. Over n - 1 further hops that mean goes to all others as it is, and none of those may be lost, so that all ranks hold the same
+The numbers are cut into a chunk for each rank, and these into blocks of a datagram each. A block
+goes from rank to rank; each adds its own numbers, and after n - 1 hops the last divides by the
+number of ranks whose numbers are in it: the *mean of those that came*. Over n - 1 further hops that
+mean goes to all others as it is, and none of those may be lost, so that all ranks hold the same
 numbers, bit by bit.
 
-A receiver goes on with its own numbers alone where what it should have added to them was lost. What it may lose in a sum of E
-numbers is `bound` x E contributions, a contribution being one number of one rank; with a datagram of hop h it loses h + 1 of each
-at most. There are n x E contributions and n ranks, so at most `bound` of all contributions are missing, whatever is lost. What
-would be more is asked for again, and so are the DEAR blocks: those in which a rank's own numbers are the largest.
+A receiver goes on with its own numbers alone where what it should have added to them was lost. What
+it may lose in a sum of E numbers is `bound` x E contributions, a contribution being one number of
+one rank; with a datagram of hop h it loses h + 1 of each at most. There are n x E contributions and
+n ranks, so at most `bound` of all contributions are missing, whatever is lost. What would be more
+is asked for again, and so are the DEAR blocks: those in which a rank's own numbers are the largest.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ..transport.buffers import Buffer, pieces
 from ..transport.datagrams import BLOCKS, HOPS, Block
 
 DEAR = 0.25
-"""This share of a rank's blocks, those with the largest numbers (root mean square), is never done without."""
+"""This share of a rank's blocks, those with the largest numbers (root mean square), is never done
+without.
+"""
 
 Forward = Callable[[Block, memoryview, int], None]
 """Has a block sent to the next rank: its name, its bytes, and of how many ranks it is."""
@@ -42,22 +46,30 @@ class BlockRound:
         forward: Forward,
         sender: int = -1,
     ) -> None:
-        """unit: bytes of a block, of which all ranks have the same. bound: the share of contributions that may be missing (0 to 1).
-        sender: the rank before this one on the ring.
+        """unit: bytes of a block, of which all ranks have the same. bound: the share of
+        contributions that may be missing (0 to 1). sender: the rank before this one on the ring.
 
-        Raises: ValueError - the sum is too large for its blocks to be numbered, or has too many ranks.
+        Raises: ValueError - the sum is too large for its blocks to be numbered, or has too many
+        ranks.
         """
         self.number, self.ring, self.sender = number, ring, sender
         self._position, self._size, self._forward = position, size, forward
         self._length = unit // part.tensor.element_size()
         bounds = pieces(part.tensor.numel(), size)
-        self._tensors = [part.tensor[begin:end].split(self._length) if end > begin else () for begin, end in bounds]
+        self._tensors = [
+            part.tensor[begin:end].split(self._length) if end > begin else ()
+            for begin, end in bounds
+        ]
         self._memories = [_cut(part.part(begin, end).memory, unit) for begin, end in bounds]
         if max(map(len, self._memories)) > BLOCKS or 2 * size > HOPS:
-            raise ValueError(f"a sum of {part.tensor.numel()} numbers of {size} ranks has too many blocks for datagrams")
+            raise ValueError(
+                f"a sum of {part.tensor.numel()} numbers of {size} ranks has too many blocks for datagrams"
+            )
         self._counts = [[1] * len(blocks) for blocks in self._memories]
         self._dear = self._largest(part.tensor, bounds, torch)
-        self._settled = [bytearray(len(self._memories[self._chunk(hop)])) for hop in range(2 * size - 2)]
+        self._settled = [
+            bytearray(len(self._memories[self._chunk(hop)])) for hop in range(2 * size - 2)
+        ]
         self._left = sum(map(len, self._settled))
         self._may_lose = bound * part.tensor.numel()
         self.begun = False
@@ -70,7 +82,9 @@ class BlockRound:
         sizes = []
         for begin, end in bounds:
             whole = (end - begin) // self._length * self._length
-            rows = torch.linalg.vector_norm(flat[begin : begin + whole].view(-1, self._length), dim=1, dtype=torch.float32)
+            rows = torch.linalg.vector_norm(
+                flat[begin : begin + whole].view(-1, self._length), dim=1, dtype=torch.float32
+            )
             sizes.append([*rows.tolist(), *([0.0] if begin + whole < end else [])])
         every = sorted(size for some in sizes for size in some)
         limit = every[min(int((1 - DEAR) * len(every)), len(every) - 1)] if every else 0.0
@@ -106,7 +120,9 @@ class BlockRound:
         return bool(self._settled[hop][at])
 
     def take(self, hop: int, at: int, count: int, numbers: Any) -> bool:
-        """A block came in, of this one's `length`. False: its count is impossible, and it was not taken."""
+        """A block came in, of this one's `length`. False: its count is impossible, and it was not
+        taken.
+        """
         if not 1 <= count <= (hop + 1 if hop < self._size - 1 else self._size):
             return False
         if self._settled[hop][at]:
@@ -144,7 +160,9 @@ class BlockRound:
             self._send(hop + 1, chunk, at)
 
     def missing(self) -> Iterator[tuple[int, int]]:
-        """When done, of each block: the contributions that are missing, and all of them. All ranks know the same."""
+        """When done, of each block: the contributions that are missing, and all of them. All ranks
+        know the same.
+        """
         for counts, tensors in zip(self._counts, self._tensors, strict=True):
             for count, block in zip(counts, tensors, strict=True):
                 yield (self._size - count) * block.numel(), self._size * block.numel()

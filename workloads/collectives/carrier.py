@@ -1,7 +1,8 @@
-"""Ring collectives in the background: one thread carries all sums that a rank has begun, over the connections of a ring set.
+"""Ring collectives in the background: one thread carries all sums that a rank has begun, over the
+connections of a ring set.
 
-So backward goes on while the gradients it has finished are summed. Each ring carries its sums one after the other, and sends its
-part of the next while the last of the one before is still coming in.
+So backward goes on while the gradients it has finished are summed. Each ring carries its sums one
+after the other, and sends its part of the next while the last of the one before is still coming in.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ..transport.wires import Wires
 
 
 class Sum:
-    """One all-reduce or all-gather under way. `get_future` gives a torch future of the tensor, which is filled in place."""
+    """One all-reduce or all-gather under way. `get_future` gives a torch future of the tensor,
+    which is filled in place.
+    """
 
     def __init__(self, flat: Any, parts: int, torch: Any) -> None:
         self.flat, self._parts = flat, parts
@@ -53,7 +56,9 @@ class Whole(Protocol):
 
 
 class Ring:
-    """A rank's place in one ring: a connection in, one out, and the sums on them, first come first carried (a wires.Task)."""
+    """A rank's place in one ring: a connection in, one out, and the sums on them, first come first
+    carried (a wires.Task).
+    """
 
     def __init__(self, into: Wire, out: Wire, at: int, size: int, torch: Any) -> None:
         self.out: Wire | None = out
@@ -66,7 +71,9 @@ class Ring:
 
     def enter(self, part: Buffer, whole: Sum) -> None:
         """Queue the sum of `part`."""
-        self.queue(Round(self._from, self._to, self.at, self.size, part, self._torch, self._scratch), whole)
+        self.queue(
+            Round(self._from, self._to, self.at, self.size, part, self._torch, self._scratch), whole
+        )
 
     def queue(self, passing: Passing, whole: Whole) -> None:
         """Queue this rank's part in a collective, of which `whole` is to know when it is done."""
@@ -79,14 +86,24 @@ class Ring:
         self._sending.append(entry)
 
     def carry(
-        self, own: memoryview, incoming: Sequence[Segment], passed_on: int, whole: Whole, function: Any = None, dtype: Any = None
+        self,
+        own: memoryview,
+        incoming: Sequence[Segment],
+        passed_on: int,
+        whole: Whole,
+        function: Any = None,
+        dtype: Any = None,
     ) -> None:
-        """Queue a wires.Passing; `function` and `dtype` say how its numbers are combined, where they are."""
+        """Queue a wires.Passing; `function` and `dtype` say how its numbers are combined, where
+        they are.
+        """
         combining = None
         if function is not None:
             if dtype not in self._numbers:
                 self._numbers[dtype] = self._torch.frombuffer(self._scratch, dtype=dtype)
-            combining = Combining(function, dtype.itemsize, memoryview(self._scratch), self._numbers[dtype])
+            combining = Combining(
+                function, dtype.itemsize, memoryview(self._scratch), self._numbers[dtype]
+            )
         self.queue(Passing(self._from, self._to, own, incoming, passed_on, combining), whole)
 
     @property
@@ -141,16 +158,24 @@ class RingSet:
         given_up: Callable[[], bool] | None = None,
         stall: Stall | None = None,
     ) -> None:
-        """Meet the other ranks over these rings, ring k on lane k. Raises: RuntimeError - as Wires."""
+        """Meet the other ranks over these rings, ring k on lane k. Raises: RuntimeError - as
+        Wires.
+        """
         rank, size = place.rank, place.world
         orders = orders if size > 1 else ()  # a rank alone needs no ring
-        where = [(f"{k}/", order[order.index(rank) - 1], order.index(rank)) for k, order in enumerate(orders)]
+        where = [
+            (f"{k}/", order[order.index(rank) - 1], order.index(rank))
+            for k, order in enumerate(orders)
+        ]
         out = {f"{k}{rank}": (orders[n][(at + 1) % size], n) for n, (k, _, at) in enumerate(where)}
         into = {f"{k}{before}": (before, n) for n, (k, before, _) in enumerate(where)}
-        self.wires = Wires(place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall)
+        self.wires = Wires(
+            place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall
+        )
         self.name, self.orders = name, [list(order) for order in orders]
         self.rings = [
-            Ring(self.wires.into[f"{k}{before}"], self.wires.out[f"{k}{rank}"], at, size, torch) for k, before, at in where
+            Ring(self.wires.into[f"{k}{before}"], self.wires.out[f"{k}{rank}"], at, size, torch)
+            for k, before, at in where
         ]
 
     @property
@@ -175,14 +200,18 @@ class Carrier:
 
     def __init__(self, timeout_s: float, stall: Stall, torch: Any) -> None:
         self._timeout_s, self._stall, self._torch = timeout_s, stall, torch
-        self._queue: deque[tuple[Sum, Enter, list[tuple[Ring, list[int], int, int]]] | None] = deque()
+        self._queue: deque[tuple[Sum, Enter, list[tuple[Ring, list[int], int, int]]] | None] = (
+            deque()
+        )
         self._in_progress: list[Sum] = []
         self._error: Exception | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
 
     def sum(self, rings: RingSet, flat: Any) -> Sum:
-        """Begin summing `flat` (as buffers.Buffer.of) in place over these rings; all ranks in the same order."""
+        """Begin summing `flat` (as buffers.Buffer.of) in place over these rings; all ranks in the
+        same order.
+        """
 
         def enter(ring: Ring, _order: Sequence[int], begin: int, end: int, whole: Sum) -> None:
             ring.enter(Buffer.of(flat).part(begin, end), whole)
@@ -190,10 +219,13 @@ class Carrier:
         return self._carry(rings, flat, flat.numel(), enter)
 
     def gather(self, rings: RingSet, table: Any) -> Sum:
-        """Begin filling `table` (contiguous, a row for each rank; this rank's own is there); all ranks in the same order."""
+        """Begin filling `table` (contiguous, a row for each rank; this rank's own is there); all
+        ranks in the same order.
+        """
 
         def enter(ring: Ring, order: Sequence[int], begin: int, end: int, whole: Sum) -> None:
-            behind = [order[(ring.at - step) % ring.size] for step in range(ring.size)]  # from this rank backwards
+            # from this rank backwards
+            behind = [order[(ring.at - step) % ring.size] for step in range(ring.size)]
             own, *others = (Buffer.over(table[rank]).part(begin, end).memory for rank in behind)
             ring.carry(own, [Segment(row) for row in others], len(others) - 1, whole)
 
@@ -206,7 +238,10 @@ class Carrier:
         parts = pieces(length, len(rings.rings)) if rings.rings else []
         begun = Sum(flat, sum(end > begin for begin, end in parts), self._torch)
         if not begun.get_future().done():
-            each = [(ring, order, *part) for ring, order, part in zip(rings.rings, rings.orders, parts, strict=True)]
+            each = [
+                (ring, order, *part)
+                for ring, order, part in zip(rings.rings, rings.orders, parts, strict=True)
+            ]
             self._queue.append((begun, enter, [entry for entry in each if entry[3] > entry[2]]))
             os.eventfd_write(self._wake, 1)
         return begun
@@ -224,15 +259,19 @@ class Carrier:
         loop.watch(self._wake)
         try:
             while self._begin(loop):
-                if self._error is not None:  # connections are in the midst of something: every later sum fails as well
+                # connections are in the midst of something: every later sum fails as well
+                if self._error is not None:
                     self._fail()
                     select.select([self._wake], [], [])
                     continue
                 try:
                     loop.step()
-                except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
+                # a thread: a sum that nobody carries would be waited for without end
+                except Exception as error:
                     self._error = _as_runtime(error)
-                self._in_progress = [each for each in self._in_progress if not each.get_future().done()]
+                self._in_progress = [
+                    each for each in self._in_progress if not each.get_future().done()
+                ]
         finally:
             loop.close()
 

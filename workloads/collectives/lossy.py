@@ -1,4 +1,6 @@
-"""Sums by datagrams as ranks' programs have them: over the set in use, with what a record says of what was lost."""
+"""Sums by datagrams as ranks' programs have them: over the set in use, with what a record says of
+what was lost.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Datagrams:
         raise ValueError("datagrams carry sums alone")
 
     def notes(self) -> dict[str, Any]:
-        """What a record says of the sums since the last: bytes sent again, and the share of contributions that is missing."""
+        """What a record says of the sums since the last: bytes sent again, and the share of
+        contributions that is missing.
+        """
         tally, (resent, missing, every) = self.tally, self._noted
         self._noted = tally.resent, tally.missing, tally.contributions
         share = (tally.missing - missing) / max(1, tally.contributions - every)

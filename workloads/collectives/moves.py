@@ -1,4 +1,6 @@
-"""A move as a rank sees it, and what the ranks have agreed on it in their store; turns.py says what moves are."""
+"""A move as a rank sees it, and what the ranks have agreed on it in their store; turns.py says what
+moves are.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ VOID, STOP = "void", "stop"
 
 @dataclass(slots=True)
 class Move:
-    """A move as this rank sees it. The thread that listens sets what was asked; only the main thread ends the move."""
+    """A move as this rank sees it. The thread that listens sets what was asked; only the main
+    thread ends the move.
+    """
 
     number: int
     layout: Layout
@@ -35,7 +39,9 @@ class Move:
 
 
 class Agreed:
-    """What a job's ranks, `world` of them, agree on in their store. Not for two threads at once, as the store is not."""
+    """What a job's ranks, `world` of them, agree on in their store. Not for two threads at once, as
+    the store is not.
+    """
 
     def __init__(self, store: Any, world: int) -> None:
         self.store, self._world = store, world
@@ -71,7 +77,9 @@ class Agreed:
         self.store.compare_set(f"hold/{number}", "", f"{after} {lease_s:.3f}")
 
     def held(self, number: int) -> tuple[int, float] | None:
-        """After which iteration all ranks wait, and how long (s) at most; None: nobody has them wait."""
+        """After which iteration all ranks wait, and how long (s) at most; None: nobody has them
+        wait.
+        """
         key = f"hold/{number}"
         if not self.store.check([key]):
             return None
@@ -89,8 +97,14 @@ class Refused(Exception):
 
 def lease_of(message: Mapping[str, Any], number: int) -> float:
     lease_s = message.get("lease_s")
-    if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not 0 < lease_s <= LONGEST_LEASE_S:
-        raise Refused(f"lease_s: {lease_s!r}: not a number of seconds up to {LONGEST_LEASE_S:.0f}", number)
+    if (
+        isinstance(lease_s, bool)
+        or not isinstance(lease_s, int | float)
+        or not 0 < lease_s <= LONGEST_LEASE_S
+    ):
+        raise Refused(
+            f"lease_s: {lease_s!r}: not a number of seconds up to {LONGEST_LEASE_S:.0f}", number
+        )
     return float(lease_s)
 
 

@@ -1,8 +1,10 @@
-"""Turns: the ranks of a running job use another set of connections from the end of an iteration on, or pause, all at once.
+"""Turns: the ranks of a running job use another set of connections from the end of an iteration on,
+or pause, all at once.
 
-A *set* is all that carries one layout's bulk traffic. A *move*, numbered upwards, is one attempt to change the set, or to pause, or
-both. It is asked for over the hand-off socket (handoff.py), rank by rank, and messages may be lost, late or repeated. What
-happens is decided among the ranks, once for each move, by a compare-and-set in their own store:
+A *set* is all that carries one layout's bulk traffic. A *move*, numbered upwards, is one attempt to
+change the set, or to pause, or both. It is asked for over the hand-off socket (handoff.py), rank by
+rank, and messages may be lost, late or repeated. What happens is decided among the ranks, once for
+each move, by a compare-and-set in their own store:
 
     move/N        "" -> K: turn after iteration K | "void": do not | "stop": do not, and the iteration held at is the last
     layout/N      a digest of the layout that the first rank was asked for; a rank that is asked for another refuses
@@ -10,14 +12,16 @@ happens is decided among the ranks, once for each move, by a compare-and-set in 
     go/N          how many ranks were asked to go
     hold/N        "K LEASE_S": all ranks wait after iteration K until move/N is there
 
-Why all ranks obey the same decision: no rank can finish iteration K without the part in its sums of the rank that wrote K, and K
-was written before that iteration of its began. So every rank finds the entry at the end of K, and no rank is further. A rank
-that holds may write K at any time, as all wait after K or have yet to come to it. Every wait ends with the move's lease: then a
-rank writes "void". Nothing here needs torch; a store is what torch calls one.
+Why all ranks obey the same decision: no rank can finish iteration K without the part in its sums of
+the rank that wrote K, and K was written before that iteration of its began. So every rank finds the
+entry at the end of K, and no rank is further. A rank that holds may write K at any time, as all
+wait after K or have yet to come to it. Every wait ends with the move's lease: then a rank writes
+"void". Nothing here needs torch; a store is what torch calls one.
 
-Where a rank may have begun an iteration before the ones before it are finished, at most `ahead` of them, K is so many later than
-the iteration that the writer begins: that one no other has finished, so no rank has begun one after K. A rank that finds K does
-not begin the next before K has ended (`limit`).
+Where a rank may have begun an iteration before the ones before it are finished, at most `ahead` of
+them, K is so many later than the iteration that the writer begins: that one no other has finished,
+so no rank has begun one after K. A rank that finds K does not begin the next before K has ended
+(`limit`).
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ CHECK_S = 0.2
 
 
 class RingChanges:
-    """A rank's part in moves. `before` and `after` are called by the main thread, `receive` by the one that listens."""
+    """A rank's part in moves. `before` and `after` are called by the main thread, `receive` by the
+    one that listens.
+    """
 
     def __init__(
         self,
@@ -59,16 +65,27 @@ class RingChanges:
         on_hold: Callable[[bool], None] = lambda _: None,
         stall: Any = None,
     ) -> None:
-        """`store` is the main thread's, `client` gives further clients of it. `read` gives the layout a message asks for.
+        """`store` is the main thread's, `client` gives further clients of it. `read` gives the
+        layout a message asks for.
 
-        ahead: how many further iterations a rank may have begun before it has finished one. on_ring_change: called with the turn's
-        record (see program.py) at its boundary. on_hold: True as a pause begins, False as it ends. stall: a wires.Stall, to be
-        reported.
+        ahead: how many further iterations a rank may have begun before it has finished one.
+        on_ring_change: called with the turn's record (see program.py) at its boundary. on_hold:
+        True as a pause begins, False as it ends. stall: a wires.Stall, to be reported.
         """
-        self._rank, self._world, self._agreed, self._client = rank, world, Agreed(store, world), client
+        self._rank, self._world, self._agreed, self._client = (
+            rank,
+            world,
+            Agreed(store, world),
+            client,
+        )
         self._sets, self._read, self._timeout_s, self._ahead = sets, read, timeout_s, ahead
         self._planned = {entry.after: entry for entry in planned}
-        self._asked_to_stop, self._on_ring_change, self._on_hold, self._stall = asked_to_stop, on_ring_change, on_hold, stall
+        self._asked_to_stop, self._on_ring_change, self._on_hold, self._stall = (
+            asked_to_stop,
+            on_ring_change,
+            on_hold,
+            stall,
+        )
         self.send: Callable[[dict[str, Any]], None] = lambda _: None
         self._lock = threading.Lock()
         self._move: Move | None = None
@@ -81,12 +98,18 @@ class RingChanges:
     # the main thread
 
     def before(self, iteration: int) -> None:
-        """Announce, before `iteration` begins, that it ends with a hold or a turn, if this rank was asked to."""
+        """Announce, before `iteration` begins, that it ends with a hold or a turn, if this rank was
+        asked to.
+        """
         if not self._iteration:
             self._resume_planned(iteration)
         self._iteration = iteration
         move = self._move
-        if move is None or move.changed_after is not None or not (move.decide or (move.hold_s and not move.hold_written)):
+        if (
+            move is None
+            or move.changed_after is not None
+            or not (move.decide or (move.hold_s and not move.hold_written))
+        ):
             return
         if not self._agreed.all_ready(move.number):
             return
@@ -98,7 +121,8 @@ class RingChanges:
             move.hold_written = True
 
     def after(self, iteration: int) -> bool:
-        """Hold or turn, if that was agreed for the end of `iteration`. True: all ranks stop here, as one was asked to at a hold.
+        """Hold or turn, if that was agreed for the end of `iteration`. True: all ranks stop here,
+        as one was asked to at a hold.
 
         Raises: RuntimeError - a peer or the store was lost.
         """
@@ -125,7 +149,9 @@ class RingChanges:
             return False
         if isinstance(decision, int):
             if decision < iteration:
-                raise RuntimeError(f"move {move.number} was decided for iteration {decision} and seen at {iteration}")
+                raise RuntimeError(
+                    f"move {move.number} was decided for iteration {decision} and seen at {iteration}"
+                )
             self._change_rings(move, iteration)
             return False
         self._abandon(move)
@@ -160,7 +186,9 @@ class RingChanges:
         return True
 
     def _hold(self, move: Move, iteration: int) -> int | str:
-        """Wait until the move is decided, no longer than its lease. Raises: RuntimeError - a peer or the store was lost."""
+        """Wait until the move is decided, no longer than its lease. Raises: RuntimeError - a peer
+        or the store was lost.
+        """
         began_ns = time.monotonic_ns()
         move.held_at = iteration
         self._answer(move, "held")
@@ -196,13 +224,28 @@ class RingChanges:
     def _record(self, number: int, after: int, held_ms: float) -> dict[str, Any]:
         layout = self._sets.layout
         traffic = {"traffic": json.loads(layout.traffic)} if layout.traffic else {}
-        return {"move": number, "after": after, "rings": layout.rings, **traffic, "t_wall_ns": time.time_ns(), "held_ms": held_ms}
+        return {
+            "move": number,
+            "after": after,
+            "rings": layout.rings,
+            **traffic,
+            "t_wall_ns": time.time_ns(),
+            "held_ms": held_ms,
+        }
 
     def _report_changed(self, move: Move, iteration: int) -> None:
         stall = {} if self._stall is None else {"stall_ms": round(self._stall.longest_ns / 1e6, 3)}
         with self._lock:
             move.over, self._move = True, None
-        self._answer(move, "changed", iteration, after=move.changed_after, took_ms=move.took_ms, held_ms=move.held_ms, **stall)
+        self._answer(
+            move,
+            "changed",
+            iteration,
+            after=move.changed_after,
+            took_ms=move.took_ms,
+            held_ms=move.held_ms,
+            **stall,
+        )
 
     def _abandon(self, move: Move) -> None:
         self._boundary = None
@@ -221,7 +264,9 @@ class RingChanges:
     def _resume_planned(self, first: int) -> None:
         """A resumed job begins with what the last turn before its first iteration made it use."""
         if earlier := [after for after in self._planned if after < first]:
-            self._planned = {after: entry for after, entry in self._planned.items() if after >= max(earlier)}
+            self._planned = {
+                after: entry for after, entry in self._planned.items() if after >= max(earlier)
+            }
             self._planned_change(self._planned.pop(max(earlier)))
 
     def _change_as_planned(self, iteration: int) -> None:
@@ -232,22 +277,34 @@ class RingChanges:
     def _planned_change(self, entry: PlannedRingChange) -> None:
         """Connect a set and turn to it. Raises: RuntimeError, ValueError - as Make."""
         self._last += 1
-        layout = Layout(entry.rings, self._sets.layout.traffic if entry.traffic is None else entry.traffic)
+        layout = Layout(
+            entry.rings, self._sets.layout.traffic if entry.traffic is None else entry.traffic
+        )
         formed = None
         if not self._sets.known(layout):
             if self._sets.make is None:
-                raise ValueError("TESTBED_RING_CHANGES: with NCCL a job's rings do not change while it runs")
-            formed = self._sets.make(layout, f"set/planned {entry.after}", self._agreed.store, self._timeout_s, None)
+                raise ValueError(
+                    "TESTBED_RING_CHANGES: with NCCL a job's rings do not change while it runs"
+                )
+            formed = self._sets.make(
+                layout, f"set/planned {entry.after}", self._agreed.store, self._timeout_s, None
+            )
         self._sets.change_rings(layout, formed)
 
     # the thread that listens
 
     def greeting(self) -> dict[str, Any]:
         """What the agent is sent first on a connection: this rank's last state."""
-        return {"rank": self._rank, "world": self._world, "iteration": self._iteration} | self._state
+        return {
+            "rank": self._rank,
+            "world": self._world,
+            "iteration": self._iteration,
+        } | self._state
 
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Do what a message of the agent asks, or send why not. Repeated and late ones do no harm."""
+        """Do what a message of the agent asks, or send why not. Repeated and late ones do no
+        harm.
+        """
         try:
             verb, number = message.get("do"), message.get("move")
             if type(number) is not int or number < 1:
@@ -260,7 +317,9 @@ class RingChanges:
             elif verb == "prepare":
                 self._prepare(number, message)
             elif move is None or move.number != number:
-                raise Refused(f"move {number} is not under way here, the last was {self._last}", number)
+                raise Refused(
+                    f"move {number} is not under way here, the last was {self._last}", number
+                )
             elif verb == "hold" and move.changed_after is None:
                 move.until_s = time.monotonic() + lease_of(message, number)
                 move.hold_s = lease_of(message, number)
@@ -269,12 +328,19 @@ class RingChanges:
             elif verb == "drop" and move.changed_after is None:
                 self._heard().decide(number, VOID)
         except Refused as refused:
-            self.send(self._message(refused.move, "cannot", self._iteration, {"error": str(refused)}))
-        except RuntimeError as error:  # the store; if it is gone for good, the main thread ends the rank
+            self.send(
+                self._message(refused.move, "cannot", self._iteration, {"error": str(refused)})
+            )
+        # the store; if it is gone for good, the main thread ends the rank
+        except RuntimeError as error:
             self._others = None
             print(f"# rank {self._rank}: move {message.get('move')}: {error}", file=sys.stderr)
         except (OverflowError, TypeError, KeyError, MemoryError, RecursionError) as error:
-            self.send(self._message(0, "cannot", self._iteration, {"error": f"{type(error).__name__}: {error}"}))
+            self.send(
+                self._message(
+                    0, "cannot", self._iteration, {"error": f"{type(error).__name__}: {error}"}
+                )
+            )
 
     def _heard(self) -> Agreed:
         """What the ranks agree on, for the thread that listens."""
@@ -298,7 +364,9 @@ class RingChanges:
             raise Refused("with NCCL a job's rings do not change while it runs", number)
         digest = hashlib.sha256(json.dumps([layout.rings, layout.traffic]).encode()).hexdigest()
         if not self._heard().one_layout(number, digest):
-            raise Refused(f"another rank was asked to prepare move {number} with another layout", number)
+            raise Refused(
+                f"another rank was asked to prepare move {number} with another layout", number
+            )
         move = Move(number, layout, time.monotonic() + lease_s)
         self._last = number
         self._answer(move, "preparing")
@@ -307,7 +375,9 @@ class RingChanges:
         if self._sets.known(layout):
             self._ready(move, self._heard())
         else:
-            threading.Thread(target=self._form, args=(move, lease_s), name=f"move {number}", daemon=True).start()
+            threading.Thread(
+                target=self._form, args=(move, lease_s), name=f"move {number}", daemon=True
+            ).start()
 
     def _form(self, move: Move, lease_s: float) -> None:
         """Connect a move's set, in a thread of its own."""
@@ -317,7 +387,11 @@ class RingChanges:
             agreed = Agreed(self._client(), self._world)
             assert self._sets.make is not None
             formed = self._sets.make(
-                move.layout, f"set/{move.number}", agreed.store, min(lease_s, self._timeout_s), lambda: self._given_up(move, agreed)
+                move.layout,
+                f"set/{move.number}",
+                agreed.store,
+                min(lease_s, self._timeout_s),
+                lambda: self._given_up(move, agreed),
             )
             with self._lock:
                 if not move.over:
@@ -329,7 +403,8 @@ class RingChanges:
             self._ready(move, agreed)
         except Exception as error:  # a thread: what it does not report nobody would see
             try:
-                if agreed is None or not self._given_up(move, agreed):  # reported by the main thread once the move is over here
+                # reported by the main thread once the move is over here
+                if agreed is None or not self._given_up(move, agreed):
                     move.error, move.until_s = f"forming failed: {error}", 0.0
                 if agreed is not None:
                     agreed.decide(move.number, VOID)  # else the others wait for the lease
@@ -349,7 +424,8 @@ class RingChanges:
             move.go = True
             decide = agreed.asked(move.number) or decide
         if decide:
-            move.decide = True  # before held_at is looked at: the main thread sets that first and then looks at this
+            # before held_at is looked at: the main thread sets that first and then looks at this
+            move.decide = True
             if move.held_at is not None and agreed.all_ready(move.number):
                 agreed.decide(move.number, str(move.held_at))
 
@@ -358,11 +434,17 @@ class RingChanges:
     def _answer(self, move: Move, state: str, iteration: int | None = None, **more: Any) -> None:
         """Note a change of state and send it."""
         move.state = state
-        message = self._message(move.number, state, self._iteration if iteration is None else iteration, more)
-        self._state = {name: value for name, value in message.items() if name not in ("rank", "iteration")}
+        message = self._message(
+            move.number, state, self._iteration if iteration is None else iteration, more
+        )
+        self._state = {
+            name: value for name, value in message.items() if name not in ("rank", "iteration")
+        }
         self.send(message)
 
-    def _message(self, number: int, state: str, iteration: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(
+        self, number: int, state: str, iteration: int, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
         return {
             "rank": self._rank,
             "move": number,

@@ -1,16 +1,19 @@
 """All-reduce over several rings at once, each with a rank order and a lane of its own.
 
-A ring collective sends in one direction, from each rank to the next of its order, so one ring fills one fibre of each host,
-whatever the topology. Several rings with different orders, each over its own lane, fill several.
+A ring collective sends in one direction, from each rank to the next of its order, so one ring fills
+one fibre of each host, whatever the topology. Several rings with different orders, each over its
+own lane, fill several.
 
-Without GPUs the rings are connections of this program's own (carrier.py, wires.py), which another set can replace between two
-iterations; gloo is torch's default group, for small things such as what DistributedDataParallel checks when it starts. An
-Exchange carries the sums in place of the rings, such as that group itself (Gloo), or datagrams (spray.py).
-With GPUs they are communicators of NCCL, whose channels all follow its rank order; each gets its own id through its own prefix of
-the store. `dist.new_group` sorts its ranks and cannot do this; `ProcessGroupNCCL(store, position, size, options)` below it can.
-Operations are always started in the same order of rings on every rank, which is what NCCL asks of programs that use several
-communicators at once. Which interface a communicator takes is decided per process (NCCL_SOCKET_IFNAME, NCCL_IB_HCA), not per
-ring. That path has run on no GPU yet.
+Without GPUs the rings are connections of this program's own (carrier.py, wires.py), which another
+set can replace between two iterations; gloo is torch's default group, for small things such as what
+DistributedDataParallel checks when it starts. An Exchange carries the sums in place of the rings,
+such as that group itself (Gloo), or datagrams (spray.py). With GPUs they are communicators of NCCL,
+whose channels all follow its rank order; each gets its own id through its own prefix of the store.
+`dist.new_group` sorts its ranks and cannot do this;
+`ProcessGroupNCCL(store, position, size, options)` below it can. Operations are always started in
+the same order of rings on every rank, which is what NCCL asks of programs that use several
+communicators at once. Which interface a communicator takes is decided per process
+(NCCL_SOCKET_IFNAME, NCCL_IB_HCA), not per ring. That path has run on no GPU yet.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from .carrier import Carrier, RingSet
 
 
 def bus_factor(world: int) -> float:
-    """Return busbw / algbw of an all-reduce: 2 (n - 1) / n (NVIDIA nccl-tests, doc/PERFORMANCE.md)."""
+    """Return busbw / algbw of an all-reduce: 2 (n - 1) / n (NVIDIA nccl-tests,
+    doc/PERFORMANCE.md).
+    """
     return 2 * (world - 1) / world
 
 
@@ -46,7 +51,9 @@ class Exchange(Protocol):
 
 
 class Gloo:
-    """Sums over torch's default group, which chooses its own order, on lane 0. It does not say what it sends."""
+    """Sums over torch's default group, which chooses its own order, on lane 0. It does not say what
+    it sends.
+    """
 
     sent = None
 
@@ -67,14 +74,20 @@ class Gloo:
 
 
 class Rings:
-    """What a rank's sums go over: torch's default group for the small things, rings for the bulk."""
+    """What a rank's sums go over: torch's default group for the small things, rings for the
+    bulk.
+    """
 
     def __init__(self, place: Place, torch: Any) -> None:
-        """Meet all other ranks. Raises RuntimeError (torch's own) when one does not come within the place's timeout."""
+        """Meet all other ranks. Raises RuntimeError (torch's own) when one does not come within the
+        place's timeout.
+        """
         self._torch, self._dist = torch, torch.distributed
         self.place = place
         self.backend = chosen_backend(place.backend, torch)
-        self.device = torch.device("cuda", place.gpu) if self.backend == "nccl" else torch.device("cpu")
+        self.device = (
+            torch.device("cuda", place.gpu) if self.backend == "nccl" else torch.device("cpu")
+        )
         self.stall = Stall()
         self.current: RingSet | None = None
         self.exchange: Exchange | None = None
@@ -83,25 +96,41 @@ class Rings:
         if self.backend == "nccl":
             torch.cuda.set_device(self.device)
         self.store = self._dist.TCPStore(
-            place.master_address, place.master_port, place.world, is_master=place.rank == 0, timeout=self._timeout
+            place.master_address,
+            place.master_port,
+            place.world,
+            is_master=place.rank == 0,
+            timeout=self._timeout,
         )
         if self.backend == "nccl":
             name = "nccl"
         else:
-            name = "lane"  # gloo on the address of lane 0; torch's own "gloo" takes the host's name or a whole interface
+            # gloo on the address of lane 0; torch's own "gloo" takes the host's name or a whole
+            # interface
+            name = "lane"
             if "lane" not in self._dist.Backend.backend_list:
                 self._dist.Backend.register_backend(name, self._gloo_on_lane_0, devices=["cpu"])
-        self._dist.init_process_group(name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout)
+        self._dist.init_process_group(
+            name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout
+        )
         self._groups = (
-            [self.communicator(f"ring{k}", order) for k, order in enumerate(place.rings)] if self.backend == "nccl" else []
+            [self.communicator(f"ring{k}", order) for k, order in enumerate(place.rings)]
+            if self.backend == "nccl"
+            else []
         )
         self._carrier = Carrier(place.timeout_s, self.stall, torch)
 
     def client(self) -> Any:
-        """Another client of the ranks' store, for a thread of its own: a client waits for one thing at a time."""
+        """Another client of the ranks' store, for a thread of its own: a client waits for one thing
+        at a time.
+        """
         place = self.place
         return self._dist.TCPStore(
-            place.master_address, place.master_port, is_master=False, timeout=self._timeout, wait_for_workers=False
+            place.master_address,
+            place.master_port,
+            is_master=False,
+            timeout=self._timeout,
+            wait_for_workers=False,
         )
 
     def communicator(self, name: str, order: Sequence[int]) -> Any:
@@ -109,13 +138,20 @@ class Rings:
 
         `name` is used once per job, and by all of them in the same order.
         """
-        store, position = self._dist.PrefixStore(name, self.store), list(order).index(self.place.rank)
+        store, position = (
+            self._dist.PrefixStore(name, self.store),
+            list(order).index(self.place.rank),
+        )
         return self._nccl(store, position, len(order), order, name)
 
     def management_group(self, name: str) -> Any:
-        """Meet all ranks as a gloo communicator on the management network: what is sent there waits behind no bulk transfer."""
+        """Meet all ranks as a gloo communicator on the management network: what is sent there waits
+        behind no bulk transfer.
+        """
         store = self._dist.PrefixStore(name, self.store)
-        return self._gloo(store, self.place.rank, self.place.world, own_address(self.place.master_address))
+        return self._gloo(
+            store, self.place.rank, self.place.world, own_address(self.place.master_address)
+        )
 
     @property
     def whole(self) -> Any:
@@ -130,7 +166,9 @@ class Rings:
         within_s: float | None = None,
         given_up: Callable[[], bool] | None = None,
     ) -> RingSet:
-        """Connect the rings of these orders, in any thread. `name` is used once per job. Raises: RuntimeError - as wires.Wires."""
+        """Connect the rings of these orders, in any thread. `name` is used once per job. Raises:
+        RuntimeError - as wires.Wires.
+        """
         return RingSet(
             self.place,
             store or self.store,
@@ -147,7 +185,9 @@ class Rings:
         self.current = rings
 
     def start(self, flat: Any) -> list[Any]:
-        """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is to be waited for."""
+        """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is
+        to be waited for.
+        """
         if self.exchange is not None:
             return self.exchange.start(flat)
         if self.backend != "nccl":
@@ -158,7 +198,9 @@ class Rings:
         return [group.allreduce([flat[begin:end]]) for group, (begin, end) in each if end > begin]
 
     def gather(self, table: Any) -> list[Any]:
-        """Begin filling `table` (contiguous, a row for each rank), of which this rank's own is there; not with NCCL."""
+        """Begin filling `table` (contiguous, a row for each rank), of which this rank's own is
+        there; not with NCCL.
+        """
         if self.exchange is not None:
             return self.exchange.gather(table)
         assert self.current is not None, "no rings to send over"
@@ -166,13 +208,17 @@ class Rings:
 
     @property
     def sent(self) -> int | None:
-        """The bytes that this rank has sent of the sums that are done, since the rings were last replaced; None: not known."""
+        """The bytes that this rank has sent of the sums that are done, since the rings were last
+        replaced; None: not known.
+        """
         if self.exchange is not None:
             return self.exchange.sent
         return None if self.current is None else self.current.sent
 
     def all_reduce(self, tensor: Any) -> None:
-        """Sum `tensor` over all ranks, in place. Raises RuntimeError when a peer is gone or silent for the timeout."""
+        """Sum `tensor` over all ranks, in place. Raises RuntimeError when a peer is gone or silent
+        for the timeout.
+        """
         for work in self.start(tensor.view(-1)):
             work.wait()
 
@@ -187,8 +233,11 @@ class Rings:
         self._dist.destroy_process_group()
 
     def _gloo_on_lane_0(self, store: Any, position: int, size: int, _timeout: timedelta) -> Any:
-        # While slots turn, hosts come and go on the lanes, and gloo takes the first refusal for final.
-        address = self.place.lane(0) if shared().slot is None else own_address(self.place.master_address)
+        # While slots turn, hosts come and go on the lanes, and gloo takes the first refusal for
+        # final.
+        address = (
+            self.place.lane(0) if shared().slot is None else own_address(self.place.master_address)
+        )
         return self._gloo(store, position, size, address)
 
     def _gloo(self, store: Any, position: int, size: int, address: str) -> Any:
@@ -211,15 +260,20 @@ class Rings:
 
 
 def chosen_backend(wanted: str, torch: Any) -> str:
-    """Return `gloo` or `nccl`. Raises ValueError when nccl is wanted and this process sees no GPU."""
+    """Return `gloo` or `nccl`. Raises ValueError when nccl is wanted and this process sees no
+    GPU.
+    """
     usable = bool(torch.cuda.is_available() and torch.distributed.is_nccl_available())
     if wanted == "nccl" and not usable:
-        raise ValueError("TESTBED_BACKEND: nccl: this process sees no GPU, or this torch was built without NCCL")
+        raise ValueError(
+            "TESTBED_BACKEND: nccl: this process sees no GPU, or this torch was built without NCCL"
+        )
     return "nccl" if usable and wanted != "gloo" else "gloo"
 
 
 def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
-    """Return a DistributedDataParallel communication hook that averages every bucket over all rings at once.
+    """Return a DistributedDataParallel communication hook that averages every bucket over all rings
+    at once.
 
     Each of `seen` is called with the bucket before it is sent.
     """
@@ -241,6 +295,10 @@ def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
 
         return torch.futures.collect_all([work.get_future() for work in works]).then(summed)
 
-    # torch checks the annotations against its own types, which this file must not import at its head
-    hook.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    # torch checks the annotations against its own types, which this file must not import at its
+    # head
+    hook.__annotations__ = {
+        "bucket": torch.distributed.GradBucket,
+        "return": torch.futures.Future[torch.Tensor],
+    }
     return hook

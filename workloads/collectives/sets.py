@@ -12,7 +12,9 @@ from ..host.place import ring_orders
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a set carries: rank orders and, for programs that have it, traffic (JSON with sorted keys)."""
+    """What a set carries: rank orders and, for programs that have it, traffic (JSON with sorted
+    keys).
+    """
 
     rings: tuple[tuple[int, ...], ...]
     traffic: str = ""
@@ -29,10 +31,11 @@ class Set(Protocol):
 
 
 Make = Callable[[Layout, str, Any, float, "Callable[[], bool] | None"], Set]
-"""Connects a set: layout, a name used once per job, a client of the store, within how many seconds, whether it is given up.
+"""Connects a set: layout, a name used once per job, a client of the store, within how many seconds,
+whether it is given up.
 
-A failure leaves nothing open. Raises: RuntimeError - a peer cannot be reached in time. ValueError - the program cannot carry the
-layout.
+A failure leaves nothing open. Raises: RuntimeError - a peer cannot be reached in time. ValueError -
+the program cannot carry the layout.
 """
 
 
@@ -51,17 +54,27 @@ class Sets:
             self._use(self.current)
 
     def known(self, layout: Layout) -> bool:
-        """Whether this layout's set is there; the previous one may have lost a peer while it was idle, and is then made anew."""
+        """Whether this layout's set is there; the previous one may have lost a peer while it was
+        idle, and is then made anew.
+        """
         if layout == self.layout:
             return True
-        return self._previous is not None and self._previous[0] == layout and not self._previous[1].lost()
+        return (
+            self._previous is not None
+            and self._previous[0] == layout
+            and not self._previous[1].lost()
+        )
 
     def change_rings(self, layout: Layout, formed: Set | None) -> None:
-        """Use another set: `formed`, or the previous one where none was. The one before the current is closed."""
+        """Use another set: `formed`, or the previous one where none was. The one before the current
+        is closed.
+        """
         if layout == self.layout:
             return
         if formed is None:
-            assert self._previous is not None and self._previous[0] == layout, "no set of this layout"
+            assert self._previous is not None and self._previous[0] == layout, (
+                "no set of this layout"
+            )
             formed = self._previous[1]
         elif self._previous is not None:
             self._previous[1].close()
@@ -81,9 +94,14 @@ class Sets:
 
 
 def read_layout(
-    message: Mapping[str, Any], current: Layout, world: int, check_traffic: Callable[[object], object] | None
+    message: Mapping[str, Any],
+    current: Layout,
+    world: int,
+    check_traffic: Callable[[object], object] | None,
 ) -> Layout:
-    """The layout that a message asks for; what it leaves out is as now. Raises: ValueError - it is not valid, and why."""
+    """The layout that a message asks for; what it leaves out is as now. Raises: ValueError - it is
+    not valid, and why.
+    """
     rings, traffic = current.rings, current.traffic
     if "rings" in message:
         problems: list[str] = []

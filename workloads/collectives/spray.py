@@ -1,14 +1,17 @@
-"""Sums over the rings of a plan by datagrams, of which a bounded share may be lost (blocks.py, datagrams.py).
+"""Sums over the rings of a plan by datagrams, of which a bounded share may be lost (blocks.py,
+datagrams.py).
 
-What a rank sends to the next of a ring is spread over all lanes that the two share, each datagram over the one with the most room.
-First goes what is left of sums that are done here, as others wait for it, then the newest, that of the layers in front. Within a
-sum blocks go on in the order in which they come in: if those with large numbers overtook others on their way around, the last would
+What a rank sends to the next of a ring is spread over all lanes that the two share, each datagram
+over the one with the most room. First goes what is left of sums that are done here, as others wait
+for it, then the newest, that of the layers in front. Within a sum blocks go on in the order in
+which they come in: if those with large numbers overtook others on their way around, the last would
 go around alone, and links would wait.
 
-A set keeps the connections of its rings (carrier.py) as well: their end says at once that a peer is gone, which datagrams do not.
-Datagrams are taken from the peers' addresses and ports alone (the sockets are connected), with the token that this rank drew, of a
-length that is due, and where peers are ahead by neighbours.EARLY bytes no more are kept. A thread for each set does all of it; it
-also answers for sums that are done here, as others may still miss something.
+A set keeps the connections of its rings (carrier.py) as well: their end says at once that a peer is
+gone, which datagrams do not. Datagrams are taken from the peers' addresses and ports alone (the
+sockets are connected), with the token that this rank drew, of a length that is due, and where peers
+are ahead by neighbours.EARLY bytes no more are kept. A thread for each set does all of it; it also
+answers for sums that are done here, as others may still miss something.
 """
 
 from __future__ import annotations
@@ -26,7 +29,21 @@ from typing import Any
 from ..host.place import Place
 from ..host.slots import CHECK_S, shared
 from ..transport.buffers import Buffer, pieces
-from ..transport.datagrams import ACK, DATA, HEADER, KEPT, LARGEST, NOTHING, PING, RINGS, SUMS, Block, Item, full, unpacked
+from ..transport.datagrams import (
+    ACK,
+    DATA,
+    HEADER,
+    KEPT,
+    LARGEST,
+    NOTHING,
+    PING,
+    RINGS,
+    SUMS,
+    Block,
+    Item,
+    full,
+    unpacked,
+)
 from ..transport.loop import TICK_S, Stall
 from ..transport.meeting import met
 from ..transport.neighbours import EARLY, End, Neighbour, Tally
@@ -60,7 +77,9 @@ class DatagramSet(RingSet):
         if len(orders) > RINGS:
             raise ValueError(f"{len(orders)} rings: datagrams go over {RINGS} at most")
         until_s = time.monotonic() + (within_s if within_s is not None else place.timeout_s)
-        super().__init__(place, store, torch, orders, name, within_s=within_s, given_up=given_up, stall=stall)
+        super().__init__(
+            place, store, torch, orders, name, within_s=within_s, given_up=given_up, stall=stall
+        )
         self._torch, self._bound, self._tally, self._stall = torch, bound, tally, stall or Stall()
         self._timeout_s = place.timeout_s
         self._error: RuntimeError | None = None
@@ -85,9 +104,18 @@ class DatagramSet(RingSet):
             raise
         self._thread.start()
 
-    def _meet(self, place: Place, store: Any, name: str, until_s: float, given_up: Callable[[], bool] | None) -> None:
+    def _meet(
+        self,
+        place: Place,
+        store: Any,
+        name: str,
+        until_s: float,
+        given_up: Callable[[], bool] | None,
+    ) -> None:
         others = {*self._before, *self._after}
-        self._neighbours, self._unit = met(place, store, name, others, self._ends, until_s, given_up)
+        self._neighbours, self._unit = met(
+            place, store, name, others, self._ends, until_s, given_up
+        )
         self._by_number: dict[int, End] = {}
         for neighbour in self._neighbours.values():
             for end in neighbour.ends:
@@ -95,12 +123,16 @@ class DatagramSet(RingSet):
                 self._by_number[end.socket.fileno()] = end
                 self._poll.register(end.socket, select.EPOLLIN)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._lines = {wire.number: wire.peer for wire in (*self.wires.out.values(), *self.wires.into.values())}
+        self._lines = {
+            wire.number: wire.peer for wire in (*self.wires.out.values(), *self.wires.into.values())
+        }
         for number in self._lines:
             self._poll.register(number, select.EPOLLRDHUP)
 
     def sum(self, flat: Any) -> Sum:
-        """Begin summing `flat` (as buffers.Buffer.of) in place over all ranks; all ranks in the same order."""
+        """Begin summing `flat` (as buffers.Buffer.of) in place over all ranks; all ranks in the
+        same order.
+        """
         parts = pieces(flat.numel(), len(self.rings)) if self.rings else []
         begun = Sum(flat, sum(end > begin for begin, end in parts), self._torch)
         if not begun.get_future().done():
@@ -149,13 +181,20 @@ class DatagramSet(RingSet):
                     elif number in self._lines:
                         self._poll.unregister(number)
                         if self._rounds:
-                            raise RuntimeError(f"connection to rank {self._lines[number]}: closed by peer")
+                            raise RuntimeError(
+                                f"connection to rank {self._lines[number]}: closed by peer"
+                            )
                     elif number == notified:
                         shared().read()
                 self._send(time.monotonic())
                 self._watch(late)
-            except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
-                self._error = error if isinstance(error, RuntimeError) else RuntimeError(f"datagrams: {error!r}")
+            # a thread: a sum that nobody carries would be waited for without end
+            except Exception as error:
+                self._error = (
+                    error
+                    if isinstance(error, RuntimeError)
+                    else RuntimeError(f"datagrams: {error!r}")
+                )
                 self._fail()
 
     def _patience(self) -> float:
@@ -163,7 +202,11 @@ class DatagramSet(RingSet):
         waits = [TICK_S] if self._rounds else []
         now_s = time.monotonic()
         for end in self._by_number.values():
-            due = [at for at in (end.lane.receipts.ack_s, end.lane.probe_at_s, end.lane.tail_at_s) if at is not None]
+            due = [
+                at
+                for at in (end.lane.receipts.ack_s, end.lane.probe_at_s, end.lane.tail_at_s)
+                if at is not None
+            ]
             if due:
                 waits.append(max(0.0, min(due) - now_s) if end.open else CHECK_S)
         return min(waits, default=-1.0)
@@ -184,7 +227,9 @@ class DatagramSet(RingSet):
         self._stall.note(self._moved_ns, now_ns, late=late)
         if now_ns >= self._moved_ns + int(self._timeout_s * 1e9):
             rings = {ring for _, ring in self._rounds}
-            silent = sorted({self._before[ring] for ring in rings} | {self._after[ring] for ring in rings})
+            silent = sorted(
+                {self._before[ring] for ring in rings} | {self._after[ring] for ring in rings}
+            )
             raise RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, silent))}")
 
     def _begin(self) -> bool:
@@ -241,7 +286,9 @@ class DatagramSet(RingSet):
                 self._take(neighbour, number, block, count, len(payload))
 
     def _forward(self, block: Block, memory: memoryview, count: int) -> None:
-        self._neighbours[self._after[block.ring]].queue(Item(block.packed(), memory, count, block.sum))
+        self._neighbours[self._after[block.ring]].queue(
+            Item(block.packed(), memory, count, block.sum)
+        )
 
     def _receive(self, end: End) -> None:
         view, neighbour, lane = memoryview(self._scratch), end.neighbour, end.lane
@@ -263,7 +310,13 @@ class DatagramSet(RingSet):
                 continue
             if kind == DATA:
                 block = unpacked(name)
-                if not self._take(neighbour, full(block.sum, self._begun, SUMS), block, count, length - HEADER.size):
+                if not self._take(
+                    neighbour,
+                    full(block.sum, self._begun, SUMS),
+                    block,
+                    count,
+                    length - HEADER.size,
+                ):
                     continue
             elif kind != PING or length != HEADER.size:
                 continue
@@ -283,8 +336,12 @@ class DatagramSet(RingSet):
         if done:
             self._moved_ns = time.monotonic_ns()
 
-    def _take(self, neighbour: Neighbour, number: int, block: Block, count: int, length: int) -> bool:
-        """A block came from this rank, in the scratch memory; False: it is to be as if it had not come."""
+    def _take(
+        self, neighbour: Neighbour, number: int, block: Block, count: int, length: int
+    ) -> bool:
+        """A block came from this rank, in the scratch memory; False: it is to be as if it had not
+        come.
+        """
         if number >= self._begun:
             name = block.packed()
             some = neighbour.early.setdefault(number, {}) if number < self._begun + AHEAD else None
@@ -297,13 +354,21 @@ class DatagramSet(RingSet):
         mine, whole = self._rounds.get((number, block.ring), (None, None))
         if mine is None or whole is None:
             return True  # it is done here
-        if mine.sender != neighbour.peer or not length or length != mine.length(block.hop, block.at):
+        if (
+            mine.sender != neighbour.peer
+            or not length
+            or length != mine.length(block.hop, block.at)
+        ):
             return False
         kind = whole.flat.dtype
         if kind not in self._numbers:
             size = LARGEST - HEADER.size
-            self._numbers[kind] = self._torch.frombuffer(self._scratch, dtype=kind, offset=HEADER.size, count=size // kind.itemsize)
-        if not mine.take(block.hop, block.at, count, self._numbers[kind][: length // kind.itemsize]):
+            self._numbers[kind] = self._torch.frombuffer(
+                self._scratch, dtype=kind, offset=HEADER.size, count=size // kind.itemsize
+            )
+        if not mine.take(
+            block.hop, block.at, count, self._numbers[kind][: length // kind.itemsize]
+        ):
             return False
         self._progress(mine, whole)
         return True
@@ -348,7 +413,9 @@ class DatagramSet(RingSet):
             for end in neighbour.ends:
                 lane = end.lane
                 if end not in ends:
-                    lane.probe_at_s = None if lane.probe_at_s is None else now_s + lane.window.probe_s
+                    lane.probe_at_s = (
+                        None if lane.probe_at_s is None else now_s + lane.window.probe_s
+                    )
                     continue
                 if lane.probe_at_s is not None and now_s >= lane.probe_at_s:
                     neighbour.again.extend(lane.probe(now_s))

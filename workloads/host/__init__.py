@@ -1,1 +1,3 @@
-"""What a rank learns of its place, its links and its time: from the launcher's environment and from the host's agent."""
+"""What a rank learns of its place, its links and its time: from the launcher's environment and from
+the host's agent.
+"""

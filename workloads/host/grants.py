@@ -1,4 +1,6 @@
-"""What a packet switch gave a job, and the packets in which its ranks talk to it (docs/reference/functions-dialect.md)."""
+"""What a packet switch gave a job, and the packets in which its ranks talk to it
+(docs/reference/functions-dialect.md).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ BUFFER_BYTES = 4 << 20
 class Grant:
     """What a packet switch gave this job: an allocation, where it is reached, and how much it is.
 
-    device: the network interface of this host that is cabled to it. size: slots or entries; each_bytes: of one of them.
+    device: the network interface of this host that is cabled to it. size: slots or entries;
+    each_bytes: of one of them.
     """
 
     allocation: int
@@ -48,20 +51,27 @@ class Grant:
     def connect(self, own: str) -> socket.socket:
         """A socket from this host's address `own` that talks to the switch only. Raises: OSError.
 
-        It is bound to the device, which needs no privilege: without a route the kernel then takes the address for on-link.
+        It is bound to the device, which needs no privilege: without a route the kernel then takes
+        the address for on-link.
         """
         link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             if self.device:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self.device.encode())
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # all slots of a window are sent at once
+            # all slots of a window are sent at once
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
             link.bind((own, 0))
             link.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
             link.connect((self.address, self.port))
-            mtu, largest = link.getsockopt(socket.IPPROTO_IP, IP_MTU), self.each_bytes + HEADER.size + 28
+            mtu, largest = (
+                link.getsockopt(socket.IPPROTO_IP, IP_MTU),
+                self.each_bytes + HEADER.size + 28,
+            )
             if largest > mtu:
-                raise OSError(errno.EMSGSIZE, f"packets of {largest} bytes do not fit its MTU, {mtu}")
+                raise OSError(
+                    errno.EMSGSIZE, f"packets of {largest} bytes do not fit its MTU, {mtu}"
+                )
         except OSError as error:
             link.close()
             text = f"packet switch {self.address}:{self.port} by {self.device} from {own}: {error.strerror}"

@@ -1,16 +1,18 @@
-"""The hand-off socket: over it the host's agent asks this rank to prepare, hold, go or drop a move, in lines of JSON. It also says
-when iterations are to begin (pace.py).
+"""The hand-off socket: over it the host's agent asks this rank to prepare, hold, go or drop a move,
+in lines of JSON. It also says when iterations are to begin (pace.py).
 
     agent -> rank   {"do": "prepare", "move": N, "lease_s": S, "rings": [...]?, "traffic": {...}?}
                     {"do": "hold", "move": N, "lease_s": S}
                     {"do": "go", "move": N, "decide": true | false}
                     {"do": "drop", "move": N}
     rank -> agent   first {"rank": r, "world": n, "move": the last or 0, "state": ..., "iteration": K}, then with each change of
-                    state {"rank": r, "move": N, "state": ..., "iteration": K, "t_ns": monotonic, ...}
+                    state {"rank": r, "move": N, "state": ..., "iteration": K, "t_ns": monotonic,
+                    ...}
 
-State: idle before the first move, then preparing, prepared, held, turned, void or cannot. `held_ms` is how long the rank held,
-`took_ms` how long connecting took, `stall_ms` the longest time in which no byte moved though something was to be carried.
-Nobody waits for this socket: without it, or with an agent that ends, moves end with their lease (see turns.py).
+State: idle before the first move, then preparing, prepared, held, turned, void or cannot. `held_ms`
+is how long the rank held, `took_ms` how long connecting took, `stall_ms` the longest time in which
+no byte moved though something was to be carried. Nobody waits for this socket: without it, or with
+an agent that ends, moves end with their lease (see turns.py).
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ LONGEST_LINE = 1 << 20
 class Handoff:
     """A thread that listens to the agent for as long as the job lives."""
 
-    def __init__(self, path: str, greeting: Callable[[], Mapping[str, Any]], receive: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        greeting: Callable[[], Mapping[str, Any]],
+        receive: Callable[[Mapping[str, Any]], None],
+    ) -> None:
         self._path, self._greeting, self._receive = path, greeting, receive
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -42,7 +49,9 @@ class Handoff:
         self._thread.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a line if the agent is there; it never waits. A later greeting repeats the last state."""
+        """Send a line if the agent is there; it never waits. A later greeting repeats the last
+        state.
+        """
         with self._lock:
             self._send(message)
 
@@ -57,7 +66,8 @@ class Handoff:
         while not self._closed.is_set():
             try:
                 self._listen()
-            except Exception as error:  # whatever came: without this thread the rank would take part in nothing more
+            # whatever came: without this thread the rank would take part in nothing more
+            except Exception as error:
                 if not isinstance(error, OSError):
                     print(f"# hand-off: {type(error).__name__}: {error}", file=sys.stderr)
             with self._lock:
@@ -66,7 +76,9 @@ class Handoff:
             self._closed.wait(RETRY_S)
 
     def _listen(self) -> None:
-        """Serve one connection until it ends. Raises: OSError, ValueError - it was lost, or what came is no line of JSON."""
+        """Serve one connection until it ends. Raises: OSError, ValueError - it was lost, or what
+        came is no line of JSON.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.connect(self._path)
             with self._lock:

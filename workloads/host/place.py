@@ -1,19 +1,22 @@
-"""This process's rank, rings and addresses, read from the launcher's environment. No torch here: bad input is reported at once.
+"""This process's rank, rings and addresses, read from the launcher's environment. No torch here:
+bad input is reported at once.
 
 RANK, WORLD_SIZE            this rank and the number of ranks
 MASTER_ADDR, MASTER_PORT    where rank 0 keeps the store: an address of the management network
 TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one ring per order
                             (default: one ring, 0 1 2 ...)
 TESTBED_LANES               JSON list of this host's own addresses, which all its ranks share; ring k talks over lane k modulo
-                            their number (without NCCL; default: the one address from which MASTER_ADDR is reached)
+                            their number (without NCCL; default: the one address from which
+                            MASTER_ADDR is reached)
 TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
 TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
                             (see handoff.py; default: none)
 TESTBED_FUNCTIONS           JSON object of what packet switches gave the job, by function (see aggregate.py; default: none)
 TESTBED_RING_CHANGES               JSON list of {"after": K, "rings": [...], "traffic"?: {...}}: the ranks use these rings from the end of
-                            iteration K on. The lines of a job's `ring_changes.jsonl` are such entries: with them its run can be
-                            repeated bit by bit (default: none; not with NCCL)
+                            iteration K on. The lines of a job's `ring_changes.jsonl` are such
+                            entries: with them its run can be repeated bit by bit (default: none;
+                            not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
 TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
@@ -44,7 +47,9 @@ class BadPlace(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRingChange:
-    """Other rings, and where the program has it other traffic (JSON), from the end of iteration `after` on."""
+    """Other rings, and where the program has it other traffic (JSON), from the end of iteration
+    `after` on.
+    """
 
     after: int
     rings: tuple[tuple[int, ...], ...]
@@ -128,7 +133,9 @@ def read_place(env: Mapping[str, str]) -> Place:
 
 
 def storage_rate(env: Mapping[str, str]) -> float:
-    """The rate (Mb/s) at which checkpoints are written, 0: as fast as storage takes them. Raises: ValueError - it is none."""
+    """The rate (Mb/s) at which checkpoints are written, 0: as fast as storage takes them. Raises:
+    ValueError - it is none.
+    """
     text = env.get("TESTBED_STORAGE_MBPS")
     try:
         rate = float(text) if text is not None else 0.0
@@ -144,39 +151,68 @@ def _integer(env: Mapping[str, str], name: str, default: int | None, problems: l
     try:
         return int(text)
     except ValueError:
-        problems.append(f"{name}: {text!r}: not a whole number" if name in env else f"{name}: missing")
+        problems.append(
+            f"{name}: {text!r}: not a whole number" if name in env else f"{name}: missing"
+        )
         return -1
 
 
-def ring_orders(orders: Sequence[object], world: int, name: str, problems: list[str]) -> tuple[tuple[int, ...], ...]:
-    """The orders among these values; what is wrong with others is added to `problems`, as the value of `name`."""
+def ring_orders(
+    orders: Sequence[object], world: int, name: str, problems: list[str]
+) -> tuple[tuple[int, ...], ...]:
+    """The orders among these values; what is wrong with others is added to `problems`, as the value
+    of `name`.
+    """
     natural = list(range(max(world, 0)))
     rings: list[tuple[int, ...]] = []
     for k, order in enumerate(orders):
-        if not isinstance(order, list) or any(type(rank) is not int for rank in order) or sorted(order) != natural:
-            problems.append(f"{name}[{k}]: {json.dumps(order)}: does not name each of the {world} ranks once")
+        if (
+            not isinstance(order, list)
+            or any(type(rank) is not int for rank in order)
+            or sorted(order) != natural
+        ):
+            problems.append(
+                f"{name}[{k}]: {json.dumps(order)}: does not name each of the {world} ranks once"
+            )
         else:
             rings.append(tuple(order))
     return tuple(rings)
 
 
-def _ring_changes(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[PlannedRingChange, ...]:
+def _ring_changes(
+    env: Mapping[str, str], world: int, problems: list[str]
+) -> tuple[PlannedRingChange, ...]:
     ring_changes: dict[int, PlannedRingChange] = {}
     for k, entry in enumerate(_json_list(env, "TESTBED_RING_CHANGES", problems)):
         name = f"TESTBED_RING_CHANGES[{k}]"
-        after, rings = (entry.get("after"), entry.get("rings")) if isinstance(entry, dict) else (None, None)
-        if type(after) is not int or after < 1 or after in ring_changes or not isinstance(rings, list) or not rings:
-            problems.append(f'{name}: {json.dumps(entry)}: needs "after", an iteration of its own from 1 up, and "rings"')
+        after, rings = (
+            (entry.get("after"), entry.get("rings")) if isinstance(entry, dict) else (None, None)
+        )
+        if (
+            type(after) is not int
+            or after < 1
+            or after in ring_changes
+            or not isinstance(rings, list)
+            or not rings
+        ):
+            problems.append(
+                f'{name}: {json.dumps(entry)}: needs "after", an iteration of its own from 1 up, and "rings"'
+            )
             continue
         assert isinstance(entry, dict)
         traffic = json.dumps(entry["traffic"], sort_keys=True) if "traffic" in entry else None
-        ring_changes[after] = PlannedRingChange(after, ring_orders(rings, world, f"{name}.rings", problems), traffic)
+        ring_changes[after] = PlannedRingChange(
+            after, ring_orders(rings, world, f"{name}.rings", problems), traffic
+        )
     return tuple(ring_changes[after] for after in sorted(ring_changes))
 
 
 def _functions(env: Mapping[str, str], problems: list[str]) -> dict[str, Grant]:
     try:
-        return {name: Grant.of(given) for name, given in json.loads(env.get("TESTBED_FUNCTIONS") or "{}").items()}
+        return {
+            name: Grant.of(given)
+            for name, given in json.loads(env.get("TESTBED_FUNCTIONS") or "{}").items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problems.append(f"TESTBED_FUNCTIONS: not what packet switches give: {error!r}")
         return {}
@@ -184,7 +220,11 @@ def _functions(env: Mapping[str, str], problems: list[str]) -> dict[str, Grant]:
 
 def _lanes(env: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:
     lanes = _json_list(env, "TESTBED_LANES", problems)
-    problems += [f"TESTBED_LANES[{k}]: {lane!r}: not an address" for k, lane in enumerate(lanes) if not isinstance(lane, str)]
+    problems += [
+        f"TESTBED_LANES[{k}]: {lane!r}: not an address"
+        for k, lane in enumerate(lanes)
+        if not isinstance(lane, str)
+    ]
     return tuple(str(lane) for lane in lanes)
 
 

@@ -1,15 +1,17 @@
-"""Which peers the fabric reaches now, and until when: the notification socket of the host's agent (TESTBED_SLOTS).
+"""Which peers the fabric reaches now, and until when: the notification socket of the host's agent
+(TESTBED_SLOTS).
 
-A schedule of slots moves light while a program runs. What it sends to a peer without a path waits in its socket, so a program need
-not know. One that does sends to whoever is reached, and computes meanwhile:
+A schedule of slots moves light while a program runs. What it sends to a peer without a path waits
+in its socket, so a program need not know. One that does sends to whoever is reached, and computes
+meanwhile:
 
     slots = Slots.of(os.environ)
     slots.until("10.255.0.3")       # CLOCK_MONOTONIC (s) at which the path ends; 0: there is none; inf: no end is known
     slots.wait("10.255.0.3", 5.0)   # until there is a path; False if that took longer
 
-Peers are named by the addresses that one connects to. Lines from the agent are JSON: {"slot": k, "cycle": c, "until_ns": t,
-"reach": {address: until_ns or null}}; {"slot": null} where no schedule is loaded. Without an agent or a schedule every peer is
-reached.
+Peers are named by the addresses that one connects to. Lines from the agent are JSON: {"slot": k,
+"cycle": c, "until_ns": t, "reach": {address: until_ns or null}}; {"slot": null} where no schedule
+is loaded. Without an agent or a schedule every peer is reached.
 """
 
 from __future__ import annotations
@@ -29,14 +31,19 @@ from typing import Any
 LONGEST_LINE = 1 << 20
 """Bytes; a longer line ends the connection, and with it the gate."""
 CHECK_S = 0.05
-"""Who waits looks this often (s) on its own: a path ends by the clock, and another thread may have taken the line."""
+"""Who waits looks this often (s) on its own: a path ends by the clock, and another thread may have
+taken the line.
+"""
 FIRST_S = 1.0
 """The agent's first line is waited for so long (s), once."""
 WAITS_S = 900.0
-"""The silence of peers does not count for so long (s) while a schedule gives them no path or does not turn: it can be turned again
-meanwhile, and connections outlast it (`PATIENCE_MS`). One that never turns again must not hold a job for ever."""
+"""The silence of peers does not count for so long (s) while a schedule gives them no path or does
+not turn: it can be turned again meanwhile, and connections outlast it (`PATIENCE_MS`). One that
+never turns again must not hold a job for ever."""
 RETRY_S = 1.0
-"""An agent that is not there is tried again after this time (s): it is started again when it dies."""
+"""An agent that is not there is tried again after this time (s): it is started again when it
+dies.
+"""
 
 
 class Slots:
@@ -46,7 +53,9 @@ class Slots:
         self.reach: Mapping[str, int | None] | None = None
         self.slot: int | None = None
         self.ends = True
-        """Whether the present slot has an end: not where the schedule stands, or turns by the job's phases."""
+        """Whether the present slot has an end: not where the schedule stands, or turns by the job's
+        phases.
+        """
         self._path, self._retry_s, self._patience_s = path, 0.0, FIRST_S
         self._lock = threading.RLock()
         self._rest = b""
@@ -105,13 +114,17 @@ class Slots:
             slot, reach, end_ns = reply["slot"], reply.get("reach"), reply.get("until_ns")
         except (ValueError, TypeError, KeyError, AttributeError):
             return
-        known = isinstance(reach, dict) and all(v is None or isinstance(v, int) for v in reach.values())
+        known = isinstance(reach, dict) and all(
+            v is None or isinstance(v, int) for v in reach.values()
+        )
         self.slot = slot if isinstance(slot, int) else None
         self.reach = reach if known and self.slot is not None else None
         self.ends = self.reach is None or end_ns is not None
 
     def until(self, peer: str) -> float:
-        """When the path to this address ends (s, time.monotonic); 0 if there is none now, inf if no end is known."""
+        """When the path to this address ends (s, time.monotonic); 0 if there is none now, inf if no
+        end is known.
+        """
         self.read()
         reach = self.reach  # another thread may take the next line meanwhile
         if reach is None:
@@ -124,15 +137,19 @@ class Slots:
         return end / 1e9 if end > time.monotonic_ns() else 0.0
 
     def silences(self, peers: Iterable[str]) -> bool:
-        """Whether the schedule, as far as it was read, may be why these are silent: one has no path, or the slot no end. Then even
-        one with a path may wait for one without."""
+        """Whether the schedule, as far as it was read, may be why these are silent: one has no
+        path, or the slot no end. Then even one with a path may wait for one without."""
         reach, now_ns = self.reach, time.monotonic_ns()
         if reach is None:
             return False
-        return not self.ends or any(end is not None and end <= now_ns for end in (reach.get(peer, 0) for peer in peers))
+        return not self.ends or any(
+            end is not None and end <= now_ns for end in (reach.get(peer, 0) for peer in peers)
+        )
 
     def wait(self, peer: str, timeout_s: float | None = None) -> bool:
-        """Wait until there is a path to this address, for `timeout_s` at most; whether there is one."""
+        """Wait until there is a path to this address, for `timeout_s` at most; whether there is
+        one.
+        """
         give_up = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self.until(peer):
             left_s = give_up - time.monotonic()

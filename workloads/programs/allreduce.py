@@ -1,10 +1,12 @@
-"""All-reduce benchmark over several rings, with nccl-tests' columns: `python -m workloads.programs.allreduce -b 1M -e 64M -f 4`.
+"""All-reduce benchmark over several rings, with nccl-tests' columns:
+`python -m workloads.programs.allreduce -b 1M -e 64M -f 4`.
 
-Sums float32 in place. Rank 0 prints the table and writes the same numbers to `allreduce.json` in TESTBED_JOB_DIR. As in
-nccl-tests, sizes are bytes per rank with K = 1024, algbw is size / time, busbw is algbw x 2 (n - 1) / n, both in GB/s (10^9), and
-#wrong counts the elements that differ from the known sum. More digits than nccl-tests prints, for links that are a hundred times
-slower. `--loop` repeats the first size until stopped (SIGTERM, as in train.py) or for --seconds, and writes begin and end of each
-to `iterations.jsonl`: what a moving circuit costs shows as a long one.
+Sums float32 in place. Rank 0 prints the table and writes the same numbers to `allreduce.json` in
+TESTBED_JOB_DIR. As in nccl-tests, sizes are bytes per rank with K = 1024, algbw is size / time,
+busbw is algbw x 2 (n - 1) / n, both in GB/s (10^9), and #wrong counts the elements that differ from
+the known sum. More digits than nccl-tests prints, for links that are a hundred times slower.
+`--loop` repeats the first size until stopped (SIGTERM, as in train.py) or for --seconds, and writes
+begin and end of each to `iterations.jsonl`: what a moving circuit costs shows as a long one.
 """
 
 from __future__ import annotations
@@ -63,20 +65,34 @@ def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             print(line, flush=True)
 
     clock = Clock()
-    report(f"# ranks {job.place.world}, rings {len(job.place.rings)}, backend {job.rings.backend}, in-place")
+    report(
+        f"# ranks {job.place.world}, rings {len(job.place.rings)}, backend {job.rings.backend}, in-place"
+    )
     report(HEADER)
     rows = []
-    for count in (size // 4 for size in sizes(arguments.minbytes, arguments.maxbytes or arguments.minbytes, arguments.stepfactor)):
+    for count in (
+        size // 4
+        for size in sizes(
+            arguments.minbytes, arguments.maxbytes or arguments.minbytes, arguments.stepfactor
+        )
+    ):
         job.iteration += 1
         begin_ns = time.monotonic_ns()
         job.heartbeat.begin(job.iteration)
-        rows.append(measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check)))
+        rows.append(
+            measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check))
+        )
         report(row(rows[-1]))
-        job.records.iteration(record_of(job, rows[-1], begin_ns, clock), aloud=False)  # the table says it
+        # the table says it
+        job.records.iteration(record_of(job, rows[-1], begin_ns, clock), aloud=False)
     result = {"rows": rows, "wrong": sum(record["wrong"] for record in rows)}
-    report(f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}")
+    report(
+        f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}"
+    )
     if job.place.rank == 0:
-        (job.place.job_dir / "allreduce.json").write_text(json.dumps(job.started | result, indent=2) + "\n")
+        (job.place.job_dir / "allreduce.json").write_text(
+            json.dumps(job.started | result, indent=2) + "\n"
+        )
     return result
 
 
@@ -100,7 +116,11 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
     from ..collectives.rings import bus_factor
 
     torch, rings, world = job.torch, job.rings, job.place.world
-    index = torch.arange(count, device=rings.device, dtype=torch.int64).remainder_(PERIOD).to(torch.float32)
+    index = (
+        torch.arange(count, device=rings.device, dtype=torch.int64)
+        .remainder_(PERIOD)
+        .to(torch.float32)
+    )
     known = index * world + world * (world - 1) / 2
     values = torch.empty_like(index)
 
@@ -138,7 +158,9 @@ def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> 
 
 
 def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All-reduce one size again and again, recording each; every one is checked where the sum is cheap to know."""
+    """All-reduce one size again and again, recording each; every one is checked where the sum is
+    cheap to know.
+    """
     from ..progress.records import Clock, rates
 
     torch, rings, world = job.torch, job.rings, job.place.world
@@ -176,7 +198,11 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         stopped = job.last(iteration)
     took_ms.sort()
     wrongs = job.accord.gather("wrong", wrong)
-    return {"iterations": job.iteration, "median_iter_ms": round(took_ms[len(took_ms) // 2], 3), "wrong": sum(wrongs)}
+    return {
+        "iterations": job.iteration,
+        "median_iter_ms": round(took_ms[len(took_ms) // 2], 3),
+        "wrong": sum(wrongs),
+    }
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
-"""A small mixture of experts, one expert a rank: `python -m workloads.programs.moe --iterations 100 --skew 1.2 --drift 20`.
+"""A small mixture of experts, one expert a rank:
+`python -m workloads.programs.moe --iterations 100 --skew 1.2 --drift 20`.
 
-One layer, trained: attention over a rank's own tokens, a gate that chooses one or two experts for each, an all-to-all that takes
-the tokens there and another that brings the answers back, and backward the same two the other way. Each expert takes as many
-tokens of a rank as its capacity allows, the rest go on without one. The gate and the attention are the same on all ranks (their
+One layer, trained: attention over a rank's own tokens, a gate that chooses one or two experts for
+each, an all-to-all that takes the tokens there and another that brings the answers back, and
+backward the same two the other way. Each expert takes as many tokens of a rank as its capacity
+allows, the rest go on without one. The gate and the attention are the same on all ranks (their
 gradients are averaged over the rings); an expert belongs to its rank.
 
-Tokens are synthetic: each is of one of as many topics as there are experts, around the centre the gate begins with, so which
-experts a rank needs is a property of its data. `--skew Z`: its topics follow Zipf's law with exponent Z in an order of the rank's
-own (0: all alike). `--drift K`: every K iterations the rarest topic of a rank becomes its most frequent, and all others move down
-one place, so that in as many times K iterations as there are topics each has had every place. No loss balances the load.
+Tokens are synthetic: each is of one of as many topics as there are experts, around the centre the
+gate begins with, so which experts a rank needs is a property of its data. `--skew Z`: its topics
+follow Zipf's law with exponent Z in an order of the rank's own (0: all alike). `--drift K`: every K
+iterations the rarest topic of a rank becomes its most frequent, and all others move down one place,
+so that in as many times K iterations as there are topics each has had every place. No loss balances
+the load.
 
-All ranks begin each all-to-all together, so it lasts as long as that of the slowest rank. `--compute-ms`: attention lasts at least
-so long, by waiting, as a host's processor would for its GPU. What each rank is about to send stands in the file `demand`
-(demand.py) as soon as the gate has decided; with `--foretell` what it is going to send in the iteration after, on average, so that
-circuits can be there in time: nobody else could do better. Records: comm_ms, its four all-to-alls, each as the slowest rank saw it;
-bytes that rank 0 sends in one of them; dropped, the share of choices without an expert. Environment as in place.py, exit codes as
-in train.py. Not with NCCL.
+All ranks begin each all-to-all together, so it lasts as long as that of the slowest rank.
+`--compute-ms`: attention lasts at least so long, by waiting, as a host's processor would for its
+GPU. What each rank is about to send stands in the file `demand` (demand.py) as soon as the gate has
+decided; with `--foretell` what it is going to send in the iteration after, on average, so that
+circuits can be there in time: nobody else could do better. Records: comm_ms, its four all-to-alls,
+each as the slowest rank saw it; bytes that rank 0 sends in one of them; dropped, the share of
+choices without an expert. Environment as in place.py, exit codes as in train.py. Not with NCCL.
 """
 
 from __future__ import annotations
@@ -50,12 +55,16 @@ def main() -> None:
 
 
 def moe(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train until the last iteration or the agreed stop; return what the summary shall say. Raises: ValueError - with NCCL."""
+    """Train until the last iteration or the agreed stop; return what the summary shall say. Raises:
+    ValueError - with NCCL.
+    """
     from ..progress.records import Clock
 
     place = job.place
     if job.rings.backend == "nccl":
-        raise ValueError("moe: its all-to-all goes over connections of its own; give the job the backend gloo")
+        raise ValueError(
+            "moe: its all-to-all goes over connections of its own; give the job the backend gloo"
+        )
     demand = Demand(place.job_dir, place.rank, place.world)
     job.carry_on_rings()
     layer = Layer(job, demand, arguments)
@@ -96,7 +105,8 @@ def shares(world: int, rank: int, skew: float, shift: int, seed: int) -> list[fl
 
 
 def kept(chosen: Sequence[int], world: int, capacity: int) -> list[list[int]]:
-    """The places of the choices that each expert takes: the first `capacity` of those that chose it (0: all).
+    """The places of the choices that each expert takes: the first `capacity` of those that chose it
+    (0: all).
 
     >>> kept([1, 0, 1, 1], 2, 2)
     [[1], [0, 2]]
@@ -109,7 +119,9 @@ def kept(chosen: Sequence[int], world: int, capacity: int) -> list[list[int]]:
 
 
 class Exchange:
-    """All-to-all of rows of numbers, over a connection for each ordered pair of ranks. took_ns: of this rank's, in order."""
+    """All-to-all of rows of numbers, over a connection for each ordered pair of ranks. took_ns: of
+    this rank's, in order.
+    """
 
     def __init__(self, job: Job, width: int) -> None:
         """`width`: numbers in a row. Raises: RuntimeError - a peer does not come."""
@@ -136,13 +148,18 @@ class Exchange:
     def counts(self, mine: Sequence[int]) -> list[int]:
         """How many rows each rank is going to send to this one, who says the same to the others."""
         torch = self._job.torch
-        given, got = torch.tensor(mine, dtype=torch.int64), torch.zeros(len(mine), dtype=torch.int64)
+        given, got = (
+            torch.tensor(mine, dtype=torch.int64),
+            torch.zeros(len(mine), dtype=torch.int64),
+        )
         got[self._job.place.rank] = given[self._job.place.rank]
         self._carry(given, [1] * len(mine), got, [1] * len(mine))
         return [int(count) for count in got]
 
     def rows(self, rows: Any, send: Sequence[int], receive: Sequence[int]) -> Any:
-        """Send the first `send[0]` rows to rank 0, the next to rank 1 and so on; return what comes, in the order of the ranks."""
+        """Send the first `send[0]` rows to rank 0, the next to rank 1 and so on; return what comes,
+        in the order of the ranks.
+        """
         torch, rank = self._job.torch, self._job.place.rank
         rows = rows.contiguous()
         got = torch.empty(sum(receive), self._width)
@@ -153,13 +170,20 @@ class Exchange:
         heartbeat.unheard()
         self.meet()
         begin_ns = time.monotonic_ns()
-        self._carry(rows.view(-1), [self._width * count for count in send], got.view(-1), [self._width * c for c in receive])
+        self._carry(
+            rows.view(-1),
+            [self._width * count for count in send],
+            got.view(-1),
+            [self._width * c for c in receive],
+        )
         self.took_ns.append(time.monotonic_ns() - begin_ns)
         heartbeat.exchanged()
         return got
 
     def _carry(self, given: Any, send: Sequence[int], got: Any, receive: Sequence[int]) -> None:
-        """Numbers of a flat tensor to the ranks in order, and theirs into another; this rank's own stay where they are."""
+        """Numbers of a flat tensor to the ranks in order, and theirs into another; this rank's own
+        stay where they are.
+        """
         from ..transport.tasks import ReceiveTask, SendTask
 
         rank = self._job.place.rank
@@ -169,7 +193,9 @@ class Exchange:
         for other in self._others:
             if receive[other]:
                 part = room.part(begins[other] - receive[other], begins[other])
-                tasks.append(ReceiveTask(self._wires.into[f"{other} to {rank}"], [part.memory], self._slice))
+                tasks.append(
+                    ReceiveTask(self._wires.into[f"{other} to {rank}"], [part.memory], self._slice)
+                )
         for step in range(1, len(send)):  # each rank begins with another one
             other = (rank + step) % len(send)
             if send[other]:
@@ -187,7 +213,8 @@ class Layer:
         self._exchange = Exchange(job, width)
         drawn = torch.Generator().manual_seed(arguments.seed)
         self._centres = torch.randn(world, width, generator=drawn)
-        self._answers = torch.randn(world, width, generator=drawn)  # what there is to learn: a factor for each topic's numbers
+        # what there is to learn: a factor for each topic's numbers
+        self._answers = torch.randn(world, width, generator=drawn)
         torch.manual_seed(arguments.seed)
         self._attention, self._joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self._gate = nn.Linear(width, world, bias=False)
@@ -195,8 +222,12 @@ class Layer:
             self._joined.weight.mul_(0.1)
             self._gate.weight.copy_(self._centres / width**0.5)
         torch.manual_seed(arguments.seed + 1 + job.place.rank)
-        self._expert = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        self._same = [p for module in (self._attention, self._joined, self._gate) for p in module.parameters()]
+        self._expert = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+        self._same = [
+            p for module in (self._attention, self._joined, self._gate) for p in module.parameters()
+        ]
         self._move = _moving(torch)
 
     def step(self, iteration: int) -> dict[str, Any]:
@@ -227,9 +258,13 @@ class Layer:
         }
 
     def _batch(self, iteration: int) -> tuple[Any, Any]:
-        """Tokens of this rank and what is wanted of them: a function of seed, iteration and rank."""
+        """Tokens of this rank and what is wanted of them: a function of seed, iteration and
+        rank.
+        """
         torch, given, place = self._job.torch, self._given, self._job.place
-        draw = torch.Generator().manual_seed((given.seed + 2) * 1_000_003 + iteration * place.world + place.rank)
+        draw = torch.Generator().manual_seed(
+            (given.seed + 2) * 1_000_003 + iteration * place.world + place.rank
+        )
         likely = torch.tensor(self._shares(iteration))
         topics = torch.multinomial(likely, given.tokens, replacement=True, generator=draw)
         x = self._centres[topics] + NOISE * torch.randn(given.tokens, given.width, generator=draw)
@@ -243,10 +278,14 @@ class Layer:
     def _attend(self, x: Any) -> Any:
         torch, width = self._job.torch, self._given.width
         query, key, value = self._attention(x).view(-1, SEQUENCE, 3, width).unbind(2)
-        return x + self._joined(torch.nn.functional.scaled_dot_product_attention(query, key, value).reshape(-1, width))
+        return x + self._joined(
+            torch.nn.functional.scaled_dot_product_attention(query, key, value).reshape(-1, width)
+        )
 
     def _experts(self, x: Any) -> tuple[Any, float, int]:
-        """Tokens with what their experts make of them; the share of choices that found none; numbers sent in one exchange."""
+        """Tokens with what their experts make of them; the share of choices that found none;
+        numbers sent in one exchange.
+        """
         torch, given, place = self._job.torch, self._given, self._job.place
         likely = torch.softmax(self._gate(x), dim=-1)
         weights, chosen = likely.topk(given.top, dim=-1)
@@ -254,8 +293,14 @@ class Layer:
         capacity = -(-int(given.capacity * choices.numel()) // place.world)
         taken = kept(choices.tolist(), place.world, capacity)
         send, size = [len(each) for each in taken], 4 * given.width
-        notices = [share * choices.numel() for share in self._shares(self._job.iteration + 1)] if given.foretell else send
-        self._demand.gate([0 if rank == place.rank else int(size * count) for rank, count in enumerate(notices)])
+        notices = (
+            [share * choices.numel() for share in self._shares(self._job.iteration + 1)]
+            if given.foretell
+            else send
+        )
+        self._demand.gate(
+            [0 if rank == place.rank else int(size * count) for rank, count in enumerate(notices)]
+        )
         receive = self._exchange.counts(send)
         order = torch.tensor(list(itertools.chain(*taken)), dtype=torch.int64)
         existing = self._move(x[order // given.top], self._exchange, send, receive)
@@ -264,13 +309,17 @@ class Layer:
         return out, 1 - len(order) / choices.numel(), given.width * (sum(send) - send[place.rank])
 
     def _update(self) -> None:
-        """One step of gradient descent, with gradients of what is the same on all ranks averaged."""
+        """One step of gradient descent, with gradients of what is the same on all ranks
+        averaged.
+        """
         torch = self._job.torch
         flat = torch.cat([p.grad.view(-1) for p in self._same])
         flat.div_(self._job.place.world)
         self._job.rings.all_reduce(flat)
         with torch.no_grad():
-            for p, mean in zip(self._same, flat.split([p.numel() for p in self._same]), strict=True):
+            for p, mean in zip(
+                self._same, flat.split([p.numel() for p in self._same]), strict=True
+            ):
                 p.sub_(self._given.lr * mean.view_as(p))
                 p.grad = None
             for p in self._expert.parameters():
@@ -279,12 +328,16 @@ class Layer:
 
 
 def _moving(torch: Any) -> Any:
-    """Rows from rank to rank as torch's autograd sees them: gradients go back the way the rows came."""
+    """Rows from rank to rank as torch's autograd sees them: gradients go back the way the rows
+    came.
+    """
     Function: Any = torch.autograd.Function
 
     class Move(Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, rows: Any, exchange: Exchange, send: Sequence[int], receive: Sequence[int]) -> Any:
+        def forward(
+            ctx: Any, rows: Any, exchange: Exchange, send: Sequence[int], receive: Sequence[int]
+        ) -> Any:
             ctx.how = exchange, send, receive
             return exchange.rows(rows, send, receive)
 

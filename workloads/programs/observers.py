@@ -1,6 +1,8 @@
-"""What follows a training from beside its ranks: a part of an extension, found by the environment and told of every step.
+"""What follows a training from beside its ranks: a part of an extension, found by the environment
+and told of every step.
 
-TESTBED_OBSERVER_NAME has words for `observer` of the package extensions.NAME.rank, which is copied to the hosts as this one is.
+TESTBED_OBSERVER_NAME has words for `observer` of the package extensions.NAME.rank, which is copied
+to the hosts as this one is.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Observer:
     """Whether ranks begin from its state, and look for none of their own."""
 
     def restore(self, training: Training, after: int) -> int:
-        """Give all ranks a state of a later iteration than `after`, and return that iteration; 0: it has none.
+        """Give all ranks a state of a later iteration than `after`, and return that iteration; 0:
+        it has none.
 
         Raises: ValueError, OSError - it has none, and ranks begin from it alone.
         """
@@ -57,7 +60,9 @@ class Observer:
 
 
 def observers(environ: Mapping[str, str]) -> list[Observer]:
-    """Those that the environment names. Raises: ValueError - this host has no such extension, or it cannot read its words."""
+    """Those that the environment names. Raises: ValueError - this host has no such extension, or it
+    cannot read its words.
+    """
     found = []
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         try:

@@ -1,4 +1,6 @@
-"""What every workload does around its loop: read the environment, meet, run, leave; report a failure in one line."""
+"""What every workload does around its loop: read the environment, meet, run, leave; report a
+failure in one line.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from ..progress.heartbeat import Heartbeat
 from ..progress.records import Records
 from ..transport.accord import Accord
 
-OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
+# 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
+OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75
 
 
 class Unused:
@@ -43,7 +46,14 @@ class Job:
     """A rank that has met the others."""
 
     def __init__(
-        self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, heartbeat: Heartbeat, started: dict[str, Any]
+        self,
+        place: Place,
+        torch: Any,
+        rings: Any,
+        accord: Accord,
+        records: Records,
+        heartbeat: Heartbeat,
+        started: dict[str, Any],
     ) -> None:
         self.place, self.torch, self.rings, self.accord, self.records, self.heartbeat = (
             place,
@@ -60,29 +70,53 @@ class Job:
         self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
     def carry_on_rings(self, exchange: str = "wires", loss_bound: float = 0.0) -> None:
-        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come.
+        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises:
+        RuntimeError - a peer does not come.
 
-        exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch add. They take no rings: a turn to
-        others changes nothing. `datagrams` sums over the rings by datagrams, of which `loss_bound` says how many may be lost (see
-        blocks.py).
+        exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch
+        add. They take no rings: a turn to others changes nothing. `datagrams` sums over the rings
+        by datagrams, of which `loss_bound` says how many may be lost (see blocks.py).
         """
         rings = self.rings
         by = Datagrams()
 
-        def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Any:
+        def make(
+            layout: Layout,
+            name: str,
+            store: Any,
+            within_s: float,
+            given_up: Callable[[], bool] | None,
+        ) -> Any:
             return rings.ring_set(layout.rings, name, store, within_s, given_up)
 
-        def spread(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Any:
+        def spread(
+            layout: Layout,
+            name: str,
+            store: Any,
+            within_s: float,
+            given_up: Callable[[], bool] | None,
+        ) -> Any:
             place, stall, orders = self.place, rings.stall, layout.rings
             return DatagramSet(
-                place, store, self.torch, orders, name, loss_bound, by.tally, within_s=within_s, given_up=given_up, stall=stall
+                place,
+                store,
+                self.torch,
+                orders,
+                name,
+                loss_bound,
+                by.tally,
+                within_s=within_s,
+                given_up=given_up,
+                stall=stall,
             )
 
         def nothing(*_: Any) -> Unused:
             return Unused()
 
         if exchange in ("gloo", "aggregate"):
-            rings.exchange = Gloo(self.place.rank, self.torch) if exchange == "gloo" else self._aggregate()
+            rings.exchange = (
+                Gloo(self.place.rank, self.torch) if exchange == "gloo" else self._aggregate()
+            )
             self.carry_on(Layout(self.place.rings), nothing, lambda _: None)
         elif exchange == "datagrams":
             rings.exchange = by
@@ -94,9 +128,13 @@ class Job:
         """Raises: ValueError - no packet switch adds for this job; OSError."""
         place, grant = self.place, self.place.functions.get("aggregate")
         if grant is None:
-            raise ValueError("exchange aggregate: TESTBED_FUNCTIONS names no packet switch that adds for this job")
+            raise ValueError(
+                "exchange aggregate: TESTBED_FUNCTIONS names no packet switch that adds for this job"
+            )
         epoch = self.accord.gather("epoch", int(time.time()))[0]
-        return Aggregate(grant, place.lane(0), place.rank, place.world, epoch, place.timeout_s, self.torch)
+        return Aggregate(
+            grant, place.lane(0), place.rank, place.world, epoch, place.timeout_s, self.torch
+        )
 
     def carry_on(
         self,
@@ -105,10 +143,12 @@ class Job:
         use: Callable[[Any], None],
         check_traffic: Callable[[object], object] | None = None,
     ) -> None:
-        """Connect the set of `layout`; with NCCL the communicators are there already, and no other layout is taken.
+        """Connect the set of `layout`; with NCCL the communicators are there already, and no other
+        layout is taken.
 
-        use: takes a set that `make` made, between iterations. check_traffic: raises ValueError for traffic that cannot be moved;
-        without it a layout has none. Raises: RuntimeError - a peer does not come.
+        use: takes a set that `make` made, between iterations. check_traffic: raises ValueError for
+        traffic that cannot be moved; without it a layout has none. Raises: RuntimeError - a peer
+        does not come.
         """
         sets = Sets(layout, None if self.rings.backend == "nccl" else make, use)
         sets.begin(self.rings.store, self.place.timeout_s)
@@ -130,16 +170,20 @@ class Job:
     def before(self, iteration: int, end: int | None = None) -> None:
         """To be called before each iteration: what this rank was asked for is announced to all.
 
-        end: the next iteration, this one or a later one, that no rank finishes without a part of every other, for which `last` will
-        be called. It is what can be agreed on. By default every iteration is such a one.
+        end: the next iteration, this one or a later one, that no rank finishes without a part of
+        every other, for which `last` will be called. It is what can be agreed on. By default every
+        iteration is such a one.
         """
         self.iteration = iteration
         end = iteration if end is None else end
         self.accord.before(end)
         if self._ring_changes is not None:
             self._ring_changes.before(end)
-            if self.place.handoff and self._handoff is None:  # now, as it takes a loop of iterations to do what is asked
-                self._handoff = Handoff(self.place.handoff, self._ring_changes.greeting, self._receive)
+            # now, as it takes a loop of iterations to do what is asked
+            if self.place.handoff and self._handoff is None:
+                self._handoff = Handoff(
+                    self.place.handoff, self._ring_changes.greeting, self._receive
+                )
                 self._ring_changes.send = self._handoff.send
                 self._handoff.start()
         # not between iterations in which no rank waits for others
@@ -153,13 +197,16 @@ class Job:
             self._ring_changes.receive(message)
 
     def last(self, iteration: int) -> bool:
-        """To be called after each iteration that was the `end` of one, all sums being done: hold or turn as agreed.
+        """To be called after each iteration that was the `end` of one, all sums being done: hold or
+        turn as agreed.
 
         Returns whether it was the last one. Raises: RuntimeError - a peer or the store was lost.
         """
         shared().ended(iteration)
         self._at_boundary = True
-        return self.accord.last(iteration) or (self._ring_changes is not None and self._ring_changes.after(iteration))
+        return self.accord.last(iteration) or (
+            self._ring_changes is not None and self._ring_changes.after(iteration)
+        )
 
     def end(self) -> None:
         """No iteration follows: end a move that is under way."""
@@ -173,10 +220,11 @@ class Job:
 
 
 def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
-    """Run `work` as this rank of the job and end the process; `work` returns what the summary shall say.
+    """Run `work` as this rank of the job and end the process; `work` returns what the summary shall
+    say.
 
-    Ends by `os._exit`: communicators whose peers are gone must not be torn down in order, and a finished rank need not
-    spend the second that unloading torch takes.
+    Ends by `os._exit`: communicators whose peers are gone must not be torn down in order, and a
+    finished rank need not spend the second that unloading torch takes.
     """
     try:
         place = read_place(os.environ)
@@ -223,14 +271,18 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
     except ValueError as error:
         code, message = USAGE, f"{who}: {error}"
         if job is not None:
-            with contextlib.suppress(RuntimeError):  # where all ranks found the same fault, rank 0 must not leave first
+            # where all ranks found the same fault, rank 0 must not leave first
+            with contextlib.suppress(RuntimeError):
                 job.accord.leave(within_s=2.0)
     except OSError as error:
         code, message = FAILED, f"{who}: {error}"
     except Exception as error:
         where = f"iteration {job.iteration}" if job is not None else "meeting the other ranks"
         if _about_a_peer(error, torch):
-            code, message = LOST_PEER, f"{who}: {where}: lost a peer, or waited {place.timeout_s:g} s for one: {_first_line(error)}"
+            code, message = (
+                LOST_PEER,
+                f"{who}: {where}: lost a peer, or waited {place.timeout_s:g} s for one: {_first_line(error)}",
+            )
             if len(str(error).strip().splitlines()) > 1:
                 print(f"{who}: {where}: {error}", file=sys.stderr)  # in full, in the log alone
         else:
@@ -240,19 +292,33 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
 
 
 def _about_a_peer(error: Exception, torch: Any) -> bool:
-    """Say whether `error` is torch's error for a peer that is gone or silent; gloo raises plain RuntimeError."""
+    """Say whether `error` is torch's error for a peer that is gone or silent; gloo raises plain
+    RuntimeError.
+    """
     if isinstance(error, torch.distributed.DistError):
         return True
-    tokens = ("connection", "connect", "timed out", "timeout", "socket", "nccl", "broken pipe", "peer")
+    tokens = (
+        "connection",
+        "connect",
+        "timed out",
+        "timeout",
+        "socket",
+        "nccl",
+        "broken pipe",
+        "peer",
+    )
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in tokens)
 
 
 def _first_line(error: BaseException) -> str:
-    """Return torch's words without its wrapping: where it was compiled, what it compared, who passed them on, what it advises."""
+    """Return torch's words without its wrapping: where it was compiled, what it compared, who
+    passed them on, what it advises.
+    """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     wrapping = r"^Got the following error when running the callback: \w+: |\[enforce fail at [^\]]*\] .*? vs \S+ |\[/[^\]]*\] "
     line = re.sub(wrapping, "", line)
-    line = re.sub(r"^Unable to cast (.*) to Tensor$", r"\1", line)  # an error in the place of a future's value
+    # an error in the place of a future's value
+    line = re.sub(r"^Unable to cast (.*) to Tensor$", r"\1", line)
     return line.partition(". This is typically")[0]
 
 

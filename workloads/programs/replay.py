@@ -1,19 +1,21 @@
-"""A designed job's communication, iteration by iteration: `python -m workloads.programs.replay --iterations 20`.
+"""A designed job's communication, iteration by iteration:
+`python -m workloads.programs.replay --iterations 20`.
 
-An iteration computes (waits, as a host's processor would for its GPU), then moves the bytes that go from pair to pair, then sums
-the buffers of all groups, each over its rings at once; all ranks begin each phase together, so that a phase lasts as long as its
-slowest rank. They meet on the management network (with NCCL: over the first ring). What is moved comes in TESTBED_TRAFFIC, JSON:
+An iteration computes (waits, as a host's processor would for its GPU), then moves the bytes that go
+from pair to pair, then sums the buffers of all groups, each over its rings at once; all ranks begin
+each phase together, so that a phase lasts as long as its slowest rank. They meet on the management
+network (with NCCL: over the first ring). What is moved comes in TESTBED_TRAFFIC, JSON:
 
-    {"compute_s": 0.1,
-     "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1], "schedule": []}],
-     "transfers": [[source, destination, bytes, lane], ...]}
+    {"compute_s": 0.1, "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]],
+     "lanes": [0, 1], "schedule": []}], "transfers": [[source, destination, bytes, lane], ...]}
 
-A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source, destination, shard, begin, end,
-it is cut into as many as it has members: they gather by the schedule, and reduce before by the same backwards (see schedule.py).
-Records: transfers_ms and allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over the
-buffers this rank shares in; wire_bytes, what the ports of all hosts sent since the last iteration by their own counters (of the
-network devices that TESTBED_PORTS lists); busy, the share of its time that this host's processors were at work. Exit codes as in
-train.py.
+A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source,
+destination, shard, begin, end, it is cut into as many as it has members: they gather by the
+schedule, and reduce before by the same backwards (see schedule.py). Records: transfers_ms and
+allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over
+the buffers this rank shares in; wire_bytes, what the ports of all hosts sent since the last
+iteration by their own counters (of the network devices that TESTBED_PORTS lists); busy, the share
+of its time that this host's processors were at work. Exit codes as in train.py.
 """
 
 from __future__ import annotations
@@ -47,17 +49,25 @@ def main() -> None:
 
 
 def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run iterations until the last one asked for or the agreed stop; return what the summary shall say."""
+    """Run iterations until the last one asked for or the agreed stop; return what the summary shall
+    say.
+    """
     from ..collectives.sets import Layout
     from ..progress.records import Clock
 
     step, world = Step(job), job.place.world
 
-    def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> Load:
-        return Load(job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up))
+    def make(
+        layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None
+    ) -> Load:
+        return Load(
+            job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up)
+        )
 
     traffic = read_traffic(os.environ, world)
-    layout = Layout(job.place.rings, json.dumps(json.loads(os.environ["TESTBED_TRAFFIC"]), sort_keys=True))
+    layout = Layout(
+        job.place.rings, json.dumps(json.loads(os.environ["TESTBED_TRAFFIC"]), sort_keys=True)
+    )
     if job.rings.backend == "nccl":
         step.use(Load(job, traffic))
     job.carry_on(layout, make, step.use, lambda given: parse_traffic(given, world))
@@ -76,14 +86,27 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             shared().close()
     took_ms = sorted(took_ms[1:] or took_ms)  # the first sets connections up
     wrongs = job.accord.gather("wrong", wrong)
-    return {"iterations": job.iteration, "median_iter_ms": round(took_ms[len(took_ms) // 2], 3), "wrong": sum(wrongs)}
+    return {
+        "iterations": job.iteration,
+        "median_iter_ms": round(took_ms[len(took_ms) // 2], 3),
+        "wrong": sum(wrongs),
+    }
 
 
 class Load:
-    """What one traffic takes: its buffers, and what carries them: wires, or NCCL's communicators where there are GPUs."""
+    """What one traffic takes: its buffers, and what carries them: wires, or NCCL's communicators
+    where there are GPUs.
+    """
 
-    def __init__(self, job: Job, traffic: Traffic, how: tuple[str, Any, float, Callable[[], bool] | None] | None = None) -> None:
-        """how: of the wires, as turns.Make; without it NCCL carries. Raises: RuntimeError - a peer does not come in time."""
+    def __init__(
+        self,
+        job: Job,
+        traffic: Traffic,
+        how: tuple[str, Any, float, Callable[[], bool] | None] | None = None,
+    ) -> None:
+        """how: of the wires, as turns.Make; without it NCCL carries. Raises: RuntimeError - a peer
+        does not come in time.
+        """
         self._job, self.traffic = job, traffic
         rank = job.place.rank
         self.mine = [
@@ -91,9 +114,15 @@ class Load:
             for group in traffic.groups
             if rank in group.rings[0] and group.bytes >= 4
         ]
-        self.sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
-        self.received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
-        self.carriage: Wired | Grouped = Grouped(job, self) if how is None else Wired(job, self, *how)
+        self.sent = [
+            (k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank
+        ]
+        self.received = [
+            (k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank
+        ]
+        self.carriage: Wired | Grouped = (
+            Grouped(job, self) if how is None else Wired(job, self, *how)
+        )
 
     def _zeros(self, length: int, kind: str) -> Buffer:
         return Buffer.zeros(length, kind, self._job.rings.device, self._job.torch)
@@ -112,7 +141,9 @@ class Load:
 
     def wrong(self) -> int:
         """How many elements are not what they should be after `fill` and one iteration."""
-        found = sum(int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self.received)
+        found = sum(
+            int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self.received
+        )
         for group, buffer in self.mine:
             found += int((buffer.tensor != sum(rank + 1 for rank in group.rings[0])).sum())
             buffer.tensor.zero_()  # zeros stay zeros, however often they are summed
@@ -134,7 +165,9 @@ class Step:
         self._load: Load
         self.fresh = True
         """Whether the load in use has carried nothing since it came into use."""
-        self._meeting = job.rings.whole if job.rings.backend == "nccl" else job.rings.management_group("meet")
+        self._meeting = (
+            job.rings.whole if job.rings.backend == "nccl" else job.rings.management_group("meet")
+        )
         self._sum = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
         self._ports = (
             json.loads(os.environ.get("TESTBED_PORTS", "[]")) if job.rings.backend != "nccl" else []
@@ -147,7 +180,9 @@ class Step:
         self._load, self.fresh = load, True
 
     def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
-        """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
+        """Run it once; return when it began (monotonic ns) and its record. checked: count what
+        arrived wrong in `wrong`.
+        """
         load, traffic, self.fresh = self._load, self._load.traffic, False
         if checked:
             load.fill()
@@ -178,7 +213,9 @@ class Step:
         return begin_ns, record
 
     def _meet(self, value: float = 0.0) -> int:
-        """Wait for all ranks; return when (monotonic ns) all were there. `_sum` is then the sum of their values."""
+        """Wait for all ranks; return when (monotonic ns) all were there. `_sum` is then the sum of
+        their values.
+        """
         self._job.heartbeat.unheard()
         self._job.synchronize()
         self._sum.fill_(value)
@@ -186,20 +223,32 @@ class Step:
         self._job.synchronize()
         return time.monotonic_ns()
 
-    def _record(self, begin_ns: int, computed_ns: int, moved_ns: int, summed_ns: int) -> dict[str, Any]:
+    def _record(
+        self, begin_ns: int, computed_ns: int, moved_ns: int, summed_ns: int
+    ) -> dict[str, Any]:
         took = {"iter": summed_ns - begin_ns, "comm": summed_ns - computed_ns}
         took |= {"transfers": moved_ns - computed_ns, "allreduce": summed_ns - moved_ns}
         record: dict[str, Any] = {f"{name}_ms": round(ns / 1e6, 3) for name, ns in took.items()}
         record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self._load.mine)
         if self._load.mine and took["allreduce"]:
-            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self._load.mine]) * 8 / took["allreduce"], 6)
+            record["busbw_gbps"] = round(
+                wire_bytes([g for g, _ in self._load.mine]) * 8 / took["allreduce"], 6
+            )
         return record
 
 
 class Wired:
     """All of it over TCP connections of the load's own (see wires.py)."""
 
-    def __init__(self, job: Job, load: Load, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        load: Load,
+        name: str,
+        store: Any,
+        within_s: float,
+        given_up: Callable[[], bool] | None,
+    ) -> None:
         from ..transport.tasks import ReceiveTask, Round, SendTask
         from ..transport.wires import Wires
 
@@ -209,7 +258,11 @@ class Wired:
         parts = []
         for group, buffer in load.mine:
             for (number, order, lane), (begin, end) in zip(
-                [] if group.schedule else [(k, *ring) for k, ring in enumerate(zip(group.rings, group.lanes, strict=True))],
+                []
+                if group.schedule
+                else [
+                    (k, *ring) for k, ring in enumerate(zip(group.rings, group.lanes, strict=True))
+                ],
                 pieces(buffer.tensor.numel(), len(group.rings)),
                 strict=False,
             ):
@@ -224,10 +277,22 @@ class Wired:
                         out[f"{group.id}: {a} to {b}"] = b, 0
                     if rank == b:
                         into[f"{group.id}: {a} to {b}"] = a, 0
-        self._wires = wires = Wires(job.place, store, out, into, name, within_s=within_s, given_up=given_up, stall=job.rings.stall)
+        self._wires = wires = Wires(
+            job.place,
+            store,
+            out,
+            into,
+            name,
+            within_s=within_s,
+            given_up=given_up,
+            stall=job.rings.stall,
+        )
         slice = wires.share([f"transfer {k}" for k, _, _ in load.received])
         self._transfers: list[Task] = [
-            *(ReceiveTask(wires.into[f"transfer {k}"], [buffer.memory], slice) for k, _, buffer in load.received),
+            *(
+                ReceiveTask(wires.into[f"transfer {k}"], [buffer.memory], slice)
+                for k, _, buffer in load.received
+            ),
             *(SendTask(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in load.sent),
         ]
         self._rings = [
@@ -272,21 +337,37 @@ class Grouped:
         self._scheduled: list[Scheduled] = []
         for group, buffer in load.mine:
             if group.schedule:
-                self._scheduled.append(Scheduled(job, group.schedule, sorted(group.rings[0]), buffer))
+                self._scheduled.append(
+                    Scheduled(job, group.schedule, sorted(group.rings[0]), buffer)
+                )
                 continue
-            self._rings.append((buffer, [job.rings.communicator(f"{group.id}/{k}", order) for k, order in enumerate(group.rings)]))
+            self._rings.append(
+                (
+                    buffer,
+                    [
+                        job.rings.communicator(f"{group.id}/{k}", order)
+                        for k, order in enumerate(group.rings)
+                    ],
+                )
+            )
 
     def transfer(self) -> None:
         dist = self._job.torch.distributed  # one group call, or two ranks may wait for each other
-        operations = [dist.P2POp(dist.irecv, buffer.tensor, t.source) for _, t, buffer in self._load.received]
-        operations += [dist.P2POp(dist.isend, buffer.tensor, t.target) for _, t, buffer in self._load.sent]
+        operations = [
+            dist.P2POp(dist.irecv, buffer.tensor, t.source) for _, t, buffer in self._load.received
+        ]
+        operations += [
+            dist.P2POp(dist.isend, buffer.tensor, t.target) for _, t, buffer in self._load.sent
+        ]
         for work in dist.batch_isend_irecv(operations) if operations else []:
             work.wait()
 
     def sum(self) -> None:
         works = []
         for buffer, members in self._rings:
-            for member, (begin, end) in zip(members, pieces(buffer.tensor.numel(), len(members)), strict=True):
+            for member, (begin, end) in zip(
+                members, pieces(buffer.tensor.numel(), len(members)), strict=True
+            ):
                 if end > begin:
                     works.append(member.allreduce([buffer.tensor[begin:end]]))
         for one in self._scheduled:
@@ -303,22 +384,35 @@ class Grouped:
 
 def wire_bytes(groups: Sequence[Group]) -> float:
     """Bytes one member of all of `groups` sends for them: 2 (k - 1) / k of each buffer."""
-    return sum(2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups)
+    return sum(
+        2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups
+    )
 
 
 def sent_bytes(devices: Sequence[str]) -> int:
     """What these network devices of this host have sent, headers of frames included."""
     found = 0
-    for name, _, counters in (line.partition(":") for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()):
+    for name, _, counters in (
+        line.partition(":")
+        for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+    ):
         if name.strip() in devices:
             found += int(counters.split()[8])
     return found
 
 
 def processors() -> tuple[int, int]:
-    """How long this host's processors were at work so far, and how long they were there, in the kernel's ticks; 0, 0: unknown."""
+    """How long this host's processors were at work so far, and how long they were there, in the
+    kernel's ticks; 0, 0: unknown.
+    """
     try:
-        ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()[1:9]]
+        ticks = [
+            int(word)
+            for word in Path("/proc/stat")
+            .read_text(encoding="ascii")
+            .partition("\n")[0]
+            .split()[1:9]
+        ]
     except (OSError, ValueError):
         return 0, 0
     return sum(ticks) - sum(ticks[3:5]), sum(ticks)  # idle, and idle while something is read

@@ -1,11 +1,14 @@
-"""A store of values spread over the ranks, and ranks that ask for them: `python -m workloads.programs.retrieve --iterations 100`.
+"""A store of values spread over the ranks, and ranks that ask for them:
+`python -m workloads.programs.retrieve --iterations 100`.
 
-Key k belongs to rank k mod n, which takes `--lookup-ms` to find a value, for one asker at a time: what a store on disk does.
-Ranks draw keys by Zipf's law, all by the same order of popularity, as in NetCache (SOSP 2017). Where a packet switch gave the job
-a cache (docs/reference/functions-dialect.md) a rank asks it first, and has it store what it had to ask the owner for. Every value
-is checked. An iteration is `--requests` requests of each rank, one after the other. Its record: requests, hits, asked_bytes (of
-values that owners sent), all of all ranks, and found_ms, the time of a request (median and 99th percentile) at rank 0. Exit codes:
-as workloads.programs.train.
+Key k belongs to rank k mod n, which takes `--lookup-ms` to find a value, for one asker at a time:
+what a store on disk does. Ranks draw keys by Zipf's law, all by the same order of popularity, as in
+NetCache (SOSP 2017). Where a packet switch gave the job a cache
+(docs/reference/functions-dialect.md) a rank asks it first, and has it store what it had to ask the
+owner for. Every value is checked. An iteration is `--requests` requests of each rank, one after the
+other. Its record: requests, hits, asked_bytes (of values that owners sent), all of all ranks, and
+found_ms, the time of a request (median and 99th percentile) at rank 0. Exit codes: as
+workloads.programs.train.
 """
 
 from __future__ import annotations
@@ -34,13 +37,17 @@ if TYPE_CHECKING:
     from .program import Job
 
 AGAIN_S, MOST_S = 0.02, 0.5
-"""A request to the switch is sent again after this long (s), then after twice that and so on up to the second."""
+"""A request to the switch is sent again after this long (s), then after twice that and so on up to
+the second.
+"""
 KEY = struct.Struct("<Q")
 SECRET_BYTES = 16
 
 
 def main() -> None:
-    arguments = read("retrieve", "Ranks that ask each other for values, and a packet switch that remembers them.")
+    arguments = read(
+        "retrieve", "Ranks that ask each other for values, and a packet switch that remembers them."
+    )
 
     from .program import run
 
@@ -51,9 +58,13 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
     """Ask until the iteration asked for or the agreed stop; return what the summary shall say."""
     place, grant = job.place, job.place.functions.get("cache")
     if grant is not None and given.bytes > grant.each_bytes:
-        raise ValueError(f"--bytes {given.bytes}: the packet switch stores values of at most {grant.each_bytes} bytes")
+        raise ValueError(
+            f"--bytes {given.bytes}: the packet switch stores values of at most {grant.each_bytes} bytes"
+        )
     shelf = Shelf(place.lane(0), given.bytes, given.lookup_ms / 1e3)
-    owners = Owners(job.accord.gather("shelves", shelf.address), place.lane(0), given.bytes, place.timeout_s)
+    owners = Owners(
+        job.accord.gather("shelves", shelf.address), place.lane(0), given.bytes, place.timeout_s
+    )
     cache = Cache(grant, place.lane(0), place.rank, place.timeout_s) if grant is not None else None
     keys = Zipf(given.keys, given.skew, random.Random(given.seed * 1000 + place.rank))
     job.carry_on_rings("gloo")
@@ -74,7 +85,10 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
                 raise ValueError(f"key {key}: another value than its own")
             took_ms.append((time.monotonic() - at) * 1e3)
         end_ns = time.monotonic_ns()
-        whole = torch.tensor([float(given.requests), float(hits), float(owners.heard - heard)], device=job.rings.device)
+        whole = torch.tensor(
+            [float(given.requests), float(hits), float(owners.heard - heard)],
+            device=job.rings.device,
+        )
         job.rings.all_reduce(whole)  # also the end of the iteration for all
         now = [int(number) for number in whole.tolist()]
         counted = [before + more for before, more in zip(counted, now, strict=True)]
@@ -125,9 +139,11 @@ class Zipf:
 
 
 class Shelf:
-    """This rank's values: answers other ranks over TCP, a key of eight bytes by its value, one at a time.
+    """This rank's values: answers other ranks over TCP, a key of eight bytes by its value, one at a
+    time.
 
-    address: host, port and a secret of the ranks, in hex, with which an asker begins: anybody may connect.
+    address: host, port and a secret of the ranks, in hex, with which an asker begins: anybody may
+    connect.
     """
 
     def __init__(self, own: str, size: int, lookup_s: float) -> None:
@@ -179,7 +195,9 @@ class Shelf:
 
 
 class Owners:
-    """The ranks' shelves, each asked over a connection of its own. Raises: RuntimeError - a peer is gone or silent."""
+    """The ranks' shelves, each asked over a connection of its own. Raises: RuntimeError - a peer is
+    gone or silent.
+    """
 
     def __init__(self, addresses: list[Any], own: str, size: int, timeout_s: float) -> None:
         self._addresses, self._own, self._size, self._timeout_s = addresses, own, size, timeout_s
@@ -196,7 +214,9 @@ class Owners:
         try:
             if owner not in self._talks:
                 host, port, secret = self._addresses[owner]
-                self._talks[owner] = socket.create_connection((host, port), self._timeout_s, (self._own, 0))
+                self._talks[owner] = socket.create_connection(
+                    (host, port), self._timeout_s, (self._own, 0)
+                )
                 self._talks[owner].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._talks[owner].sendall(bytes.fromhex(secret))
             talk, value = self._talks[owner], b""
@@ -230,9 +250,13 @@ class Cache:
         """Have it stored. Raises: RuntimeError."""
         self._ask(PUT, key, value, (STORED,))
 
-    def _ask(self, kind: int, key: int, payload: bytes, wanted: tuple[int, ...]) -> tuple[int, bytes]:
+    def _ask(
+        self, kind: int, key: int, payload: bytes, wanted: tuple[int, ...]
+    ) -> tuple[int, bytes]:
         grant = self._grant
-        head = HEADER.pack(MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, len(payload), 0, key)
+        head = HEADER.pack(
+            MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, len(payload), 0, key
+        )
         begun_s, wait_s = time.monotonic(), AGAIN_S
         while time.monotonic() < begun_s + self._timeout_s:
             self._send(head + payload)
@@ -242,16 +266,21 @@ class Cache:
                 if (found := self._receive(key, wanted)) is not None:
                     return found
             wait_s = min(2 * wait_s, MOST_S)
-        raise RuntimeError(f"timed out: nothing from the packet switch {grant.address}: it no longer has the allocation?")
+        raise RuntimeError(
+            f"timed out: nothing from the packet switch {grant.address}: it no longer has the allocation?"
+        )
 
     def _send(self, data: bytes) -> None:
         try:
             self._link.send(data)
         except OSError:
-            pass  # as if it had been lost: a cable that is out, or the switch, may come back in time
+            # as if it had been lost: a cable that is out, or the switch, may come back in time
+            pass
 
     def _receive(self, key: int, wanted: tuple[int, ...]) -> tuple[int, bytes] | None:
-        """The answer, if it is there. A late one to an earlier GET of the key is as good: values do not change."""
+        """The answer, if it is there. A late one to an earlier GET of the key is as good: values do
+        not change.
+        """
         grant = self._grant
         try:
             data = self._link.recv(HEADER.size + grant.each_bytes + 1)

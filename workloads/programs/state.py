@@ -1,4 +1,6 @@
-"""What a training job goes on from: weights, momentum, and what a rank has for itself; read at its start, written as it runs."""
+"""What a training job goes on from: weights, momentum, and what a rank has for itself; read at its
+start, written as it runs.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,43 @@ if TYPE_CHECKING:
 class State:
     """The tensors of a rank, in its memory and in its checkpoints.
 
-    Weights are the same on all ranks, and so is momentum if gradients are averaged in every iteration. A rank's own are what a
-    compression has left out and, with sync_every, momentum. own_lost: the number of ranks that went on without theirs, since their
-    hosts have no checkpoint that the same rank wrote; what was left out is then lost, and momentum another rank's. damaged: the
-    iteration of the newest checkpoint that was passed over, as it is not as a rank wrote it; 0: all were.
+    Weights are the same on all ranks, and so is momentum if gradients are averaged in every
+    iteration. A rank's own are what a compression has left out and, with sync_every, momentum.
+    own_lost: the number of ranks that went on without theirs, since their hosts have no checkpoint
+    that the same rank wrote; what was left out is then lost, and momentum another rank's. damaged:
+    the iteration of the newest checkpoint that was passed over, as it is not as a rank wrote it; 0:
+    all were.
     """
 
     def __init__(
-        self, job: Job, arguments: argparse.Namespace, parameters: Sequence[Any], momentum: Sequence[Any], by: Compressor
+        self,
+        job: Job,
+        arguments: argparse.Namespace,
+        parameters: Sequence[Any],
+        momentum: Sequence[Any],
+        by: Compressor,
     ) -> None:
         self._job, self._resume = job, arguments.resume
         directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job.place.job_dir)
         directory.mkdir(parents=True, exist_ok=True)
         behind = arguments.checkpoint == "async"
         self._checkpoints = Checkpoints(
-            directory, job.place.rank, job.torch, KEPT_BEHIND if behind else KEPT, job.place.storage_mbps
+            directory,
+            job.place.rank,
+            job.torch,
+            KEPT_BEHIND if behind else KEPT,
+            job.place.storage_mbps,
         )
         self._writer = Writer(self._checkpoints) if behind else None
-        self._same = {name: getattr(arguments, name) for name in ("model", "hidden", "seed", "compress", "sync_every")}
-        self._alike = {"parameters": list(parameters), "momentum": list(momentum), "common": by.common}
+        self._same = {
+            name: getattr(arguments, name)
+            for name in ("model", "hidden", "seed", "compress", "sync_every")
+        }
+        self._alike = {
+            "parameters": list(parameters),
+            "momentum": list(momentum),
+            "common": by.common,
+        }
         self._own = {"residuals": by.residuals}
         self._observers = observers(os.environ)
         self._training = Training(job, list(parameters), list(momentum), arguments.lr, self._same)
@@ -52,14 +72,16 @@ class State:
     def restore(self) -> int:
         """Take the newest state that all ranks have, or none; return the iteration it is of.
 
-        Raises: ValueError - they have none in common, all are damaged, or it is of another training.
+        Raises: ValueError - they have none in common, all are damaged, or it is of another
+        training.
         """
         for observer in self._observers:
             if observer.alone:
                 return observer.restore(self._training, 0)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
-            self._checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
+            # no rank can have written one of this run: that takes an iteration, and so all ranks
+            self._checkpoints.forget()
         kept, done, state = self._newest()
         for observer in self._observers:
             if newer := observer.restore(self._training, done):
@@ -79,14 +101,17 @@ class State:
             if done and not all(kept):  # a rank has taken the place of one whose host is gone
                 source = next(other for other, have in enumerate(kept) if have)
                 for tensor in (each for tensors in self._alike.values() for each in tensors):
-                    needed = rank == source or not kept[rank]  # else it has its own, of which momentum may be another
+                    # else it has its own, of which momentum may be another
+                    needed = rank == source or not kept[rank]
                     torch.distributed.broadcast(tensor if needed else tensor.clone(), source)
         if done and self._has_own:
             self.own_lost = accord.gather("own state", mine).count(False)
         return done
 
     def _newest(self) -> tuple[list[list[int]], int, dict[str, Any] | None]:
-        """The newest iteration that all ranks have undamaged, 0 for none: which ones each has, that one, and its state here."""
+        """The newest iteration that all ranks have undamaged, 0 for none: which ones each has, that
+        one, and its state here.
+        """
         accord, mine = self._job.accord, self._checkpoints.kept()
         for look in itertools.count():
             kept, state, damaged = accord.gather(f"checkpoints {look}", mine), None, 0
@@ -96,7 +121,11 @@ class State:
                 try:
                     state = self._checkpoints.read(done)
                 except Damaged as error:
-                    print(f"# checkpoint: damaged, and passed over: {error}", file=sys.stderr, flush=True)
+                    print(
+                        f"# checkpoint: damaged, and passed over: {error}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     mine.remove(done)
                     damaged = done
             if not any(found := accord.gather(f"damaged {look}", damaged)):
@@ -111,8 +140,13 @@ class State:
         return self._observers
 
     def write(self, iteration: int) -> Path:
-        """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or the one before could not."""
-        tensors = {name: [each.detach().cpu() for each in some] for name, some in (self._alike | self._own).items()}
+        """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or
+        the one before could not.
+        """
+        tensors = {
+            name: [each.detach().cpu() for each in some]
+            for name, some in (self._alike | self._own).items()
+        }
         return (self._writer or self._checkpoints).write(iteration, self._same | tensors)
 
     def finish(self, within_s: float | None = None) -> None:

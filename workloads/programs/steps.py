@@ -1,8 +1,10 @@
-"""One training iteration: forward, backward, update, the exchange between ranks, and the times of all that.
+"""One training iteration: forward, backward, update, the exchange between ranks, and the times of
+all that.
 
-`EachIteration` averages gradients while backward still runs (DistributedDataParallel). `Seldom` is local SGD (S. Stich, Local SGD
-converges fast and communicates little, ICLR 2019): each rank steps by its own gradients, and every so many iterations all ranks
-average by how far their weights have come since they last held the same. Momentum remains each rank's own.
+`EachIteration` averages gradients while backward still runs (DistributedDataParallel). `Seldom` is
+local SGD (S. Stich, Local SGD converges fast and communicates little, ICLR 2019): each rank steps
+by its own gradients, and every so many iterations all ranks average by how far their weights have
+come since they last held the same. Momentum remains each rank's own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def round_end(iteration: int, length: int, most: int) -> int:
-    """At the end of which iteration, from this one on, ranks agree that do so after every `length` iterations and after the last.
+    """At the end of which iteration, from this one on, ranks agree that do so after every `length`
+    iterations and after the last.
 
     >>> [round_end(iteration, 4, 6) for iteration in (1, 4, 5, 6)], round_end(5, 4, 0)
     ([4, 4, 6, 6], 8)
@@ -38,7 +41,8 @@ class Step(ABC):
     def __init__(self, job: Job, module: Any, momentum: Sequence[Any], lr: float) -> None:
         self._job, self._module, self._momentum, self._lr = job, module, momentum, lr
         self._clock = Clock()
-        self._exchanged: list[tuple[int, int]] = []  # of this iteration: (when something was ready, monotonic ns; its bytes)
+        # of this iteration: (when something was ready, monotonic ns; its bytes)
+        self._exchanged: list[tuple[int, int]] = []
         self._summed_ns = 0
         self._took_ms: list[float] = []
         self.observers: Sequence[Observer] = ()
@@ -49,15 +53,21 @@ class Step(ABC):
 
     @abstractmethod
     def _agree(self) -> None:
-        """After the update, in an iteration at whose end all ranks hold the same weights: have them hold the same."""
+        """After the update, in an iteration at whose end all ranks hold the same weights: have them
+        hold the same.
+        """
 
-    def run(self, iteration: int, inputs: Any, target: Any, *, agree: bool = True) -> dict[str, Any]:
-        """Run one iteration and return its record. agree: at its end all ranks hold the same weights.
+    def run(
+        self, iteration: int, inputs: Any, target: Any, *, agree: bool = True
+    ) -> dict[str, Any]:
+        """Run one iteration and return its record. agree: at its end all ranks hold the same
+        weights.
 
-        comm_ms is the exposed part: from when computing is done to all sums being there. bytes: what is averaged; wire_bytes: what
-        this rank sent for that, where it is known. resent_bytes, lost_share: as lossy.Datagrams.notes. algbw is of bytes, busbw of
-        what a rank sends, both over the time in which any sum was on its way. With nccl times are the host's view, after the device
-        has been waited for.
+        comm_ms is the exposed part: from when computing is done to all sums being there. bytes:
+        what is averaged; wire_bytes: what this rank sent for that, where it is known. resent_bytes,
+        lost_share: as lossy.Datagrams.notes. algbw is of bytes, busbw of what a rank sends, both
+        over the time in which any sum was on its way. With nccl times are the host's view, after
+        the device has been waited for.
         """
         torch, job = self._job.torch, self._job
         self._exchanged.clear()
@@ -68,7 +78,12 @@ class Step(ABC):
         parameters = list(self._module.parameters())
         for observer in self.observers:
             observer.before_step()
-        step(torch, (parameters, self._momentum), [parameter.grad for parameter in parameters], self._lr)
+        step(
+            torch,
+            (parameters, self._momentum),
+            [parameter.grad for parameter in parameters],
+            self._lr,
+        )
         for observer in self.observers:
             observer.after_step(iteration)
         value = float(loss.detach())
@@ -77,10 +92,17 @@ class Step(ABC):
         took_ms = (time.monotonic_ns() - begin_ns) / 1e6
         job.heartbeat.end()
         self._took_ms.append(took_ms)
-        record = {"iter": iteration, "t_wall_ns": self._clock.wall_ns(begin_ns), "iter_ms": round(took_ms, 3)}
+        record = {
+            "iter": iteration,
+            "t_wall_ns": self._clock.wall_ns(begin_ns),
+            "iter_ms": round(took_ms, 3),
+        }
         if not self._exchanged:
             return record | {"comm_ms": 0.0, "loss": round(value, 6)}
-        size, seconds = sum(size for _, size in self._exchanged), (self._summed_ns - self._exchanged[0][0]) / 1e9
+        size, seconds = (
+            sum(size for _, size in self._exchanged),
+            (self._summed_ns - self._exchanged[0][0]) / 1e9,
+        )
         wire = None if sent is None else job.rings.sent - sent
         return record | {
             "comm_ms": round((self._summed_ns - self._exchanged[-1][0]) / 1e6, 3),
@@ -107,7 +129,9 @@ class Step(ABC):
         return self._job.torch.nn.functional.cross_entropy(model(inputs), target)
 
     def median_ms(self) -> float | None:
-        """Return the median time of an iteration (ms), the first, which sets things up, left out where there are others."""
+        """Return the median time of an iteration (ms), the first, which sets things up, left out
+        where there are others.
+        """
         took = sorted(self._took_ms[1:] or self._took_ms)
         return round(took[len(took) // 2], 3) if took else None
 
@@ -116,7 +140,13 @@ class EachIteration(Step):
     """Gradients are averaged in every iteration."""
 
     def __init__(
-        self, job: Job, module: Any, momentum: Sequence[Any], lr: float, bucket_mb: float, by: Compressor | None = None
+        self,
+        job: Job,
+        module: Any,
+        momentum: Sequence[Any],
+        lr: float,
+        bucket_mb: float,
+        by: Compressor | None = None,
     ) -> None:
         """by: what averages them, in place of sums of whole gradients."""
         super().__init__(job, module, momentum, lr)
@@ -148,9 +178,13 @@ class EachIteration(Step):
 
 
 class Seldom(Step):
-    """Ranks step by their own gradients, and average how far they have come when they are to agree."""
+    """Ranks step by their own gradients, and average how far they have come when they are to
+    agree.
+    """
 
-    def __init__(self, job: Job, module: Any, momentum: Sequence[Any], lr: float, by: Compressor) -> None:
+    def __init__(
+        self, job: Job, module: Any, momentum: Sequence[Any], lr: float, by: Compressor
+    ) -> None:
         super().__init__(job, module, momentum, lr)
         self._by = by
         self._agreed = [parameter.detach().clone() for parameter in module.parameters()]
@@ -158,7 +192,8 @@ class Seldom(Step):
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._module, inputs, target)
         loss.backward()
-        self._job.heartbeat.exchange()  # the beat counts as computing what is no exchange, once there is one
+        # the beat counts as computing what is no exchange, once there is one
+        self._job.heartbeat.exchange()
         self._job.heartbeat.exchanged()
         return loss
 

@@ -1,14 +1,17 @@
-"""Runs a rank of a program of the lab's owner: `python -m workloads.programs.supervise --program NAME [options] -- COMMAND...`.
+"""Runs a rank of a program of the lab's owner:
+`python -m workloads.programs.supervise --program NAME [options] -- COMMAND...`.
 
-The command runs in the job's directory with the environment it finds here. On rank 0 this process stays between: it passes the
-program's output on, and records an iteration whenever the program shows one, in the files that records.py describes. On other
-ranks it becomes the program.
+The command runs in the job's directory with the environment it finds here. On rank 0 this process
+stays between: it passes the program's output on, and records an iteration whenever the program
+shows one, in the files that records.py describes. On other ranks it becomes the program.
 
-Options: --directory: the program's files, first in PYTHONPATH; words of the command that are files there are given their full
-path. --venv: its bin/ comes first in PATH. One of --pattern: matched against each line of output, its groups `iter` and others
-are the record; --file: a file of JSON lines in the job's directory, with --key NAME=KEY for each field; neither: the program
-writes iterations.jsonl itself. SIGTERM, SIGINT and SIGHUP are passed on to the program's process group.
-Exit code: that of the program (75: it lost a peer), 128 + N after signal N, 126 or 127 where it cannot be started.
+Options: --directory: the program's files, first in PYTHONPATH; words of the command that are files
+there are given their full path. --venv: its bin/ comes first in PATH. One of --pattern: matched
+against each line of output, its groups `iter` and others are the record; --file: a file of JSON
+lines in the job's directory, with --key NAME=KEY for each field; neither: the program writes
+iterations.jsonl itself. SIGTERM, SIGINT and SIGHUP are passed on to the program's process group.
+Exit code: that of the program (75: it lost a peer), 128 + N after signal N, 126 or 127 where it
+cannot be started.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from ..progress.records import SUMMARY, Clock, Records
 from ..progress.waits import Unknown
 
 LONGEST_LINE = 1000
-"""Characters of a line of output that are looked at: what a pattern may take grows with the square of it."""
+"""Characters of a line of output that are looked at: what a pattern may take grows with the square
+of it.
+"""
 LONGEST_JSON = 64 << 10
 """Bytes of one JSON line of a file; longer ones are skipped."""
 MOST_RECORDS = 1_000_000
@@ -45,18 +50,25 @@ LOOK_S = 0.01
 """How often a file is looked at (s): the resolution of times taken from it."""
 TICK_S = 0.1
 LINGER_S = 2.0
-"""How long (s) output is still read after the program's end: a process that it left behind may hold the pipe."""
+"""How long (s) output is still read after the program's end: a process that it left behind may hold
+the pipe.
+"""
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
 
 class Progress:
-    """Turns what a program shows of its iterations into records. An iteration takes from the one before (the first: from the
-    program's start) until it shows; where only every n-th shows, each of the n took an equal part."""
+    """Turns what a program shows of its iterations into records. An iteration takes from the one
+    before (the first: from the program's start) until it shows; where only every n-th shows, each
+    of the n took an equal part."""
 
-    def __init__(self, records: Records, clock: Clock, started_ns: int, directory: Path | None = None) -> None:
-        """directory: of the job, for the beat of a program whose own back-end writes none (beat.py)."""
+    def __init__(
+        self, records: Records, clock: Clock, started_ns: int, directory: Path | None = None
+    ) -> None:
+        """directory: of the job, for the beat of a program whose own back-end writes none
+        (beat.py).
+        """
         self._records, self._clock, self._before_ns = records, clock, started_ns
         self._directory = directory
         self._beat: Heartbeat | None = None
@@ -66,9 +78,16 @@ class Progress:
         self._took_ms: list[float] = []
 
     def note(self, values: Mapping[str, object], now_ns: int) -> None:
-        """Record an iteration that shows now; one that is no number, or not after the last one, is left out."""
+        """Record an iteration that shows now; one that is no number, or not after the last one, is
+        left out.
+        """
         number = _number(values.get("iter"))
-        if number is None or number != int(number) or not self.last < number <= HIGHEST or self.count >= MOST_RECORDS:
+        if (
+            number is None
+            or number != int(number)
+            or not self.last < number <= HIGHEST
+            or self.count >= MOST_RECORDS
+        ):
             return
         steps = int(number) - self.last if self.count else 1
         took_ns = (now_ns - self._before_ns) / steps
@@ -77,7 +96,11 @@ class Progress:
             "t_wall_ns": self._clock.wall_ns(int(now_ns - took_ns)),
             "iter_ms": round(took_ns / 1e6, 3),
         }
-        record |= {name: found for name, value in values.items() if name != "iter" and (found := _number(value)) is not None}
+        record |= {
+            name: found
+            for name, value in values.items()
+            if name != "iter" and (found := _number(value)) is not None
+        }
         if steps > 1:
             record["steps"] = steps
         self._records.iteration(record, aloud=False)
@@ -103,7 +126,11 @@ class Progress:
 
 def _number(value: object) -> float | int | None:
     """A finite number, also one written as text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and len(value) > 40):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, str))
+        or (isinstance(value, str) and len(value) > 40)
+    ):
         return None
     try:
         found = float(value)
@@ -115,7 +142,8 @@ def _number(value: object) -> float | int | None:
 
 
 class Lines:
-    """Splits what comes in pieces into lines of at most `longest` bytes; the rest of a longer line is dropped.
+    """Splits what comes in pieces into lines of at most `longest` bytes; the rest of a longer line
+    is dropped.
 
     A carriage return ends a line too: progress bars write nothing else until they are done.
     """
@@ -134,13 +162,20 @@ class Lines:
 class Follower:
     """Reads what is appended to a file of JSON lines."""
 
-    def __init__(self, path: Path, keys: Mapping[str, str], note: Callable[[Mapping[str, object]], None]) -> None:
+    def __init__(
+        self, path: Path, keys: Mapping[str, str], note: Callable[[Mapping[str, object]], None]
+    ) -> None:
         self._path, self._keys, self._note = path, keys, note
         self._offset, self._lines = 0, Lines(LONGEST_JSON, self._line)
 
     def look(self) -> None:
-        """Take the lines that were added; a file that became shorter is read from its start. What is no plain file is not read."""
-        with contextlib.suppress(OSError), open(self._path, "rb", buffering=0, opener=_at_once) as file:
+        """Take the lines that were added; a file that became shorter is read from its start. What
+        is no plain file is not read.
+        """
+        with (
+            contextlib.suppress(OSError),
+            open(self._path, "rb", buffering=0, opener=_at_once) as file,
+        ):
             size = os.fstat(file.fileno()).st_size
             if size < self._offset:
                 self._offset, self._lines = 0, Lines(LONGEST_JSON, self._line)
@@ -191,7 +226,9 @@ class Run:
                 pass
 
     def attend(self, take: Callable[[bytes], None], look: Callable[[], None], tick_s: float) -> int:
-        """Until the program ends: pass its output on and to `take`, and `look` every `tick_s`. Return its exit code."""
+        """Until the program ends: pass its output on and to `take`, and `look` every `tick_s`.
+        Return its exit code.
+        """
         assert self._child is not None
         pipe = self._child.stdout
         poll = select.poll()
@@ -236,13 +273,17 @@ def _write(data: bytes) -> None:
         view = view[os.write(sys.stdout.fileno(), view) :]
 
 
-def prepared(command: list[str], directory: str, venv: str, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def prepared(
+    command: list[str], directory: str, venv: str, env: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
     """The command with full paths for the program's own files, and its environment."""
     env = dict(env)
     tokens = list(command)
     if directory:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, env.get("PYTHONPATH", ""))))
-        tokens = [f"{directory}/{word}" if _names_a_file(word, directory) else word for word in tokens]
+        tokens = [
+            f"{directory}/{word}" if _names_a_file(word, directory) else word for word in tokens
+        ]
     if venv:
         env["PATH"] = os.pathsep.join(filter(None, (f"{venv}/bin", env.get("PATH", os.defpath))))
         env["VIRTUAL_ENV"] = venv
@@ -250,14 +291,18 @@ def prepared(command: list[str], directory: str, venv: str, env: Mapping[str, st
 
 
 def _names_a_file(word: str, directory: str) -> bool:
-    """Whether a word of the command is a relative path of one of the program's files; options and NAME=VALUE never are."""
+    """Whether a word of the command is a relative path of one of the program's files; options and
+    NAME=VALUE never are.
+    """
     if word.startswith(("-", "/")) or "=" in word:
         return False
     return os.path.isfile(f"{directory}/{word}")  # noqa: PTH113 - Path.is_file raises for a word too long to be a name
 
 
 def supervise(arguments: argparse.Namespace, command: list[str], env: Mapping[str, str]) -> int:
-    """Run the program as rank 0 and record its iterations; return its exit code. Raises: OSError - it cannot be started."""
+    """Run the program as rank 0 and record its iterations; return its exit code. Raises: OSError -
+    it cannot be started.
+    """
     where = Path(os.environ.get("TESTBED_JOB_DIR", "."))
     started_ns, started_s = time.monotonic_ns(), time.monotonic()
     reports = not arguments.pattern and not arguments.file
@@ -273,8 +318,14 @@ def supervise(arguments: argparse.Namespace, command: list[str], env: Mapping[st
     pattern = re.compile(arguments.pattern) if arguments.pattern else None
     lines = Lines(LONGEST_LINE, line)
     keys = dict(pair.split("=", 1) for pair in arguments.key)
-    follower = Follower(where / arguments.file, keys, lambda values: progress.note(values, time.monotonic_ns()))
-    code = run.attend(lines.feed, follower.look if arguments.file else lambda: None, LOOK_S if arguments.file else TICK_S)
+    follower = Follower(
+        where / arguments.file, keys, lambda values: progress.note(values, time.monotonic_ns())
+    )
+    code = run.attend(
+        lines.feed,
+        follower.look if arguments.file else lambda: None,
+        LOOK_S if arguments.file else TICK_S,
+    )
     if not reports or not (where / SUMMARY).exists():
         Records(where, 0).summary(
             {
@@ -306,7 +357,11 @@ def main() -> NoReturn:
             os.execvpe(command[0], command, env)
         code = supervise(arguments, command, env)
     except OSError as error:
-        print(f"{arguments.program}: {command[0]}: {error.strerror} (PATH={env.get('PATH', '')})", file=sys.stderr, flush=True)
+        print(
+            f"{arguments.program}: {command[0]}: {error.strerror} (PATH={env.get('PATH', '')})",
+            file=sys.stderr,
+            flush=True,
+        )
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     sys.stdout.flush()
     os._exit(code)

@@ -1,4 +1,6 @@
-"""A designed job's traffic: what one iteration moves, as TESTBED_TRAFFIC has it (described in replay.py)."""
+"""A designed job's traffic: what one iteration moves, as TESTBED_TRAFFIC has it (described in
+replay.py).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .schedule import Send
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that sum a buffer together: the orders they pass it on in, and the lane of each order."""
+    """Ranks that sum a buffer together: the orders they pass it on in, and the lane of each
+    order.
+    """
 
     id: str
     bytes: int
@@ -60,7 +64,9 @@ def parse_traffic(given: Any, world: int, name: str = "traffic") -> Traffic:
                 int(g["bytes"]),
                 tuple(tuple(map(int, ring)) for ring in g["rings"]),
                 tuple(map(int, g["lanes"])),
-                tuple(Send(*map(int, row[:4]), *map(float, row[4:])) for row in g.get("schedule", ())),
+                tuple(
+                    Send(*map(int, row[:4]), *map(float, row[4:])) for row in g.get("schedule", ())
+                ),
             )
             for g in given["groups"]
         )
@@ -72,14 +78,26 @@ def parse_traffic(given: Any, world: int, name: str = "traffic") -> Traffic:
         raise ValueError(f"{name}: compute_s: {found.compute_s}: not a number of seconds")
     for group in found.groups:
         members = set(group.rings[0]) if group.rings else set()
-        if not group.rings or len(group.lanes) != len(group.rings) or not members <= set(range(world)):
-            raise ValueError(f"{name}: group {group.id}: needs a lane for each ring, and ranks of 0..{world - 1}")
+        if (
+            not group.rings
+            or len(group.lanes) != len(group.rings)
+            or not members <= set(range(world))
+        ):
+            raise ValueError(
+                f"{name}: group {group.id}: needs a lane for each ring, and ranks of 0..{world - 1}"
+            )
         if any(sorted(ring) != sorted(members) for ring in group.rings):
-            raise ValueError(f"{name}: group {group.id}: its rings do not name the same ranks, each once")
+            raise ValueError(
+                f"{name}: group {group.id}: its rings do not name the same ranks, each once"
+            )
         if any(not {send.source, send.target, send.shard} <= members for send in group.schedule):
-            raise ValueError(f"{name}: group {group.id}: its schedule names ranks that are no members")
+            raise ValueError(
+                f"{name}: group {group.id}: its schedule names ranks that are no members"
+            )
     for transfer in found.transfers:
         ends = {transfer.source, transfer.target}
         if len(ends) < 2 or not ends <= set(range(world)) or transfer.bytes < 1:
-            raise ValueError(f"{name}: {transfer}: needs two ranks of 0..{world - 1} and a byte or more")
+            raise ValueError(
+                f"{name}: {transfer}: needs two ranks of 0..{world - 1} and a byte or more"
+            )
     return found

@@ -1,12 +1,15 @@
-"""Data-parallel training over several rings at once: `python -m workloads.programs.train --model mlp --iterations 50`.
+"""Data-parallel training over several rings at once:
+`python -m workloads.programs.train --model mlp --iterations 50`.
 
-A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs;
-`--compress` has fewer numbers travel (compressors.py), `--sync-every` averages seldom (steps.py).
-Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `ring_changes.jsonl` and, when it ends,
-`summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
-a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
-there is none; a rank without `--resume`, or without any, is given the others' state. Exit codes: 0 done or stopped, 2 bad
-arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1 anything else.
+A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py
+while backward still runs; `--compress` has fewer numbers travel (compressors.py), `--sync-every`
+averages seldom (steps.py). Rank 0 writes one line per iteration to `iterations.jsonl`, one per
+change of rings to `ring_changes.jsonl` and, when it ends, `summary.json`, in TESTBED_JOB_DIR. The
+environment is described in place.py. SIGTERM: all ranks finish the same iteration, write a
+checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of,
+or from the start where there is none; a rank without `--resume`, or without any, is given the
+others' state. Exit codes: 0 done or stopped, 2 bad arguments, environment or checkpoint, 75 a peer
+was lost (start all ranks again with --resume), 1 anything else.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(
                 f"TESTBED_RING_CHANGES: after {ring_change.after}: with sync_every {length} ranks turn after every {length} iterations"
             )
-    module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(job.rings.device)
+    module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(
+        job.rings.device
+    )
     parameters, wanted = list(module.parameters()), read_compression(arguments.compress)
     momentum = [torch.zeros_like(parameter) for parameter in parameters]
     by = compressor(wanted, parameters, place.rank, place.world, job.rings, torch)
@@ -65,15 +70,25 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     done = state.restore()
 
     job.carry_on_rings(arguments.exchange, arguments.loss_bound)
-    data = models.Data(arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch)
+    data = models.Data(
+        arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch
+    )
     step: Step
     if length > 1:
         step = Seldom(job, module, momentum, arguments.lr, by)
     else:
-        step = EachIteration(job, module, momentum, arguments.lr, arguments.bucket_mb, None if wanted.kind == "none" else by)
+        step = EachIteration(
+            job,
+            module,
+            momentum,
+            arguments.lr,
+            arguments.bucket_mb,
+            None if wanted.kind == "none" else by,
+        )
     step.observers = state.observed(done)
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
-    saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}  # what is said with the next iteration
+    # what is said with the next iteration
+    saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}
     started_s = time.monotonic()
     try:
         for iteration in range(done + 1, most + 1) if most else itertools.count(done + 1):
@@ -85,7 +100,8 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             job.records.iteration(record | saved)
             saved = {}
             first, last, done = first or record, record, iteration
-            if iteration < end:  # until then ranks may be iterations apart, and nothing can be agreed on
+            # until then ranks may be iterations apart, and nothing can be agreed on
+            if iteration < end:
                 continue
             stopped = job.last(iteration)
             every = arguments.checkpoint_every
@@ -97,7 +113,8 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             agreed = iteration
             if stopped:
                 break
-            if arguments.ungated:  # not before all are connected, for which the slots are asked, too
+            # not before all are connected, for which the slots are asked, too
+            if arguments.ungated:
                 shared().close()
     except BaseException:  # a peer was lost, say: the job goes on from what is on disk
         with contextlib.suppress(OSError, RuntimeError):

@@ -1,7 +1,9 @@
-"""What each rank of a mixture of experts is about to send to the others: a small file of fixed size beside its beat.
+"""What each rank of a mixture of experts is about to send to the others: a small file of fixed size
+beside its beat.
 
-Port counters do not say for whom bytes are; the gate does, before they are sent. The agent of the host reads the file
-(agent/jobs/demand.py) and checks it, for the job's user may write anything there.
+Port counters do not say for whom bytes are; the gate does, before they are sent. The agent of the
+host reads the file (agent/jobs/demand.py) and checks it, for the job's user may write anything
+there.
 
     0    8s   MAGIC
     8    I    rank
@@ -9,8 +11,8 @@ Port counters do not say for whom bytes are; the gate does, before they are sent
     16   q    step: twice the iteration, and one more once its gate has decided; 0 before the first one
     24   q    CLOCK_MONOTONIC (ns) at which the step began
     64        ROWS rows, iteration i in row i modulo ROWS: 4 q: iteration, and CLOCK_MONOTONIC (ns) of its begin, of the gate's
-              decision and of the end of its last exchange, 0 where that is yet to come; then MOST I: bytes to each rank in one of
-              its exchanges
+              decision and of the end of its last exchange, 0 where that is yet to come; then MOST
+              I: bytes to each rank in one of its exchanges
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ HIGHEST = (1 << 32) - 1
 
 
 class Demand:
-    """The file of one rank. Where none can be written, it is written to no avail. Raises: ValueError - more than MOST ranks."""
+    """The file of one rank. Where none can be written, it is written to no avail. Raises:
+    ValueError - more than MOST ranks.
+    """
 
     def __init__(self, directory: Path | None, rank: int, world: int) -> None:
         if world > MOST:
@@ -53,29 +57,40 @@ class Demand:
         """The gate has decided: so many bytes go to each rank."""
         now_ns = time.monotonic_ns()
         at = ROWS_AT + self._iteration % ROWS * ROW_SIZE
-        TIMES.pack_into(self._memory, at, -1, 0, 0, 0)  # no reader takes the row while it is written
-        struct.pack_into(f"<{len(sizes)}I", self._memory, at + TIMES.size, *(min(size, HIGHEST) for size in sizes))
+        # no reader takes the row while it is written
+        TIMES.pack_into(self._memory, at, -1, 0, 0, 0)
+        struct.pack_into(
+            f"<{len(sizes)}I",
+            self._memory,
+            at + TIMES.size,
+            *(min(size, HIGHEST) for size in sizes),
+        )
         TIMES.pack_into(self._memory, at, self._iteration, self._begin_ns, now_ns, 0)
         self._step(2 * self._iteration + 1, now_ns)
 
     def end(self) -> None:
         """The iteration's last exchange is over."""
         at = ROWS_AT + self._iteration % ROWS * ROW_SIZE
-        STEP.pack_into(self._memory, at + 16, STEP.unpack_from(self._memory, at + 16)[0], time.monotonic_ns())
+        STEP.pack_into(
+            self._memory, at + 16, STEP.unpack_from(self._memory, at + 16)[0], time.monotonic_ns()
+        )
 
     def _step(self, step: int, now_ns: int) -> None:
         STEP.pack_into(self._memory, STEP_AT, step, now_ns)
 
 
 def _mapped(directory: Path | None, head: bytes) -> mmap.mmap:
-    """The new file, mapped; memory without a file where there is no directory, or none can be written."""
+    """The new file, mapped; memory without a file where there is no directory, or none can be
+    written.
+    """
     if directory is not None:
         fresh = directory / f"{FILE}.new"
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
             file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                if os.write(file, head.ljust(SIZE, b"\0")) == SIZE:  # all of it: no write to the mapping finds the disk full
+                # all of it: no write to the mapping finds the disk full
+                if os.write(file, head.ljust(SIZE, b"\0")) == SIZE:
                     memory = mmap.mmap(file, SIZE)
                     fresh.replace(directory / FILE)
                     return memory

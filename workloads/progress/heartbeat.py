@@ -1,7 +1,9 @@
-"""A rank's beat: a small file of fixed size in its job's directory, mapped into memory, where the agent of the host reads it.
+"""A rank's beat: a small file of fixed size in its job's directory, mapped into memory, where the
+agent of the host reads it.
 
-It says what the rank does and since when, and how long its latest iterations took. Writing it is no system call; what was written
-stays there however the process ends. Readers check it, for the job's user may write anything there (agent/jobs/heartbeats.py).
+It says what the rank does and since when, and how long its latest iterations took. Writing it is no
+system call; what was written stays there however the process ends. Readers check it, for the job's
+user may write anything there (agent/jobs/heartbeats.py).
 
     0    8s   MAGIC
     8    I    process id
@@ -13,8 +15,8 @@ stays there however the process ends. Readers check it, for the job's user may w
     48   q    CLOCK_MONOTONIC (ns) of the latest sign of life in this phase, one a second while it carries bytes; 0: none is known
     56   q    how long the longest checkpoint so far took to write (ns); 0: none was written
     64        ROWS rows of 10 q: iteration, begin (wall ns), and ns: whole, compute, exposed, wait; then what waits.py knows,
-              since the row before: ns without a processor, of all threads (0: not known), ns without a receiver's window,
-              TCP segments sent again, datagrams that the host refused
+              since the row before: ns without a processor, of all threads (0: not known), ns
+              without a receiver's window, TCP segments sent again, datagrams that the host refused
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from .waits import Waits
 FILE = "heartbeat"
 MAGIC = b"tbbeat2\0"
 PHASES = ("start", "compute", "exchange", "hold", "end", "save")
-"""Before the first iteration; in one; waiting for the exchange of one; pausing between two; after one, or after the last; writing a
-checkpoint after one."""
+"""Before the first iteration; in one; waiting for the exchange of one; pausing between two; after
+one, or after the last; writing a checkpoint after one."""
 START, COMPUTE, EXCHANGE, HOLD, END, SAVE = range(len(PHASES))
 ROWS = 256
 HIGHEST = 1 << 53
@@ -61,7 +63,9 @@ class Heartbeat:
         self._now(START, self._begin_ns)
 
     def follow(self, stall: Stall) -> None:
-        """Take the time that others were waited for, and signs of life, from what the loop notes that carries the exchanges."""
+        """Take the time that others were waited for, and signs of life, from what the loop notes
+        that carries the exchanges.
+        """
         self.stall = stall
         stall.alive = self._alive
 
@@ -69,7 +73,9 @@ class Heartbeat:
         ONE.pack_into(self._memory, ALIVE_AT, now_ns)
 
     def unheard(self) -> None:
-        """What the rank waits for now is not carried by that loop: it gives no sign of life meanwhile."""
+        """What the rank waits for now is not carried by that loop: it gives no sign of life
+        meanwhile.
+        """
         self._alive(0)
 
     def _restart(self, now_ns: int) -> None:
@@ -88,13 +94,17 @@ class Heartbeat:
         self._now(COMPUTE, self._begin_ns)
 
     def exchange(self) -> None:
-        """The rank begins to wait for an exchange; called again: what went before was hidden by computing."""
+        """The rank begins to wait for an exchange; called again: what went before was hidden by
+        computing.
+        """
         self._since_ns = now_ns = time.monotonic_ns()
         self._now(EXCHANGE, now_ns)
         self.stall.begin(now_ns)
 
     def waited(self, ns: int) -> None:
-        """Of the exchange that the rank waits for, so long (ns) went by before the last of the others began with it."""
+        """Of the exchange that the rank waits for, so long (ns) went by before the last of the
+        others began with it.
+        """
         self._wait_ns += ns
 
     def exchanged(self) -> None:
@@ -107,7 +117,9 @@ class Heartbeat:
         self._now(COMPUTE, now_ns)
 
     def counted(self) -> None:
-        """An exchange of a program that has shown no iteration yet is over: until it does they are counted instead."""
+        """An exchange of a program that has shown no iteration yet is over: until it does they are
+        counted instead.
+        """
         if self._last < 0:
             self._iteration += 1
             self._now(self._phase, time.monotonic_ns())
@@ -121,7 +133,9 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def save(self) -> Iterator[None]:
-        """While a checkpoint is written, between two iterations. How long the longest took is kept: the next may take as long."""
+        """While a checkpoint is written, between two iterations. How long the longest took is kept:
+        the next may take as long.
+        """
         began_ns = time.monotonic_ns()
         self._now(SAVE, began_ns)
         yield
@@ -131,9 +145,11 @@ class Heartbeat:
         self._now(END, now_ns)
 
     def shown(self, iteration: int, took_ns: int) -> None:
-        """A program showed that this iteration has ended, which took so long (ns); it computes the next.
+        """A program showed that this iteration has ended, which took so long (ns); it computes the
+        next.
 
-        Without an exchange that was seen it is not known what of it was computing: compute, exposed and wait are then 0.
+        Without an exchange that was seen it is not known what of it was computing: compute, exposed
+        and wait are then 0.
         """
         self.exchanged()
         now_ns = time.monotonic_ns()
@@ -151,19 +167,26 @@ class Heartbeat:
         times = took_ns, compute_ns, self._exposed_ns, min(self._wait_ns, self._exposed_ns)
         place = ROWS_AT + self._written % ROWS * ROW.size
         waited = self._waits.processor_ns(), *self._waits.causes(time.monotonic_ns())
-        ROW.pack_into(self._memory, place, self._iteration, self._anchor_ns + self._begin_ns, *times, *waited)
+        ROW.pack_into(
+            self._memory, place, self._iteration, self._anchor_ns + self._begin_ns, *times, *waited
+        )
         self._last = self._iteration
         self._written += 1
-        ONE.pack_into(self._memory, WRITTEN_AT, self._written)  # last: until then no reader looks at the row
+        # last: until then no reader looks at the row
+        ONE.pack_into(self._memory, WRITTEN_AT, self._written)
 
     def hold(self, held: bool) -> None:
-        """The rank pauses, or goes on. A program may compute on in a pause, until it needs what is held: that shows as a pause."""
+        """The rank pauses, or goes on. A program may compute on in a pause, until it needs what is
+        held: that shows as a pause.
+        """
         self._held = held
         self._now(self._phase, time.monotonic_ns())
 
 
 def _mapped(directory: Path | None, rank: int) -> mmap.mmap:
-    """The new file, mapped; memory without a file where there is no directory, or none can be written."""
+    """The new file, mapped; memory without a file where there is no directory, or none can be
+    written.
+    """
     if directory is not None:
         fresh = directory / f"{FILE}.new"
         with contextlib.suppress(OSError):
@@ -171,7 +194,8 @@ def _mapped(directory: Path | None, rank: int) -> mmap.mmap:
             file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 whole = HEAD.pack(MAGIC, os.getpid(), rank).ljust(SIZE, b"\0")
-                if os.write(file, whole) == SIZE:  # all of it: no write to the mapping can find the disk full
+                # all of it: no write to the mapping can find the disk full
+                if os.write(file, whole) == SIZE:
                     memory = mmap.mmap(file, SIZE)
                     fresh.replace(directory / FILE)  # never one that another process has mapped
                     return memory

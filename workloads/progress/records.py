@@ -1,4 +1,6 @@
-"""What a job leaves behind: one JSON line per iteration and per turn while it runs, one summary when it ends."""
+"""What a job leaves behind: one JSON line per iteration and per turn while it runs, one summary
+when it ends.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,32 @@ class Records:
         self._file: IO[str] | None = None
         self._move: int | None = None  # that of a turn just before the next iteration
         self.paced_ms = 0.0
-        """How long the rank waited for the beginning of this iteration, by its pace (see pace.py)."""
+        """How long the rank waited for the beginning of this iteration, by its pace (see
+        pace.py).
+        """
         if self._writes:
             directory.mkdir(parents=True, exist_ok=True)
 
     def iteration(self, record: dict[str, Any], *, aloud: bool = True) -> None:
-        """Keep the record of one iteration and, if `aloud`, say it in the log. A wait for its beginning is part of its time."""
+        """Keep the record of one iteration and, if `aloud`, say it in the log. A wait for its
+        beginning is part of its time.
+        """
         if not self._writes:
             return
         if self.paced_ms and "iter_ms" in record:
-            began = {"t_wall_ns": record["t_wall_ns"] - int(self.paced_ms * 1e6)} if "t_wall_ns" in record else {}
-            record = record | {"iter_ms": round(record["iter_ms"] + self.paced_ms, 3), "paced_ms": self.paced_ms, **began}
+            began = (
+                {"t_wall_ns": record["t_wall_ns"] - int(self.paced_ms * 1e6)}
+                if "t_wall_ns" in record
+                else {}
+            )
+            record = record | {
+                "iter_ms": round(record["iter_ms"] + self.paced_ms, 3),
+                "paced_ms": self.paced_ms,
+                **began,
+            }
         if self._file is None:
-            self._file = (self._directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
+            # a line is visible as soon as it is whole
+            self._file = (self._directory / ITERATIONS).open("a", buffering=1)
         if self._move is not None:
             record, self._move = record | {"move": self._move}, None
         self._file.write(json.dumps(record) + "\n")
@@ -47,7 +62,8 @@ class Records:
             )
 
     def note_ring_change(self, record: dict[str, Any]) -> None:
-        """Keep the record of a turn: move, after (the last iteration on the earlier rings), rings, traffic, t_wall_ns, held_ms.
+        """Keep the record of a turn: move, after (the last iteration on the earlier rings), rings,
+        traffic, t_wall_ns, held_ms.
 
         The next iteration's record names its move.
         """
@@ -56,7 +72,10 @@ class Records:
         self._move = record["move"]
         with (self._directory / RING_CHANGES).open("a") as file:
             file.write(json.dumps(record) + "\n")
-        print(f"turned after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms", flush=True)
+        print(
+            f"turned after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms",
+            flush=True,
+        )
 
     def summary(self, record: dict[str, Any]) -> None:
         """Write the summary whole or not at all."""
@@ -69,8 +88,11 @@ class Records:
                 os.fsync(self._file.fileno())
 
 
-def rates(size_bytes: int, seconds: float, world: int, sent_bytes: int | None = None) -> dict[str, float]:
-    """Return algbw and busbw (Gbit/s, to be held against a link's rate) of one all-reduce of `size_bytes`.
+def rates(
+    size_bytes: int, seconds: float, world: int, sent_bytes: int | None = None
+) -> dict[str, float]:
+    """Return algbw and busbw (Gbit/s, to be held against a link's rate) of one all-reduce of
+    `size_bytes`.
 
     sent_bytes: what a rank sent for it, where that is known; else what it sends on a ring.
     """

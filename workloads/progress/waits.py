@@ -1,7 +1,9 @@
-"""What slowed a rank down that is none of its own work: its threads waited for a processor, its connections for something else.
+"""What slowed a rank down that is none of its own work: its threads waited for a processor, its
+connections for something else.
 
-A thread that is ready to run and has no processor waits: schedstat of proc(5), of each task, for that of a process is its first
-thread's alone. Sums over all threads, so several that wait at once count several times.
+A thread that is ready to run and has no processor waits: schedstat of proc(5), of each task, for
+that of a process is its first thread's alone. Sums over all threads, so several that wait at once
+count several times.
 """
 
 from __future__ import annotations
@@ -15,14 +17,18 @@ from pathlib import Path
 
 PROCESS = Path("/proc/self")
 LOOK_NS = 1_000_000_000
-"""How often connections are looked at: it takes some 10 us for each, and only sums over many iterations are of use."""
+"""How often connections are looked at: it takes some 10 us for each, and only sums over many
+iterations are of use.
+"""
 INFO_BYTES = 184
 RETRANSMITTED, RWND_LIMITED = struct.Struct("=100xI"), struct.Struct("=176xQ")
 """tcpi_total_retrans (TCP segments) and tcpi_rwnd_limited (us) of struct tcp_info (linux/tcp.h)."""
 
 
 class Waits:
-    """What one process waited for, each time since it was asked before. process: its directory below /proc."""
+    """What one process waited for, each time since it was asked before. process: its directory
+    below /proc.
+    """
 
     def __init__(self, process: Path = PROCESS) -> None:
         self._process = str(process)
@@ -35,7 +41,9 @@ class Waits:
         self.causes(LOOK_NS)
 
     def processor_ns(self) -> int:
-        """How long (ns) its threads waited for a processor, all together, at least 1; 0: the kernel does not say."""
+        """How long (ns) its threads waited for a processor, all together, at least 1; 0: the kernel
+        does not say.
+        """
         try:
             tasks = os.listdir(f"{self._process}/task")  # noqa: PTH208 - a third of the time
         except OSError:
@@ -44,15 +52,21 @@ class Waits:
         for task in [task for task in self._files if task not in now]:
             os.close(self._files.pop(task))
         before, self._waited = self._waited, now
-        return max(1, sum(max(0, ns - before.get(task, 0)) for task, ns in now.items())) if now else 0
+        return (
+            max(1, sum(max(0, ns - before.get(task, 0)) for task, ns in now.items())) if now else 0
+        )
 
     def _of(self, task: str) -> int | None:
-        """How long (ns) a thread has waited since it began; None: it has ended, or the kernel does not say."""
+        """How long (ns) a thread has waited since it began; None: it has ended, or the kernel does
+        not say.
+        """
         for _ in range(2):  # again, if the number is that of a new thread
             try:
                 file = self._files.get(task)
                 if file is None:
-                    file = self._files[task] = os.open(f"{self._process}/task/{task}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                    file = self._files[task] = os.open(
+                        f"{self._process}/task/{task}/schedstat", os.O_RDONLY | os.O_CLOEXEC
+                    )
                 return int(os.pread(file, 64, 0).split()[1])
             except (OSError, ValueError, IndexError):
                 if task in self._files:
@@ -60,8 +74,9 @@ class Waits:
         return None
 
     def causes(self, now_ns: int) -> tuple[int, int, int]:
-        """How long (ns) its TCP connections could not send because the receiver's window was full, how many TCP segments they sent
-        again, how many datagrams this host refused as a send buffer was full. Zeros until LOOK_NS have passed since it looked."""
+        """How long (ns) its TCP connections could not send because the receiver's window was full,
+        how many TCP segments they sent again, how many datagrams this host refused as a send buffer
+        was full. Zeros until LOOK_NS have passed since it looked."""
         if now_ns - self._looked_ns < LOOK_NS:
             return 0, 0, 0
         self._looked_ns = now_ns
@@ -80,19 +95,26 @@ class Waits:
                     known = os.fstat(number)
                     if not stat.S_ISSOCK(known.st_mode):
                         continue
-                    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=number)
+                    one = socket.socket(
+                        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=number
+                    )
                     try:
                         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
                     finally:
                         one.detach()  # it stays its owner's
-                    found[known.st_ino] = 1000 * RWND_LIMITED.unpack_from(info)[0], RETRANSMITTED.unpack_from(info)[0]
+                    found[known.st_ino] = (
+                        1000 * RWND_LIMITED.unpack_from(info)[0],
+                        RETRANSMITTED.unpack_from(info)[0],
+                    )
         return found
 
     def _refused(self) -> int:
         """SndbufErrors of UDP (Udp: of /proc/net/snmp): of all processes of this host."""
         with suppress(OSError, ValueError):
             names, values = (
-                line.split() for line in Path(f"{self._process}/net/snmp").read_text().splitlines() if line[:4] == "Udp:"
+                line.split()
+                for line in Path(f"{self._process}/net/snmp").read_text().splitlines()
+                if line[:4] == "Udp:"
             )
             return int(values[names.index("SndbufErrors")])
         return 0

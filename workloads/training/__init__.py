@@ -1,1 +1,3 @@
-"""What a training needs apart from other ranks: models, the optimizer, checkpoints, fewer bytes of a gradient."""
+"""What a training needs apart from other ranks: models, the optimizer, checkpoints, fewer bytes of
+a gradient.
+"""

@@ -1,4 +1,6 @@
-"""Checkpoints of one rank: written whole or not at all, at the rate that its storage is said to have, the newest few kept."""
+"""Checkpoints of one rank: written whole or not at all, at the rate that its storage is said to
+have, the newest few kept.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-KEPT = 3  # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have reached the disk
+# ranks of a killed job are at most one checkpoint apart; one more, should the newest not have
+# reached the disk
+KEPT = 3
 PIECE = 1 << 16  # bytes that are written at once
 KEPT_BEHIND = KEPT + 1  # where a thread writes them a rank may be one further behind
 
@@ -18,19 +22,32 @@ KEPT_BEHIND = KEPT + 1  # where a thread writes them a rank may be one further b
 class Checkpoints:
     """The checkpoint files in `directory`: `checkpoint-<rank>-<iteration>.pt`.
 
-    All ranks hold the same weights, so a rank writes its own but reads anyone's: hosts may have changed ranks since.
+    All ranks hold the same weights, so a rank writes its own but reads anyone's: hosts may have
+    changed ranks since.
     """
 
-    def __init__(self, directory: Path, rank: int, torch: Any, kept: int = KEPT, storage_mbps: float = 0.0) -> None:
-        """storage_mbps: the rate (Mb/s) at which they are written; 0: as fast as the storage takes them."""
-        self._directory, self._rank, self._torch, self._kept, self._mbps = directory, rank, torch, kept, storage_mbps
+    def __init__(
+        self, directory: Path, rank: int, torch: Any, kept: int = KEPT, storage_mbps: float = 0.0
+    ) -> None:
+        """storage_mbps: the rate (Mb/s) at which they are written; 0: as fast as the storage takes
+        them.
+        """
+        self._directory, self._rank, self._torch, self._kept, self._mbps = (
+            directory,
+            rank,
+            torch,
+            kept,
+            storage_mbps,
+        )
 
     def kept(self) -> list[int]:
         """Return the iterations there is a checkpoint of, oldest first."""
         return sorted(self._files())
 
     def forget(self) -> None:
-        """Drop every checkpoint: a job that starts anew must not be resumed from what went before."""
+        """Drop every checkpoint: a job that starts anew must not be resumed from what went
+        before.
+        """
         for iteration in self._files():
             for path in self._directory.glob(f"checkpoint-*-{iteration}.pt"):
                 path.unlink(missing_ok=True)
@@ -42,7 +59,10 @@ class Checkpoints:
     def _files(self) -> dict[int, Path]:
         """Return a file for each iteration, this rank's own where there is one."""
         found = {}
-        for path in sorted(self._directory.glob("checkpoint-*-*.pt"), key=lambda path: path == self.path(_iteration(path))):
+        for path in sorted(
+            self._directory.glob("checkpoint-*-*.pt"),
+            key=lambda path: path == self.path(_iteration(path)),
+        ):
             if (iteration := _iteration(path)) > 0:
                 found[iteration] = path
         return found
@@ -55,7 +75,9 @@ class Checkpoints:
         path = self.path(iteration)
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
-            self._torch.save(state | {"iteration": iteration}, Paced(file, self._mbps) if self._mbps else file)
+            self._torch.save(
+                state | {"iteration": iteration}, Paced(file, self._mbps) if self._mbps else file
+            )
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -66,8 +88,8 @@ class Checkpoints:
     def read(self, iteration: int) -> dict[str, Any]:
         """Return the state of `iteration`, as it was written.
 
-        torch.save writes a checksum (CRC-32) with every tensor and with what is between them; torch.load does not look at it.
-        Raises: Damaged - it is not as it was written.
+        torch.save writes a checksum (CRC-32) with every tensor and with what is between them;
+        torch.load does not look at it. Raises: Damaged - it is not as it was written.
         """
         import zipfile
 
@@ -79,21 +101,34 @@ class Checkpoints:
             state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
             if state["iteration"] != iteration:
                 raise ValueError(f"it is of iteration {state['iteration']}")
-        except Exception as error:  # of anything that damage can look like to a reader of zip files, and to torch
-            raise Damaged(f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        # of anything that damage can look like to a reader of zip files, and to torch
+        except Exception as error:
+            raise Damaged(
+                f"{path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error
         return state
 
     def fits(
-        self, iteration: int, state: Mapping[str, Any], same: Mapping[str, Any], later: Mapping[str, Any] = MappingProxyType({})
+        self,
+        iteration: int,
+        state: Mapping[str, Any],
+        same: Mapping[str, Any],
+        later: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Raises: ValueError - the state was made by another run than `same` describes. later: what holds where it does not say."""
+        """Raises: ValueError - the state was made by another run than `same` describes. later: what
+        holds where it does not say.
+        """
         for name, value in same.items():
             if (was := state.get(name, later.get(name))) != value:
-                raise ValueError(f"{self._files()[iteration]}: was made with {name} {was!r}, this job has {name} {value!r}")
+                raise ValueError(
+                    f"{self._files()[iteration]}: was made with {name} {was!r}, this job has {name} {value!r}"
+                )
 
 
 class Paced:
-    """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is written is not made up for."""
+    """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is
+    written is not made up for.
+    """
 
     def __init__(self, file: BinaryIO, mbps: float) -> None:
         self._file, self._rate = file, mbps * 1e6 / 8
@@ -105,7 +140,9 @@ class Paced:
         for at in range(0, len(memory), PIECE):
             piece = memory[at : at + PIECE]
             self._file.write(piece)
-            self._due_s = max(self._due_s, time.monotonic() - PIECE / self._rate) + len(piece) / self._rate
+            self._due_s = (
+                max(self._due_s, time.monotonic() - PIECE / self._rate) + len(piece) / self._rate
+            )
             time.sleep(max(0.0, self._due_s - time.monotonic()))
         return len(memory)
 
@@ -118,7 +155,9 @@ class Damaged(Exception):
 
 
 class Writer:
-    """Writes checkpoints in a thread, one at a time, while the job trains on; one that is still being written is waited for."""
+    """Writes checkpoints in a thread, one at a time, while the job trains on; one that is still
+    being written is waited for.
+    """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
@@ -126,24 +165,33 @@ class Writer:
         self._error: OSError | RuntimeError | None = None
 
     def write(self, iteration: int, state: dict[str, Any]) -> Path:
-        """Copy `state`, a dictionary of lists of tensors and other values, and have it written; return where.
+        """Copy `state`, a dictionary of lists of tensors and other values, and have it written;
+        return where.
 
         Raises: OSError, RuntimeError - the one before could not be written.
         """
         self.finish()
-        copy = {name: [each.clone() for each in value] if isinstance(value, list) else value for name, value in state.items()}
-        self._thread = threading.Thread(target=self._write, args=(iteration, copy), name="checkpoint", daemon=True)
+        copy = {
+            name: [each.clone() for each in value] if isinstance(value, list) else value
+            for name, value in state.items()
+        }
+        self._thread = threading.Thread(
+            target=self._write, args=(iteration, copy), name="checkpoint", daemon=True
+        )
         self._thread.start()
         return self._checkpoints.path(iteration)
 
     def _write(self, iteration: int, state: dict[str, Any]) -> None:
         try:
             self._checkpoints.write(iteration, state)
-        except (OSError, RuntimeError) as error:  # torch's for a disk that is full is a RuntimeError
+        # torch's for a disk that is full is a RuntimeError
+        except (OSError, RuntimeError) as error:
             self._error = error
 
     def finish(self, within_s: float | None = None) -> None:
-        """Wait, for so long at most, until what was given is on disk. Raises: OSError, RuntimeError - it could not be written."""
+        """Wait, for so long at most, until what was given is on disk. Raises: OSError, RuntimeError
+        - it could not be written.
+        """
         if self._thread is not None:
             self._thread.join(within_s)
         error, self._error = self._error, None

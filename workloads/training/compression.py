@@ -1,4 +1,6 @@
-"""What `compress` may be: how few numbers of a gradient travel, as a plan and a command line have it. Nothing here needs torch."""
+"""What `compress` may be: how few numbers of a gradient travel, as a plan and a command line have
+it. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """share: of `topk`, how many of the numbers of each parameter travel. rank: of `powersgd`, that of the two factors."""
+    """share: of `topk`, how many of the numbers of each parameter travel. rank: of `powersgd`, that
+    of the two factors.
+    """
 
     kind: Literal["none", "fp16", "topk", "powersgd"]
     share: float = 0.0
@@ -36,6 +40,12 @@ def read_compression(text: object) -> Compression:
             share = 0.0
         if 0 < share <= 1:
             return Compression("topk", share=share)
-    if kind == "powersgd" and len(number) <= 2 and number.isdecimal() and number.isascii() and 1 <= int(number) <= LARGEST_RANK:
+    if (
+        kind == "powersgd"
+        and len(number) <= 2
+        and number.isdecimal()
+        and number.isascii()
+        and 1 <= int(number) <= LARGEST_RANK
+    ):
         return Compression("powersgd", rank=int(number))
     raise ValueError(REFUSED.get(str(text), ""))

@@ -1,15 +1,18 @@
-"""Averages over all ranks for which fewer bytes travel than the numbers have: half precision, the largest numbers, two factors.
+"""Averages over all ranks for which fewer bytes travel than the numbers have: half precision, the
+largest numbers, two factors.
 
-What a rank leaves out of a tensor it adds to the same tensor the next time (error feedback), tensor by tensor, so nothing depends
-on how tensors are sent together or over which rings. N numbers in all, n ranks; a rank sends, without headers, in an iteration
+What a rank leaves out of a tensor it adds to the same tensor the next time (error feedback), tensor
+by tensor, so nothing depends on how tensors are sent together or over which rings. N numbers in
+all, n ranks; a rank sends, without headers, in an iteration
 
     none      2 (n-1)/n x 4 N            all-reduce of float32
     fp16      2 (n-1)/n x 2 N            all-reduce of float16
     topk      (n-1) x 8 K                all-gather of K values and places: of each tensor its size times the share, rounded up
     powersgd  2 (n-1)/n x 4 F            all-reduce of F numbers: of each matrix rank x (rows + columns), and all others
 
-(T. Vogels et al., PowerSGD, NeurIPS 2019; S. Stich et al., Sparsified SGD with Memory, NeurIPS 2018). All ranks hold the same
-averages, bit by bit; with powersgd only where their processors compute alike, as each makes the factors orthogonal itself.
+(T. Vogels et al., PowerSGD, NeurIPS 2019; S. Stich et al., Sparsified SGD with Memory, NeurIPS
+2018). All ranks hold the same averages, bit by bit; with powersgd only where their processors
+compute alike, as each makes the factors orthogonal itself.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from typing import Any, Protocol
 from .compression import Compression
 
 LARGEST_HALF = 60_000.0
-"""Sums of all ranks stay below this in half precision, whose largest number is 65504; what is beyond it follows later."""
+"""Sums of all ranks stay below this in half precision, whose largest number is 65504; what is
+beyond it follows later.
+"""
 
 
 class Carries(Protocol):
@@ -33,10 +38,14 @@ class Carries(Protocol):
 
 
 class Compressor(ABC):
-    """Averages tensors in place: `begin` for some of them, in the same order on all ranks, and `finish` for all that were begun."""
+    """Averages tensors in place: `begin` for some of them, in the same order on all ranks, and
+    `finish` for all that were begun.
+    """
 
     def __init__(self, like: Sequence[Any], world: int, carries: Carries, torch: Any) -> None:
-        """like: a tensor of the shape of each that will be averaged; `begin` names them by their place among these."""
+        """like: a tensor of the shape of each that will be averaged; `begin` names them by their
+        place among these.
+        """
         self._world, self._carries, self._torch = world, carries, torch
         self.residuals = [torch.zeros(tensor.shape) for tensor in like]
         """What this rank has left out so far."""
@@ -49,7 +58,9 @@ class Compressor(ABC):
         """Begin to average these."""
 
     def finish(self) -> None:
-        """Wait for what was begun and fill in the averages. Raises: RuntimeError - a peer is gone or silent for the timeout."""
+        """Wait for what was begun and fill in the averages. Raises: RuntimeError - a peer is gone
+        or silent for the timeout.
+        """
         for tensors, existing, works in self._begun:
             for work in works:
                 work.wait()
@@ -61,7 +72,9 @@ class Compressor(ABC):
         return existing
 
     def _fill(self, tensors: Sequence[Any], flat: Any) -> None:
-        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, part in zip(
+            tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True
+        ):
             tensor.copy_(part.view_as(tensor))
 
 
@@ -80,10 +93,15 @@ class Half(Compressor):
     """Numbers travel and are summed in half precision."""
 
     def begin(self, places: Sequence[int], tensors: Sequence[Any]) -> None:
-        wanted = self._torch.cat([(t + self.residuals[k]).reshape(-1) for k, t in zip(places, tensors, strict=True)])
+        wanted = self._torch.cat(
+            [(t + self.residuals[k]).reshape(-1) for k, t in zip(places, tensors, strict=True)]
+        )
         most = LARGEST_HALF / self._world
         sent = (wanted / self._world).clamp_(-most, most).half()
-        self._fill([self.residuals[place] for place in places], wanted.sub_(sent.float(), alpha=self._world))
+        self._fill(
+            [self.residuals[place] for place in places],
+            wanted.sub_(sent.float(), alpha=self._world),
+        )
         self._begun.append((list(tensors), sent, self._carries.start(sent)))
 
     def _averages(self, existing: Any, length: int) -> Any:
@@ -93,7 +111,9 @@ class Half(Compressor):
 class Largest(Compressor):
     """Of each tensor the numbers that are furthest from 0 travel, with their places."""
 
-    def __init__(self, like: Sequence[Any], world: int, carries: Carries, torch: Any, share: float, rank: int) -> None:
+    def __init__(
+        self, like: Sequence[Any], world: int, carries: Carries, torch: Any, share: float, rank: int
+    ) -> None:
         super().__init__(like, world, carries, torch)
         self._share, self._rank = share, rank
 
@@ -102,7 +122,9 @@ class Largest(Compressor):
         found, values = [], []
         for place, tensor in zip(places, tensors, strict=True):
             residual = self.residuals[place].add_(tensor).view(-1)
-            where = residual.abs().topk(counted(self._share, residual.numel()), sorted=False).indices
+            where = (
+                residual.abs().topk(counted(self._share, residual.numel()), sorted=False).indices
+            )
             found.append((where + first).int())
             values.append(residual[where])
             residual[where] = 0.0
@@ -115,7 +137,8 @@ class Largest(Compressor):
     def _averages(self, existing: Any, length: int) -> Any:
         torch = self._torch
         flat, count = torch.zeros(length), existing.shape[1] // 2
-        for row in existing:  # in the order of ranks: every rank adds the same numbers in the same order
+        # in the order of ranks: every rank adds the same numbers in the same order
+        for row in existing:
             flat.index_add_(0, row[:count], row[count:].view(torch.float32))
         return flat.div_(self._world)
 
@@ -130,12 +153,17 @@ def counted(share: float, size: int) -> int:
 
 
 class Factors(Compressor):
-    """A matrix travels as the product of two with few columns, found from those of the time before; other tensors travel whole."""
+    """A matrix travels as the product of two with few columns, found from those of the time before;
+    other tensors travel whole.
+    """
 
-    def __init__(self, like: Sequence[Any], world: int, carries: Carries, torch: Any, rank: int) -> None:
+    def __init__(
+        self, like: Sequence[Any], world: int, carries: Carries, torch: Any, rank: int
+    ) -> None:
         super().__init__(like, world, carries, torch)
         self._all: list[tuple[int, Any]] = []
-        self._right: dict[int, Any] = {}  # by place: the factor with a row for each column of the matrix
+        # by place: the factor with a row for each column of the matrix
+        self._right: dict[int, Any] = {}
         for place, tensor in enumerate(like):
             rows, columns = _matrix(tensor)
             width = min(rank, rows, columns)
@@ -148,7 +176,9 @@ class Factors(Compressor):
         self._all += zip(places, tensors, strict=True)
 
     def finish(self) -> None:
-        """As Compressor.finish. Nothing travels before: second factors need all of the first, in an order common to all."""
+        """As Compressor.finish. Nothing travels before: second factors need all of the first, in an
+        order common to all.
+        """
         torch, begun = self._torch, self._all
         self._all = []
         wanted = {k: (t + self.residuals[k]).view(_matrix(t)) for k, t in begun if k in self._right}
@@ -161,7 +191,10 @@ class Factors(Compressor):
             self.residuals[place].copy_((matrix - factor @ own.t()).view_as(self.residuals[place]))
             self._right[place].copy_(own)
         self._average([self._right[place] for place in wanted])
-        averages = {place: factor @ self._right[place].t() for place, factor in zip(wanted, left, strict=True)}
+        averages = {
+            place: factor @ self._right[place].t()
+            for place, factor in zip(wanted, left, strict=True)
+        }
         for place, tensor in begun:
             if place in averages:
                 tensor.copy_(averages[place].view_as(tensor))
@@ -179,7 +212,9 @@ def _matrix(tensor: Any) -> tuple[int, int]:
     return rows, tensor.numel() // rows
 
 
-def compressor(wanted: Compression, like: Sequence[Any], rank: int, world: int, carries: Carries, torch: Any) -> Compressor:
+def compressor(
+    wanted: Compression, like: Sequence[Any], rank: int, world: int, carries: Carries, torch: Any
+) -> Compressor:
     """What averages tensors of these shapes."""
     if wanted.kind == "fp16":
         return Half(like, world, carries, torch)
@@ -190,10 +225,14 @@ def compressor(wanted: Compression, like: Sequence[Any], rank: int, world: int, 
     return Whole(world, carries, torch)
 
 
-def compressing_hook(by: Compressor, parameters: Sequence[Any], torch: Any, seen: Sequence[Any] = ()) -> Any:
-    """Return a DistributedDataParallel communication hook that averages all buckets by `by`; the last one waits for all of them.
+def compressing_hook(
+    by: Compressor, parameters: Sequence[Any], torch: Any, seen: Sequence[Any] = ()
+) -> Any:
+    """Return a DistributedDataParallel communication hook that averages all buckets by `by`; the
+    last one waits for all of them.
 
-    parameters: of the model, in the order of what `by` was made for. Each of `seen` is called with the bucket before it is sent.
+    parameters: of the model, in the order of what `by` was made for. Each of `seen` is called with
+    the bucket before it is sent.
     """
     place = {id(parameter): k for k, parameter in enumerate(parameters)}
 
@@ -207,5 +246,8 @@ def compressing_hook(by: Compressor, parameters: Sequence[Any], torch: Any, seen
         future.set_result(bucket.buffer())
         return future
 
-    hook.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    hook.__annotations__ = {
+        "bucket": torch.distributed.GradBucket,
+        "return": torch.futures.Future[torch.Tensor],
+    }
     return hook

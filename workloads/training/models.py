@@ -1,4 +1,6 @@
-"""Small real models and seeded synthetic data they can learn from, so that a falling loss means the gradients were right."""
+"""Small real models and seeded synthetic data they can learn from, so that a falling loss means the
+gradients were right.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import itertools
 from typing import Any
 
 MODELS = ("mlp", "cnn", "transformer")
-USUAL = {"mlp": (8, 0.01), "cnn": (8, 0.03), "transformer": (2, 0.1)}  # samples per rank and iteration, learning rate
+# samples per rank and iteration, learning rate
+USUAL = {"mlp": (8, 0.01), "cnn": (8, 0.03), "transformer": (2, 0.1)}
 NOISE = {"mlp": 4.0, "cnn": 1.0}  # of the data, against centres of unit variance
 CLASSES = 10
 VOCABULARY = 64
@@ -29,14 +32,26 @@ def model(name: str, torch: Any, seed: int, hidden: int) -> Any:
         channels = (1, width // 8, width // 4, width // 2, width)
         layers: list[Any] = []
         for wide, (before, after) in zip((1, 1, 2, 2), itertools.pairwise(channels), strict=True):
-            layers += [nn.Conv2d(before, after, 3, stride=wide, padding=1), nn.GroupNorm(4, after), nn.ReLU()]
-        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, CLASSES)]
+            layers += [
+                nn.Conv2d(before, after, 3, stride=wide, padding=1),
+                nn.GroupNorm(4, after),
+                nn.ReLU(),
+            ]
+        head = [
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(width, 2 * width),
+            nn.ReLU(),
+            nn.Linear(2 * width, CLASSES),
+        ]
         return nn.Sequential(*layers, *head)
     return _transformer(torch, hidden or 256)
 
 
 def _transformer(torch: Any, width: int) -> Any:
-    """Return a pre-norm decoder of four blocks: embedding, causal attention, feed-forward, next-token logits."""
+    """Return a pre-norm decoder of four blocks: embedding, causal attention, feed-forward,
+    next-token logits.
+    """
     nn, functional = torch.nn, torch.nn.functional
     Module: Any = nn.Module
 
@@ -45,12 +60,20 @@ def _transformer(torch: Any, width: int) -> Any:
             super().__init__()
             self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
             self.query_key_value, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.feed = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x: Any) -> Any:
             batch, length, _ = x.shape
-            heads = self.query_key_value(self.before(x)).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
-            mixed = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+            heads = (
+                self.query_key_value(self.before(x))
+                .view(batch, length, 3, 4, width // 4)
+                .permute(2, 0, 3, 1, 4)
+            )
+            mixed = functional.scaled_dot_product_attention(
+                heads[0], heads[1], heads[2], is_causal=True
+            )
             x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
             return x + self.feed(self.between(x))
 
@@ -69,7 +92,9 @@ def _transformer(torch: Any, width: int) -> Any:
 
 
 class Data:
-    """An endless synthetic data set: a batch is a function of seed, iteration and rank, so a resumed run sees the same ones."""
+    """An endless synthetic data set: a batch is a function of seed, iteration and rank, so a
+    resumed run sees the same ones.
+    """
 
     def __init__(self, name: str, torch: Any, seed: int, rank: int, world: int, batch: int) -> None:
         self._name, self._torch, self._batch = name, torch, batch
@@ -86,7 +111,9 @@ class Data:
         if self._name == "transformer":
             return self._sequences()
         target = torch.randint(CLASSES, (self._batch,), generator=draw)
-        x = self._centres[target] + NOISE[self._name] * torch.randn(self._batch, 256, generator=draw)
+        x = self._centres[target] + NOISE[self._name] * torch.randn(
+            self._batch, 256, generator=draw
+        )
         return (x.view(self._batch, 1, 16, 16) if self._name == "cnn" else x), target
 
     def _sequences(self) -> tuple[Any, Any]:

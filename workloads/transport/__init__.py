@@ -1,1 +1,3 @@
-"""Bytes between ranks: connections, datagrams, the loop that carries them, and what ranks agree on."""
+"""Bytes between ranks: connections, datagrams, the loop that carries them, and what ranks agree
+on.
+"""

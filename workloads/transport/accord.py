@@ -1,6 +1,8 @@
-"""What ranks agree on apart from sums: where to stop, where to resume, that all hold the same weights, when to leave.
+"""What ranks agree on apart from sums: where to stop, where to resume, that all hold the same
+weights, when to leave.
 
-All of it goes through rank 0's store on the management network, a few bytes at a time, so it works while circuits move.
+All of it goes through rank 0's store on the management network, a few bytes at a time, so it works
+while circuits move.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 
 
 class Accord:
-    """The ranks of one job, talking through `store`. Every wait is bounded by the store's timeout."""
+    """The ranks of one job, talking through `store`. Every wait is bounded by the store's
+    timeout.
+    """
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self._store = store
@@ -26,10 +30,12 @@ class Accord:
         """Whether this rank was asked to stop."""
 
     def handle_signals(self) -> None:
-        """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at once.
+        """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at
+        once.
 
-        Until then they kill it, as they should a process that waits in vain for its peers. A thread receives them:
-        a handler in Python would only run once the main thread leaves torch, and a rank waiting for a peer does not.
+        Until then they kill it, as they should a process that waits in vain for its peers. A thread
+        receives them: a handler in Python would only run once the main thread leaves torch, and a
+        rank waiting for a peer does not.
         """
         written, read = socket.socketpair()
         written.setblocking(False)
@@ -52,8 +58,8 @@ class Accord:
     def before(self, iteration: int) -> None:
         """Announce, if this rank was asked to stop, that `iteration` shall be the last.
 
-        No rank can finish `iteration` without this rank's part in its sums, and the announcement is in the store before that,
-        so every rank finds it there in `last()`.
+        No rank can finish `iteration` without this rank's part in its sums, and the announcement is
+        in the store before that, so every rank finds it there in `last()`.
         """
         if self.asked and not self._announced:
             self._store.compare_set("stop", "", str(iteration))
@@ -69,7 +75,9 @@ class Accord:
         return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self._world)]
 
     def leave(self, within_s: float = 10.0) -> None:
-        """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store, after the others took note."""
+        """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store,
+        after the others took note.
+        """
         if self._store.add("leave/arrived", 1) == self._world:
             self._store.set("leave/go", "1")
         self._store.wait(["leave/go"], timedelta(seconds=within_s))
@@ -81,24 +89,33 @@ class Accord:
 
 
 def appears(store: Any, key: str, within_s: float) -> bool:
-    """Whether `key` is in `store` within this time (s). Raises: RuntimeError (torch's own) - the store is gone."""
+    """Whether `key` is in `store` within this time (s). Raises: RuntimeError (torch's own) - the
+    store is gone.
+    """
     try:
         store.wait([key], timedelta(seconds=within_s))
-    except RuntimeError:  # the time is over, or the store is gone: then it does not answer this either
+    # the time is over, or the store is gone: then it does not answer this either
+    except RuntimeError:
         return bool(store.check([key]))
     return True
 
 
 def common(kept: list[list[int]]) -> int:
-    """Return the newest iteration that every rank with any checkpoint has kept, 0 when no rank has any.
+    """Return the newest iteration that every rank with any checkpoint has kept, 0 when no rank has
+    any.
 
-    A rank without any is new on its host, and is given that state. Raises ValueError when no iteration is common to the others:
-    starting anew would throw their work away.
+    A rank without any is new on its host, and is given that state. Raises ValueError when no
+    iteration is common to the others: starting anew would throw their work away.
     """
     if not any(kept):
         return 0
     shared = set.intersection(*(set(have) for have in kept if have))
     if shared:
         return max(shared)
-    text = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
-    raise ValueError(f"no checkpoint is common to all ranks: {text}; to start anew, launch the job without --resume")
+    text = "; ".join(
+        f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}"
+        for rank, have in enumerate(kept)
+    )
+    raise ValueError(
+        f"no checkpoint is common to all ranks: {text}; to start anew, launch the job without --resume"
+    )

@@ -1,4 +1,5 @@
-"""Datagrams between two ranks over one lane: numbers, acknowledgements, how much may be in flight. Nothing here sends or waits.
+"""Datagrams between two ranks over one lane: numbers, acknowledgements, how much may be in flight.
+Nothing here sends or waits.
 
 A datagram, big-endian, begins with HEADER:
 
@@ -10,12 +11,13 @@ A datagram, big-endian, begins with HEADER:
     reserved  1 byte
     before    2 x 8    names of the blocks in the two datagrams before this one; NOTHING where it was none
 
-DATA goes on with the numbers of the block. ACK goes on with 64 bytes: bit k says that the datagram with `number` - 1 - k need not
-come any more. A lane keeps the order of what is sent, so a gap is a loss, and `before` says at once of what: its receiver may go on
-without it (blocks.py), and then acknowledges it as if it had come.
+DATA goes on with the numbers of the block. ACK goes on with 64 bytes: bit k says that the datagram
+with `number` - 1 - k need not come any more. A lane keeps the order of what is sent, so a gap is a
+loss, and `before` says at once of what: its receiver may go on without it (blocks.py), and then
+acknowledges it as if it had come.
 
-How much is in flight follows the delay, as in LEDBAT (RFC 6817), not the loss: links that lose now and then are not slowed down by
-that. Only above HEAVY it is taken for a queue that overflows.
+How much is in flight follows the delay, as in LEDBAT (RFC 6817), not the loss: links that lose now
+and then are not slowed down by that. Only above HEAVY it is taken for a queue that overflows.
 """
 
 from __future__ import annotations
@@ -37,9 +39,13 @@ LARGEST = 8960
 """Bytes of a datagram at most, its header included: one of Ethernet's jumbo frames."""
 
 QUEUE_S = 0.02
-"""A sender fills the queues on its lane for so long (s), which is what a receiver on a busy machine may be late by."""
+"""A sender fills the queues on its lane for so long (s), which is what a receiver on a busy machine
+may be late by.
+"""
 HEAVY, CUT = 0.08, 0.7
-"""Above this share of datagrams lost in a window, a queue overflows, and the window is cut to this part."""
+"""Above this share of datagrams lost in a window, a queue overflows, and the window is cut to this
+part.
+"""
 LEAST, MOST = 16 << 10, 448 << 10
 """Bytes in flight on a lane. MOST as wires.QUEUE."""
 PROBE_S, LONGEST_PROBE_S = 0.01, 0.1
@@ -53,7 +59,9 @@ BASE_S = 10.0
 
 
 class Block(NamedTuple):
-    """Which block of numbers: of which sum and ring, on its way over which hop, which of its chunk; dear: it may not be lost."""
+    """Which block of numbers: of which sum and ring, on its way over which hop, which of its chunk;
+    dear: it may not be lost.
+    """
 
     sum: int
     ring: int
@@ -70,7 +78,13 @@ def unpacked(name: int) -> Block:
     >>> unpacked(Block(7, 1, 3, 200, True).packed())
     Block(sum=7, ring=1, hop=3, at=200, dear=True)
     """
-    return Block(name >> 40, name >> 34 & (RINGS - 1), name >> 22 & (HOPS - 1), name >> 1 & (BLOCKS - 1), bool(name & 1))
+    return Block(
+        name >> 40,
+        name >> 34 & (RINGS - 1),
+        name >> 22 & (HOPS - 1),
+        name >> 1 & (BLOCKS - 1),
+        bool(name & 1),
+    )
 
 
 def full(short: int, near: int, size: int) -> int:
@@ -104,7 +118,9 @@ class Receipts:
         self._pending = 0
 
     def take(self, short: int, now_s: float, ask: bool = False) -> int:
-        """Note that a datagram with this number came; return the number in full. ask: it wants an acknowledgement at once."""
+        """Note that a datagram with this number came; return the number in full. ask: it wants an
+        acknowledgement at once.
+        """
         number = full(short, self.top, 1 << 32)
         skipped = 0
         if number >= self.top:
@@ -134,12 +150,16 @@ class Receipts:
 
     def acknowledgement(self, token: int, begun: int) -> bytes:
         self.ack_s, self._pending = None, 0
-        head = HEADER.pack(token, begun, self.top & 0xFFFFFFFF, self.ended & 0xFFFF, ACK, NOTHING, NOTHING)
+        head = HEADER.pack(
+            token, begun, self.top & 0xFFFFFFFF, self.ended & 0xFFFF, ACK, NOTHING, NOTHING
+        )
         return head + self.settled.to_bytes(KEPT // 8, "big")
 
 
 class Window:
-    """How many bytes may be in flight: as many as keep the lane busy and its queues filled for QUEUE_S."""
+    """How many bytes may be in flight: as many as keep the lane busy and its queues filled for
+    QUEUE_S.
+    """
 
     def __init__(self, unit: int, most: int) -> None:
         """unit: bytes of a datagram. most: what the receiver has room for."""
@@ -151,7 +171,9 @@ class Window:
         self.smooth_s, self._varies_s = 0.0, 0.0
 
     def delay(self, took_s: float, now_s: float, size: int, *, busy: bool) -> None:
-        """An acknowledgement of so many bytes came after `took_s`; busy: about as much was in flight as may be."""
+        """An acknowledgement of so many bytes came after `took_s`; busy: about as much was in
+        flight as may be.
+        """
         if now_s >= self._base_until_s:
             self._base_s, self._base_until_s = [*self._base_s[-1:], took_s], now_s + BASE_S
         self._base_s[-1] = min(self._base_s[-1], took_s)
@@ -180,7 +202,8 @@ class Lane:
         self.in_flight = 0
         self.silent = 0  # probes since the last acknowledgement
         self.probe_at_s: float | None = None
-        self.tail_at_s: float | None = None  # infinity: data was sent, and it is not known yet whether more follows
+        # infinity: data was sent, and it is not known yet whether more follows
+        self.tail_at_s: float | None = None
         self.token, self._next = token, 0
         self._flight: dict[int, tuple[Item, float]] = {}
         self._before = deque((NOTHING, NOTHING), maxlen=2)
@@ -216,7 +239,9 @@ class Lane:
             yield item
 
     def rest(self, now_s: float) -> None:
-        """There is nothing more to send: a ping in TAIL_S will tell whether the last datagrams were lost, if none does before."""
+        """There is nothing more to send: a ping in TAIL_S will tell whether the last datagrams were
+        lost, if none does before.
+        """
         if self._flight and self.tail_at_s == math.inf:
             self.tail_at_s = now_s + TAIL_S
 
@@ -231,8 +256,12 @@ class Lane:
         self._next += 1
         return head
 
-    def acknowledged(self, short: int, settled: int, ended: int, now_s: float) -> tuple[list[Item], list[Item]]:
-        """Take an acknowledgement: what is settled, and what is to be sent again. Raises: ValueError - of what was never sent."""
+    def acknowledged(
+        self, short: int, settled: int, ended: int, now_s: float
+    ) -> tuple[list[Item], list[Item]]:
+        """Take an acknowledgement: what is settled, and what is to be sent again. Raises:
+        ValueError - of what was never sent.
+        """
         top = full(short, self._next, 1 << 32)
         if top > self._next:
             raise ValueError("acknowledges what was never sent")
@@ -268,7 +297,9 @@ class Lane:
         self._round_lost, self._round_from, self._round_end = self._ended, top, self._next
 
     def probe(self, now_s: float) -> list[Item]:
-        """No acknowledgement came in time: what is to be sent again, if need be on another lane. A ping follows."""
+        """No acknowledgement came in time: what is to be sent again, if need be on another lane. A
+        ping follows.
+        """
         self.silent += 1
         self.probe_at_s = now_s + min(self.window.probe_s * 2**self.silent, LONGEST_PROBE_S)
         if self.silent < 3:

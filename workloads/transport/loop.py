@@ -1,4 +1,6 @@
-"""Connections between ranks, and the loop in which one thread carries what is to be sent and received over them."""
+"""Connections between ranks, and the loop in which one thread carries what is to be sent and
+received over them.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ TICK_S = 1.0
 TCP_RTO_MAX_MS = 44
 """The socket option, from Linux 6.15 on (include/uapi/linux/tcp.h); Python has no name for it."""
 RETRY_MS, PATIENCE_MS = 1000, 900_000
-"""TCP doubles the time between two tries, so after a long darkness it would wait as long again: it tries once a second instead (the
-least that the kernel takes). It then counts its tries the faster, so for how long it tries is said, too: 15 min, its usual time."""
+"""TCP doubles the time between two tries, so after a long darkness it would wait as long again: it
+tries once a second instead (the least that the kernel takes). It then counts its tries the faster,
+so for how long it tries is said, too: 15 min, its usual time."""
 
 
 class Wire:
-    """A connection with one sender and one receiver. Its errors are RuntimeErrors that name the rank at the other end."""
+    """A connection with one sender and one receiver. Its errors are RuntimeErrors that name the
+    rank at the other end.
+    """
 
     def __init__(self, link: socket.socket, peer: int) -> None:
         self._link, self.peer = link, peer
@@ -70,14 +75,17 @@ class Wire:
 
     @property
     def closed(self) -> bool:
-        """Whether the other end has closed the connection, or the kernel gave it up; nothing is received."""
+        """Whether the other end has closed the connection, or the kernel gave it up; nothing is
+        received.
+        """
         poll = select.poll()
         poll.register(self.number, select.POLLRDHUP)  # errors are reported without being asked for
         return bool(poll.poll(0))
 
     def bound(self, window: int) -> None:
         """Limit the bytes in flight to `window`."""
-        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)  # else the kernel lets the window grow with its buffer
+        # else the kernel lets the window grow with its buffer
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
 
 
@@ -89,7 +97,8 @@ class Task(Protocol):
     @property
     def out(self) -> Wire | None: ...
     @property
-    def late(self) -> bool: ...  # it waits for the first bytes of a rank that may not have begun yet
+    # it waits for the first bytes of a rank that may not have begun yet
+    def late(self) -> bool: ...
 
     def begin(self) -> None: ...
     def take(self) -> bool: ...  # receive what is there; True: that was all of it
@@ -97,10 +106,12 @@ class Task(Protocol):
 
 
 class Stall:
-    """The longest time in which no byte moved although something was to be carried, since the last mark.
+    """The longest time in which no byte moved although something was to be carried, since the last
+    mark.
 
-    From `begin` to `end` also how long that was in all while ranks that might not have begun were waited for. alive: called once in
-    TICK_S while something is carried, with the time (monotonic ns).
+    From `begin` to `end` also how long that was in all while ranks that might not have begun were
+    waited for. alive: called once in TICK_S while something is carried, with the time (monotonic
+    ns).
     """
 
     def __init__(self) -> None:
@@ -122,7 +133,9 @@ class Stall:
         return self._late_ns
 
     def note(self, moved_ns: int, now_ns: int, *, late: bool) -> None:
-        """No byte moved between these times (monotonic ns); what was noted of a time before is not counted twice."""
+        """No byte moved between these times (monotonic ns); what was noted of a time before is not
+        counted twice.
+        """
         self.longest_ns = max(self.longest_ns, now_ns - moved_ns)
         if now_ns >= self._tick_ns:
             self._tick_ns = now_ns + int(TICK_S * 1e9)
@@ -133,7 +146,9 @@ class Stall:
 
 
 class Silence:
-    """How long no byte has moved, without the time for which the schedule may be the reason, of which it leaves out WAITS_S."""
+    """How long no byte has moved, without the time for which the schedule may be the reason, of
+    which it leaves out WAITS_S.
+    """
 
     def __init__(self, timeout_ns: int, slots: Slots) -> None:
         self._timeout_ns, self._slots = timeout_ns, slots
@@ -144,7 +159,9 @@ class Silence:
         self.paused_ns = 0
 
     def look(self, now_ns: int, peers: Iterable[str]) -> None:
-        """Leave out the time since the last look if the schedule is why these addresses were silent."""
+        """Leave out the time since the last look if the schedule is why these addresses were
+        silent.
+        """
         if self._slots.silences(peers):
             self.paused_ns = min(self.paused_ns + now_ns - self._looked_ns, int(WAITS_S * 1e9))
         self._looked_ns = now_ns
@@ -160,7 +177,9 @@ class Silence:
             seconds, of = (self._looked_ns - self.since_ns) / 1e9, self.paused_ns / 1e9
             paused = f" in {seconds:.0f} s, {of:.0f} s of them in a slot without a path, or without an end, of the schedule"
             paused += f" (slot {self._slots.slot}): does it turn? testbed status"
-        return RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{paused}")
+        return RuntimeError(
+            f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{paused}"
+        )
 
 
 class Loop:
@@ -170,7 +189,8 @@ class Loop:
         self._stall = stall
         self._slots, self._notified = slots or shared(), -1
         self._silence = Silence(int(timeout_s * 1e9), self._slots)
-        self._gated: dict[int, Task] = {}  # what is to be sent to ranks that are not reached in this slot
+        # what is to be sent to ranks that are not reached in this slot
+        self._gated: dict[int, Task] = {}
         self._readers: dict[int, Task] = {}
         self._writers: dict[int, Task] = {}
         self._poll = select.epoll()
@@ -206,11 +226,14 @@ class Loop:
         late = self._stall.summing and any(task.late for task in self._readers.values())
         left_s = self._silence.left_ns(time.monotonic_ns()) / 1e9
         self._listen()
-        ready = self._poll.poll(min(CHECK_S if self._gated else TICK_S, left_s) if self.busy else -1)
+        ready = self._poll.poll(
+            min(CHECK_S if self._gated else TICK_S, left_s) if self.busy else -1
+        )
         now_ns = time.monotonic_ns()
         if self.busy:
             self._stall.note(self._silence.since_ns, now_ns, late=late)
-            if not ready or any(number == self._notified for number, _ in ready):  # what is told now counts from now on
+            # what is told now counts from now on
+            if not ready or any(number == self._notified for number, _ in ready):
                 self._silence.look(now_ns, [wire.address for wire in self._wires() if wire.address])
             if not ready and not self._silence.left_ns(now_ns):
                 raise self._silence.of(wire.peer for wire in self._wires())
@@ -238,13 +261,16 @@ class Loop:
 
     def _wires(self) -> list[Wire]:
         """What something is awaited of."""
-        outgoing = [task.out for task in (*self._writers.values(), *self._gated.values()) if task.out]
+        outgoing = [
+            task.out for task in (*self._writers.values(), *self._gated.values()) if task.out
+        ]
         return [*(task.into for task in self._readers.values() if task.into), *outgoing]
 
     def _listen(self) -> None:
         """Be woken by what the agent says of slots; its connection may have been made anew."""
         if self._slots.number != self._notified:
-            with contextlib.suppress(OSError, ValueError):  # the kernel forgets a file that was closed
+            # the kernel forgets a file that was closed
+            with contextlib.suppress(OSError, ValueError):
                 self._poll.unregister(self._notified)
             self._notified = self._slots.number
             if self._notified >= 0:
@@ -253,7 +279,11 @@ class Loop:
     def _push(self, task: Task) -> None:
         assert task.out is not None
         number = task.out.number
-        gated = self._slots.reach is not None and task.out.address and not self._slots.until(task.out.address)
+        gated = (
+            self._slots.reach is not None
+            and task.out.address
+            and not self._slots.until(task.out.address)
+        )
         waits = False if gated else task.push()
         if gated:
             self._gated[number] = task
@@ -266,8 +296,9 @@ class Loop:
 
 
 def _take(task: Task) -> bool:
-    """Have a task receive what is there. Where the ranks at both ends are gone, the one that it sends to was lost first: the other
-    has given up because of it. Raises: RuntimeError - a peer is gone."""
+    """Have a task receive what is there. Where the ranks at both ends are gone, the one that it
+    sends to was lost first: the other has given up because of it. Raises: RuntimeError - a peer is
+    gone."""
     try:
         return task.take()
     except RuntimeError as error:

@@ -1,4 +1,6 @@
-"""How the ranks of a set find the ends of their lanes to each other, and agree on how large a datagram may be."""
+"""How the ranks of a set find the ends of their lanes to each other, and agree on how large a
+datagram may be.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ def met(
     until_s: float,
     given_up: Callable[[], bool] | None,
 ) -> tuple[dict[int, Neighbour], int]:
-    """Return the ranks `others` with the ends that lead to them, and how many bytes a block has, the same on all ranks.
+    """Return the ranks `others` with the ends that lead to them, and how many bytes a block has,
+    the same on all ranks.
 
-    ends: gets every end that is made, for whoever closes them; until_s: monotonic. Raises: OSError, RuntimeError - one cannot be
-    reached, or does not come in time; no block fits a datagram.
+    ends: gets every end that is made, for whoever closes them; until_s: monotonic. Raises: OSError,
+    RuntimeError - one cannot be reached, or does not come in time; no block fits a datagram.
     """
 
     def shown(topic: str, rank: int) -> Any:
@@ -43,13 +46,24 @@ def met(
         for lane in dict.fromkeys(place.lanes):
             ends.append(End(lane))
             peers[peer].append(ends[-1])
-    mine = {peer: [(*end.socket.getsockname(), end.token, end.room) for end in theirs] for peer, theirs in peers.items()}
+    mine = {
+        peer: [(*end.socket.getsockname(), end.token, end.room) for end in theirs]
+        for peer, theirs in peers.items()
+    }
     store.set(f"{name}/ends/{place.rank}", json.dumps(mine))
     largest, connected = LARGEST, []
     for peer, to_it in peers.items():
-        for end, (address, port, token, room) in zip(to_it, shown("ends", peer)[str(place.rank)], strict=False):
+        for end, (address, port, token, room) in zip(
+            to_it, shown("ends", peer)[str(place.rank)], strict=False
+        ):
             largest = min(largest, end.connect(address, port))
-            connected.append((end, token, min(room, end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 3)))
+            connected.append(
+                (
+                    end,
+                    token,
+                    min(room, end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 3),
+                )
+            )
     if ends:  # blocks are the same on all ranks
         store.set(f"{name}/largest/{place.rank}", json.dumps(largest))
         largest = min(shown("largest", rank) for rank in range(place.world))
@@ -59,4 +73,7 @@ def met(
     for end, token, room in connected:
         end.lane = Lane(token, largest, room)
     known = {id(end) for end, _, _ in connected}
-    return {peer: Neighbour(peer, [end for end in to_it if id(end) in known]) for peer, to_it in peers.items()}, unit
+    return {
+        peer: Neighbour(peer, [end for end in to_it if id(end) in known])
+        for peer, to_it in peers.items()
+    }, unit

@@ -1,4 +1,6 @@
-"""The ends of lanes to other ranks: their sockets, what waits to be sent over them, and what a rank counts of it."""
+"""The ends of lanes to other ranks: their sockets, what waits to be sent over them, and what a rank
+counts of it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,20 @@ from ..host.slots import shared
 from .datagrams import Item, Lane
 
 EARLY = 4 << 20
-"""Bytes that are kept for sums that this rank has not begun, of each peer, and that are sent ahead."""
+"""Bytes that are kept for sums that this rank has not begun, of each peer, and that are sent
+ahead.
+"""
 BUFFER = 1 << 20
-"""Bytes of a socket's buffers that are asked for; the kernel may give less (net.core.rmem_max), and counts its own needs in."""
+"""Bytes of a socket's buffers that are asked for; the kernel may give less (net.core.rmem_max), and
+counts its own needs in.
+"""
 IP_MTU = 14  # linux/in.h
 
 
 class Tally:
-    """What a rank sent, in bytes of datagrams, and how many contributions its sums lack; of all its sets."""
+    """What a rank sent, in bytes of datagrams, and how many contributions its sums lack; of all its
+    sets.
+    """
 
     def __init__(self) -> None:
         self.sent, self.resent, self.missing, self.contributions = 0, 0, 0, 0
@@ -39,13 +47,16 @@ class End:
         except BaseException:
             self.socket.close()
             raise
-        self.room = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 3  # a datagram takes up to twice its length
+        # a datagram takes up to twice its length
+        self.room = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 3
         self.address = ""
         self.lane: Lane
         self.neighbour: Neighbour
 
     def connect(self, address: str, port: int) -> int:
-        """Have the kernel take datagrams from there alone, and drop what came before; return the bytes that one may have."""
+        """Have the kernel take datagrams from there alone, and drop what came before; return the
+        bytes that one may have.
+        """
         self.socket.connect((address, port))
         self.address = address
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
@@ -66,12 +77,14 @@ class Neighbour:
         self.peer, self.ends = peer, ends
         self.begun = 0
         """Sums that it has begun."""
-        self.early: dict[int, dict[int, tuple[int, bytes]]] = {}  # sum -> block's name -> count, bytes
+        # sum -> block's name -> count, bytes
+        self.early: dict[int, dict[int, tuple[int, bytes]]] = {}
         self.early_size = 0
         self._ahead: dict[int, int] = {}  # sum that it has not begun -> bytes sent
         self._queues: dict[int, deque[Item]] = {}  # by sum
         self.again: deque[Item] = deque()
-        self._last: set[int] = set()  # sums of which all is here: others wait for what is still to be sent of them
+        # sums of which all is here: others wait for what is still to be sent of them
+        self._last: set[int] = set()
 
     def queue(self, item: Item) -> None:
         """Send it when there is room."""
@@ -86,7 +99,9 @@ class Neighbour:
         """What is to be sent now, if something is."""
         if self.again:
             return self.again.popleft()
-        for number in sorted(self._queues, key=lambda number: (number in self._last, number), reverse=True):
+        for number in sorted(
+            self._queues, key=lambda number: (number in self._last, number), reverse=True
+        ):
             some = self._queues[number]
             if not some:
                 del self._queues[number]

@@ -1,7 +1,8 @@
-"""What a thread carries between ranks over connections: buffers sent, buffers received, a member's part in a ring collective.
+"""What a thread carries between ranks over connections: buffers sent, buffers received, a member's
+part in a ring collective.
 
-A receiver gets a wake-up per SLICE (SO_RCVLOWAT). Rings pass on what they have summed so far, not whole chunks, so that no link
-waits while there is anything to send.
+A receiver gets a wake-up per SLICE (SO_RCVLOWAT). Rings pass on what they have summed so far, not
+whole chunks, so that no link waits while there is anything to send.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class ReceiveTask:
 
     def __init__(self, into: Wire, buffers: Iterable[memoryview], slice: int = SLICE) -> None:
         self.into: Wire | None = into
-        self._wire, self._buffers, self._slice = into, [buffer for buffer in buffers if len(buffer)], slice
+        self._wire, self._buffers, self._slice = (
+            into,
+            [buffer for buffer in buffers if len(buffer)],
+            slice,
+        )
 
     @property
     def late(self) -> bool:
@@ -83,7 +88,8 @@ class ReceiveTask:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What comes in next: bytes for `memory`; or numbers, of which each is combined with one of `addend` to one of `into`.
+    """What comes in next: bytes for `memory`; or numbers, of which each is combined with one of
+    `addend` to one of `into`.
 
     The memory of `into` is `memory`; `into` and `addend` are of one dimension, and may be the same.
     """
@@ -95,10 +101,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How numbers that come in are combined: by a function of torch with an `out`, such as torch.add, of so many bytes each.
+    """How numbers that come in are combined: by a function of torch with an `out`, such as
+    torch.add, of so many bytes each.
 
-    `scratch`: SCRATCH bytes for what comes in, which passings that receive one after the other can share; `numbers`: the same
-    bytes as numbers.
+    `scratch`: SCRATCH bytes for what comes in, which passings that receive one after the other can
+    share; `numbers`: the same bytes as numbers.
     """
 
     function: Any
@@ -108,7 +115,9 @@ class Combining:
 
 
 class Passing:
-    """A member's part in a ring collective: it sends what is its own and passes on what comes in, as far as it has come in."""
+    """A member's part in a ring collective: it sends what is its own and passes on what comes in,
+    as far as it has come in.
+    """
 
     def __init__(
         self,
@@ -125,7 +134,11 @@ class Passing:
         self._from, self._to, self._combining = into, out, combining
         segments = list(incoming)
         self._incoming = [segment for segment in segments if len(segment.memory)]
-        self._outgoing = [piece for piece in (own, *(segment.memory for segment in segments[:passed_on])) if len(piece)]
+        self._outgoing = [
+            piece
+            for piece in (own, *(segment.memory for segment in segments[:passed_on]))
+            if len(piece)
+        ]
         self._own = len(own)
         first = self._own or (len(self._incoming[0].memory) if self._incoming else 0)
         self._slice = max(1, min(SLICE, first // 4))
@@ -167,7 +180,9 @@ class Passing:
     def _combine(self, segment: Segment) -> int:
         by = self._combining
         assert by is not None
-        existing = self._odd + self._from.receive(by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)])
+        existing = self._odd + self._from.receive(
+            by.scratch[self._odd : min(SCRATCH, len(segment.memory) - self._at)]
+        )
         count = existing - existing % by.unit
         here = slice(self._at // by.unit, (self._at + count) // by.unit)
         by.function(segment.addend[here], by.numbers[: count // by.unit], out=segment.into[here])
@@ -179,11 +194,14 @@ class Passing:
 
     @property
     def late(self) -> bool:
-        """Whether what it is to be woken for is, in part, the first of what one more rank adds: each segment is of one more."""
+        """Whether what it is to be woken for is, in part, the first of what one more rank adds:
+        each segment is of one more.
+        """
         if not self._coming:
             return False
         segment = self._coming[0]
-        begun = self._combining is not None and segment.into is None  # what is summed already is of all ranks
+        # what is summed already is of all ranks
+        begun = self._combining is not None and segment.into is None
         return not begun and (not self._at or len(segment.memory) - self._at < self._slice)
 
     @property
@@ -211,16 +229,26 @@ class Passing:
 
 
 class Round(Passing):
-    """A member's part in a ring all-reduce: it starts with its own chunk and passes on all that comes in.
+    """A member's part in a ring all-reduce: it starts with its own chunk and passes on all that
+    comes in.
 
-    What comes in first, of size - 1 chunks, is added to what is here; then come as many that are summed already. The last of them
-    every other member has had.
+    What comes in first, of size - 1 chunks, is added to what is here; then come as many that are
+    summed already. The last of them every other member has had.
     """
 
     def __init__(
-        self, into: Wire, out: Wire, position: int, size: int, buffer: Buffer, torch: Any, scratch: bytearray | None = None
+        self,
+        into: Wire,
+        out: Wire,
+        position: int,
+        size: int,
+        buffer: Buffer,
+        torch: Any,
+        scratch: bytearray | None = None,
     ) -> None:
-        """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the other can share."""
+        """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the
+        other can share.
+        """
         scratch = bytearray(SCRATCH) if scratch is None else scratch
         numbers = torch.frombuffer(scratch, dtype=buffer.tensor.dtype)
         adding = Combining(torch.add, numbers.element_size(), memoryview(scratch), numbers)
@@ -230,9 +258,13 @@ class Round(Passing):
 
 
 def all_reduce_steps(chunks: Sequence[Buffer], position: int) -> tuple[memoryview, list[Segment]]:
-    """What a member of a ring all-reduce in place starts with, and what comes in: first to be added, then summed."""
+    """What a member of a ring all-reduce in place starts with, and what comes in: first to be
+    added, then summed.
+    """
     size = len(chunks)
     sums = [chunks[(position - step - 1) % size] for step in range(size - 1)]
     whole = [chunks[(position - step) % size] for step in range(size - 1)]
-    incoming = [Segment(chunk.memory, chunk.tensor, chunk.tensor) for chunk in sums] + [Segment(chunk.memory) for chunk in whole]
+    incoming = [Segment(chunk.memory, chunk.tensor, chunk.tensor) for chunk in sums] + [
+        Segment(chunk.memory) for chunk in whole
+    ]
     return chunks[position].memory, incoming

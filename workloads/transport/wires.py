@@ -1,7 +1,9 @@
-"""Bulk between ranks over plain TCP connections, one for each sender, receiver and purpose; one thread carries all of them at once.
+"""Bulk between ranks over plain TCP connections, one for each sender, receiver and purpose; one
+thread carries all of them at once.
 
-For what gloo takes a queue, a thread and a wake-up per packet this takes a wake-up per SLICE of a task (tasks.py): a dozen ranks
-share a few cores on an emulated lab, and links, not cores, are to set the pace.
+For what gloo takes a queue, a thread and a wake-up per packet this takes a wake-up per SLICE of a
+task (tasks.py): a dozen ranks share a few cores on an emulated lab, and links, not cores, are to
+set the pace.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ GREETING_S = 5.0
 SILENT = 512
 """So many connections that have not identified themselves are kept."""
 QUEUE, LEAST_WINDOW = 448 << 10, 36000
-"""Bytes in flight to one rank over all its streams at once, and over each at least: more would wait in the queues of links they
-share, where some would be lost."""
+"""Bytes in flight to one rank over all its streams at once, and over each at least: more would wait
+in the queues of links they share, where some would be lost."""
 
 CONNECT_S = 2.0
-"""While slots turn, one try to connect takes so long (s) at most: its first packet may have been lost in the dark."""
+"""While slots turn, one try to connect takes so long (s) at most: its first packet may have been
+lost in the dark.
+"""
 CHECK_S = 0.2
 """How often (s) a rank that waits for its peers looks whether it should give up."""
 
@@ -52,23 +56,37 @@ class Wires:
         given_up: Callable[[], bool] | None = None,
         stall: Stall | None = None,
     ) -> None:
-        """Meet the others: each of them has what leads to it in `into`, by the same names. `name` is used once per job.
+        """Meet the others: each of them has what leads to it in `into`, by the same names. `name`
+        is used once per job.
 
-        Waits for `within_s` at most, and never longer than the place's timeout; ends early once `given_up()` says so. A failure
-        leaves nothing open. Raises: RuntimeError - one cannot be reached, or does not come in time.
+        Waits for `within_s` at most, and never longer than the place's timeout; ends early once
+        `given_up()` says so. A failure leaves nothing open. Raises: RuntimeError - one cannot be
+        reached, or does not come in time.
         """
         self._timeout_s, self._stall, self._given_up = place.timeout_s, stall or Stall(), given_up
-        self._until_s = time.monotonic() + min(place.timeout_s, within_s if within_s is not None else place.timeout_s)
+        self._until_s = time.monotonic() + min(
+            place.timeout_s, within_s if within_s is not None else place.timeout_s
+        )
         self.out: dict[str, Wire] = {}
         self.into: dict[str, Wire] = {}
         listeners: dict[int, socket.socket] = {}
         try:
             for lane in sorted({lane for _, lane in into.values()}):
-                listeners[lane] = socket.create_server((place.lane(lane), 0), backlog=64 + len(into))
-            store.set(f"{name}/{place.rank}", json.dumps({lane: each.getsockname() for lane, each in listeners.items()}))
-            others = {rank: self._addresses(store, name, rank) for rank in sorted({rank for rank, _ in out.values()})}
+                listeners[lane] = socket.create_server(
+                    (place.lane(lane), 0), backlog=64 + len(into)
+                )
+            store.set(
+                f"{name}/{place.rank}",
+                json.dumps({lane: each.getsockname() for lane, each in listeners.items()}),
+            )
+            others = {
+                rank: self._addresses(store, name, rank)
+                for rank in sorted({rank for rank, _ in out.values()})
+            }
             for key, (rank, lane) in out.items():
-                self.out[key] = self._connect(f"{name}:{key}", place.lane(lane), others[rank][str(lane)], rank)
+                self.out[key] = self._connect(
+                    f"{name}:{key}", place.lane(lane), others[rank][str(lane)], rank
+                )
             self._accept({each.fileno(): each for each in listeners.values()}, into, name)
         except BaseException as error:
             self.close()
@@ -80,15 +98,23 @@ class Wires:
                 listener.close()
 
     def _left_s(self, what: str) -> float:
-        """The time left (s). Raises: TimeoutError - there is none, or it was given up, while waiting for `what`."""
+        """The time left (s). Raises: TimeoutError - there is none, or it was given up, while
+        waiting for `what`.
+        """
         left_s = self._until_s - time.monotonic()
         if left_s <= 0 or (self._given_up is not None and self._given_up()):
-            raise TimeoutError(f"{'timed out' if left_s <= 0 else 'given up'} while waiting for {what}")
+            raise TimeoutError(
+                f"{'timed out' if left_s <= 0 else 'given up'} while waiting for {what}"
+            )
         return left_s
 
     def _addresses(self, store: Any, name: str, rank: int) -> dict[str, Any]:
         key = f"{name}/{rank}"
-        while not appears(store, key, min(self._left_s(f"rank {rank}"), CHECK_S if self._given_up is not None else 1e6)):
+        while not appears(
+            store,
+            key,
+            min(self._left_s(f"rank {rank}"), CHECK_S if self._given_up is not None else 1e6),
+        ):
             pass
         found: dict[str, Any] = json.loads(store.get(key))
         return found
@@ -110,7 +136,9 @@ class Wires:
                 continue
             limit_s = left_s if shared().reach is None else min(left_s, CONNECT_S)
             try:
-                return socket.create_connection((existing[0], existing[1]), timeout=limit_s, source_address=(own, 0))
+                return socket.create_connection(
+                    (existing[0], existing[1]), timeout=limit_s, source_address=(own, 0)
+                )
             except (TimeoutError, OSError):
                 if shared().reach is None:
                     raise
@@ -118,7 +146,8 @@ class Wires:
 
     def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
         missing = set(into)
-        silent: dict[int, socket.socket] = {}  # they have sent nothing yet; while slots turn, it may come a cycle later
+        # they have sent nothing yet; while slots turn, it may come a cycle later
+        silent: dict[int, socket.socket] = {}
         poll = select.poll()
         for number in listeners:
             poll.register(number, select.POLLIN)
@@ -128,7 +157,8 @@ class Wires:
                 for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
                     if number in listeners:
                         link = listeners[number].accept()[0]
-                        if len(silent) >= SILENT:  # anybody may connect: the longest silent one gives way
+                        # anybody may connect: the longest silent one gives way
+                        if len(silent) >= SILENT:
                             oldest = next(iter(silent))
                             poll.unregister(oldest)
                             silent.pop(oldest).close()
@@ -137,7 +167,9 @@ class Wires:
                         continue
                     poll.unregister(number)
                     link = silent.pop(number)
-                    key = _greeting(link, min(GREETING_S, self._left_s(f"rank {ranks}"))).removeprefix(f"{name}:")
+                    key = _greeting(
+                        link, min(GREETING_S, self._left_s(f"rank {ranks}"))
+                    ).removeprefix(f"{name}:")
                     if key in missing:
                         missing.remove(key)
                         self.into[key] = Wire(link, into[key][0])
@@ -152,14 +184,18 @@ class Wires:
             wire.close()
 
     def lost(self) -> str:
-        """Which peer has closed a connection; empty where none has. To be asked while nothing is carried."""
+        """Which peer has closed a connection; empty where none has. To be asked while nothing is
+        carried.
+        """
         for wire in (*self.out.values(), *self.into.values()):
             if wire.closed:
                 return f"connection to rank {wire.peer}: closed by peer"
         return ""
 
     def share(self, names: Sequence[str]) -> int:
-        """Limit the bytes in flight over these, which all receive at once; return the bytes for which to wake a receiver."""
+        """Limit the bytes in flight over these, which all receive at once; return the bytes for
+        which to wake a receiver.
+        """
         window = max(LEAST_WINDOW, QUEUE // max(1, len(names)))
         for name in names:
             self.into[name].bound(window)

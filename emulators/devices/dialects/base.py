@@ -1,6 +1,8 @@
-"""The common part of all dialects: sessions, commands one after another, idle drops, reboots, and carrying out faults.
+"""The common part of all dialects: sessions, commands one after another, idle drops, reboots, and
+carrying out faults.
 
-Bytes in, bytes out: no socket and no clock here. The server calls `receive` and `tick`, then takes what `drain` returns.
+Bytes in, bytes out: no socket and no clock here. The server calls `receive` and `tick`, then takes
+what `drain` returns.
 """
 
 from __future__ import annotations
@@ -49,17 +51,24 @@ Outgoing = tuple[Session, float, bytes | None]
 class Dialect(ABC, Generic[State]):
     """One device family's protocol over one plant; `State` is what its reads show.
 
-    idle_s: a session silent for so long is dropped (None: never). boot_s: how long a reboot takes connections away.
+    idle_s: a session silent for so long is dropped (None: never). boot_s: how long a reboot takes
+    connections away.
     """
 
     logs_in = False  # a family with logins counts sessions there, the others at the door
-    writes: re.Pattern[str] = re.compile(r"(?!)")  # searched in a command: one that changes what the device holds
+    # searched in a command: one that changes what the device holds
+    writes: re.Pattern[str] = re.compile(r"(?!)")
     robot = False  # moves fibres after the command, one at a time: see faults.MOVES
-    transport = ""  # the scheme of the address it answers on ("tcp", "telnet", ...), set by the server; it may mean a prompt
-    channels = frozenset({"shell", "exec"})  # what an SSH client may ask for; exec needs a `run_once(session, command, now)`
+    # the scheme of the address it answers on ("tcp", "telnet", ...), set by the server; it may mean
+    # a prompt
+    transport = ""
+    # what an SSH client may ask for; exec needs a `run_once(session, command, now)`
+    channels = frozenset({"shell", "exec"})
     longest = MAX_COMMAND  # bytes that may wait for the end of a command
 
-    def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
+    def __init__(
+        self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0
+    ) -> None:
         self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
         self.faults = Faults(seed, robot=self.robot)
         self.sessions: list[Session] = []
@@ -102,7 +111,9 @@ class Dialect(ABC, Generic[State]):
         return reply.find(b"\n") + 1
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """Bring the device's tables back (or not) after the plant lost power; the plant is dark when this is called."""
+        """Bring the device's tables back (or not) after the plant lost power; the plant is dark
+        when this is called.
+        """
 
     def on_light(self, now: float) -> None:
         """Notice that the glass changed."""
@@ -112,7 +123,9 @@ class Dialect(ABC, Generic[State]):
         raise ValueError(f"fault clock-step: {self.plant.name} shows no clock")
 
     def log_out(self, session: Session, now: float) -> None:
-        """End `session` from the device's side, as an administrator would: logged out if the family has logins (U), else gone."""
+        """End `session` from the device's side, as an administrator would: logged out if the family
+        has logins (U), else gone.
+        """
         if self.logs_in:
             session.user = None
         else:
@@ -123,7 +136,9 @@ class Dialect(ABC, Generic[State]):
     def open(self, now: float) -> Session | None:
         """Return a new session, or None when the device takes no connection now."""
         limit = self.faults.persistent("login-limit")
-        if now < self._down_until_s or (limit and not self.logs_in and len(self.sessions) >= limit.limit):
+        if now < self._down_until_s or (
+            limit and not self.logs_in and len(self.sessions) >= limit.limit
+        ):
             return None
         self._opened += 1
         session = Session(self._opened, now)
@@ -158,7 +173,9 @@ class Dialect(ABC, Generic[State]):
         self._run(session, now)
 
     def tick(self, now: float) -> None:
-        """Carry out all that is due: settled light, commands that waited, held replies, idle sessions."""
+        """Carry out all that is due: settled light, commands that waited, held replies, idle
+        sessions.
+        """
         self._toggle_faults(now)
         self.plant.advance(now)
         self.on_light(now)
@@ -168,7 +185,12 @@ class Dialect(ABC, Generic[State]):
                 self._flush(session, now)
             if session.queue:
                 self._run(session, now)
-            if idle is not None and session.last_s + idle <= now and not session.queue and not session.closed:
+            if (
+                idle is not None
+                and session.last_s + idle <= now
+                and not session.queue
+                and not session.closed
+            ):
                 self._hang_up(session, now)
 
     def next_event(self, now: float) -> float | None:
@@ -192,7 +214,9 @@ class Dialect(ABC, Generic[State]):
         return out
 
     def inject(self, now: float, kind: str, **values: object) -> int:
-        """Arm a fault and return its number; one that happens now, once (`faults.IMMEDIATE`), has number 0. Raises ValueError."""
+        """Arm a fault and return its number; one that happens now, once (`faults.IMMEDIATE`), has
+        number 0. Raises ValueError.
+        """
         new = fault(kind, **values)
         if new.kind == "robot-stalled" and not self.robot:
             raise ValueError(f"fault robot-stalled: {self.plant.name} has no robot")
@@ -214,7 +238,9 @@ class Dialect(ABC, Generic[State]):
             self._end(ended, now)
 
     def reboot(self, keep: bool, now: float) -> None:
-        """Lose power for `boot_s`: dark at once, every session ends, the circuits return if `keep`."""
+        """Lose power for `boot_s`: dark at once, every session ends, the circuits return if
+        `keep`.
+        """
         for session in tuple(self.sessions):
             self._hang_up(session, now)
         self._down_until_s = now + self.boot_s
@@ -230,7 +256,9 @@ class Dialect(ABC, Generic[State]):
 
     @property
     def silent(self) -> bool:
-        """Whether the command being executed is accepted and not done: the plant then takes every order and moves nothing."""
+        """Whether the command being executed is accepted and not done: the plant then takes every
+        order and moves nothing.
+        """
         return "silent-failure" in self.struck
 
     @property
@@ -239,7 +267,9 @@ class Dialect(ABC, Generic[State]):
         return "half-duplex" in self.struck
 
     def enter(self, session: Session, user: str, now: float) -> None:
-        """Log `user` in on `session`; while the fault session-stolen is active, the user's other sessions end."""
+        """Log `user` in on `session`; while the fault session-stolen is active, the user's other
+        sessions end.
+        """
         session.user, session.login_s = user, now
         self._steal(session, now)
 
@@ -254,7 +284,9 @@ class Dialect(ABC, Generic[State]):
         return self.snapshot(now) if self._stale is None else self._stale
 
     def some(self, items: Sequence[T]) -> list[T]:
-        """Return `items`, or under a partial bulk only some of them, of a duplex pair that fails by half its first."""
+        """Return `items`, or under a partial bulk only some of them, of a duplex pair that fails by
+        half its first.
+        """
         if self.half and len(items) == 2:
             return list(items[:1])
         if not self.partial or len(items) < 2:
@@ -280,7 +312,11 @@ class Dialect(ABC, Generic[State]):
         while session.queue and session.busy_until_s <= now and not session.closed:
             command, struck = session.queue.popleft()
             if struck is None:
-                struck = self.faults.fire(command, bool(self.writes.search(command))) if self.faults.armed else {}
+                struck = (
+                    self.faults.fire(command, bool(self.writes.search(command)))
+                    if self.faults.armed
+                    else {}
+                )
             if struck:
                 self._struck(session, command, struck, now)
                 continue
@@ -300,7 +336,8 @@ class Dialect(ABC, Generic[State]):
             return
         if hang := struck.get("hang"):
             session.busy_until_s = NEVER_S if hang.seconds is None else now + hang.seconds
-            session.queue.appendleft(("", {"swallow": hang}))  # so that the end of the silence is an event
+            # so that the end of the silence is an event
+            session.queue.appendleft(("", {"swallow": hang}))
             return
         if "swallow" in struck:
             return
@@ -330,7 +367,9 @@ class Dialect(ABC, Generic[State]):
             at += late.seconds_or_default
         self._spoil(session, reply, struck, at, now)
 
-    def _execute_oddly(self, session: Session, command: str, struck: dict[str, Fault], now: float) -> bytes:
+    def _execute_oddly(
+        self, session: Session, command: str, struck: dict[str, Fault], now: float
+    ) -> bytes:
         self.struck, self.plant.deaf = struck, "silent-failure" in struck
         if stale := struck.get("stale-read"):
             asked = now - stale.seconds_or_default
@@ -340,7 +379,9 @@ class Dialect(ABC, Generic[State]):
         finally:
             self.struck, self.plant.deaf, self._stale = {}, False, None
 
-    def _spoil(self, session: Session, reply: bytes, struck: dict[str, Fault], at: float, now: float) -> None:
+    def _spoil(
+        self, session: Session, reply: bytes, struck: dict[str, Fault], at: float, now: float
+    ) -> None:
         if reply and (garble := struck.get("garble")):
             reply = self._garbled(reply, garble.at_byte)
         if reply and "twice" in struck:
@@ -356,7 +397,9 @@ class Dialect(ABC, Generic[State]):
             session.held, session.held_until_s = reply, at + merge.seconds_or_default
             return
         if len(reply) > 1 and (split := struck.get("split")):
-            cut = min(len(reply) - 1, max(1, len(reply) // 2 if split.at_byte is None else split.at_byte))
+            cut = min(
+                len(reply) - 1, max(1, len(reply) // 2 if split.at_byte is None else split.at_byte)
+            )
             self._answer(session, reply[:cut], at)
             self.send(session, at + split.seconds_or_default, reply[cut:])
         elif reply or session.held:
@@ -364,7 +407,11 @@ class Dialect(ABC, Generic[State]):
 
     def _garbled(self, reply: bytes, at_byte: int | None) -> bytes:
         spoiled = bytearray(reply)
-        places = [at_byte % len(reply)] if at_byte is not None else [self._random.randrange(len(reply)) for _ in range(3)]
+        places = (
+            [at_byte % len(reply)]
+            if at_byte is not None
+            else [self._random.randrange(len(reply)) for _ in range(3)]
+        )
         for place in places:
             spoiled[place] ^= self._random.randrange(1, 256)
         return bytes(spoiled)
@@ -436,13 +483,23 @@ class Dialect(ABC, Generic[State]):
         }
         if what.kind in marks:
             marked = marks[what.kind]()
-            self.plant.impair(lambda _: marked.update(sides) if wrong else marked.difference_update(sides))
+            self.plant.impair(
+                lambda _: marked.update(sides) if wrong else marked.difference_update(sides)
+            )
             return
         notes: tuple[dict[Side, Any], Any] = (
-            (self.plant.wrong.extra_loss_db, what.db) if what.kind == "extra-loss" else (self.plant.wrong.locked, what.user)
+            (self.plant.wrong.extra_loss_db, what.db)
+            if what.kind == "extra-loss"
+            else (self.plant.wrong.locked, what.user)
         )
         noted, value = notes
-        self.plant.impair(lambda _: noted.update(dict.fromkeys(sides, value)) if wrong else [noted.pop(s, None) for s in sides])
+        self.plant.impair(
+            lambda _: (
+                noted.update(dict.fromkeys(sides, value))
+                if wrong
+                else [noted.pop(s, None) for s in sides]
+            )
+        )
 
 
 AnyDialect: TypeAlias = Dialect[Any]

@@ -1,11 +1,14 @@
-"""Calient S-series switches over REST: /rest/<resource>/?id=<operation>, Basic authentication, then a session cookie.
+"""Calient S-series switches over REST: /rest/<resource>/?id=<operation>, Basic authentication, then
+a session cookie.
 
-Grades: REAL a comment in NTT RENAT (one port in detail), CODE literals of public clients (RENAT, the COSMOS Ryu application, a
-connection logger, an OCS inventory), U unconfirmed. REAL: the members of a port, all values text, powers with one decimal. CODE:
-the operations; answers of one operation are a list of one {status, msg, description}, of a batch a list of {response: {...}}, and
-both come with HTTP 200 whatever happened; status "1" is done, "0" is not; the members of rows and halves; a one-way row has no
-half2; `add` also as a form; DELETE without an id; the cookie. U, and chosen so that they ask most of a driver: names of the states,
-all texts, that `add` also activates, that the answer comes before the light, HTTP codes of what is no operation.
+Grades: REAL a comment in NTT RENAT (one port in detail), CODE literals of public clients (RENAT,
+the COSMOS Ryu application, a connection logger, an OCS inventory), U unconfirmed. REAL: the members
+of a port, all values text, powers with one decimal. CODE: the operations; answers of one operation
+are a list of one {status, msg, description}, of a batch a list of {response: {...}}, and both come
+with HTTP 200 whatever happened; status "1" is done, "0" is not; the members of rows and halves; a
+one-way row has no half2; `add` also as a form; DELETE without an id; the cookie. U, and chosen so
+that they ask most of a driver: names of the states, all texts, that `add` also activates, that the
+answer comes before the light, HTTP codes of what is no operation.
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from emulators.devices.dialects.base import AnyDialect
-from emulators.devices.dialects.calient_table import DEFAULT_GROUP, STYLES, Connection, Row, Table, aids, default_name
+from emulators.devices.dialects.calient_table import (
+    DEFAULT_GROUP,
+    STYLES,
+    Connection,
+    Row,
+    Table,
+    aids,
+    default_name,
+)
 from emulators.devices.dialects.http import HttpDialect, Request, Response
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant, Violation
@@ -27,7 +38,14 @@ from emulators.optics.plant import Pair, Plant, Violation
 COOKIE = "JSESSIONID"  # U: that there is one is CODE, its name nowhere
 MOST_COOKIES = 64  # sessions remembered; the oldest goes
 KINDS = {"bi": "2WAY", "uni": "1WAY"}  # CODE
-THRESHOLDS = {"inoptc": "-20.0", "inopt": "-17.0", "inopth": "13.0", "outopwct": "-23.0", "outopwdh": "-20.0"}  # REAL: RENAT
+# REAL: RENAT
+THRESHOLDS = {
+    "inoptc": "-20.0",
+    "inopt": "-17.0",
+    "inopth": "13.0",
+    "outopwct": "-23.0",
+    "outopwdh": "-20.0",
+}
 STATES = {"reserved": "RESERVED", "active": "ACTIVE"}  # U
 
 Fields = Mapping[str, str]
@@ -44,9 +62,9 @@ class Failed(Exception):
 class CalientRest(HttpDialect[tuple[Row, ...]]):
     """One switch.
 
-    answer_s: every answer takes so long (s; CODE: clients wait 5, 15, 20 s). read_only: the user may read but not write (CODE:
-    clients then fall back to TL1; that it is reported inside a 200 is U). meters: False gives NONE in power fields (REAL on the TL1
-    side).
+    answer_s: every answer takes so long (s; CODE: clients wait 5, 15, 20 s). read_only: the user
+    may read but not write (CODE: clients then fall back to TL1; that it is reported inside a 200 is
+    U). meters: False gives NONE in power fields (REAL on the TL1 side).
     """
 
     writes = re.compile(r"^(DELETE /rest/|POST /rest/(crossconnects|ports)/)")
@@ -68,30 +86,51 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         idle_s: float | None = None,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         self.model, self.serial, self.firmware = model, serial, firmware
         self.answer_s, self.read_only, self.meters = answer_s, read_only, meters
         self.table = Table(plant)
         self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
         self._aliases: dict[tuple[str, str], str] = {}
         self._cookies: dict[str, None] = {}
-        self._set: list[Pair] | None = None  # what a batch turns, all together at its end (DOC: bulk, S320 hardware guide)
+        # what a batch turns, all together at its end (DOC: bulk, S320 hardware guide)
+        self._set: list[Pair] | None = None
         self._operations: dict[tuple[str, str, str], Callable[[Request, float], object]] = {
             ("GET", "info", "softwareversion"): lambda asked, now: {"version": self.firmware},
             ("GET", "info", "restversion"): lambda asked, now: {"version": "1.0"},
             ("GET", "node", "summary"): self._node,
-            ("GET", "ports", "summary"): lambda asked, now: [self._port_row(port, now) for port in self._ports],
+            ("GET", "ports", "summary"): lambda asked, now: [
+                self._port_row(port, now) for port in self._ports
+            ],
             ("GET", "ports", "detail"): self._port,
             ("POST", "ports", "config"): self._configure,
-            ("GET", "crossconnects", "list"): lambda asked, now: [self._row(row, now) for row in self.view(now)],
+            ("GET", "crossconnects", "list"): lambda asked, now: [
+                self._row(row, now) for row in self.view(now)
+            ],
             ("GET", "crossconnects", "detail"): self._detail,
-            ("POST", "crossconnects", "add"): lambda asked, now: [self._notified(self._add, self._text(asked), now)],
-            ("POST", "crossconnects", "badd"): lambda asked, now: self._batch(self._add, asked, now),
-            ("POST", "crossconnects", "bdel"): lambda asked, now: self._batch(self._delete, asked, now),
-            ("DELETE", "crossconnects", "delete"): lambda asked, now: [self._notified(self._delete, self._text(asked), now)],
-            ("POST", "crossconnects", "activate"): lambda asked, now: [self._notified(self._activate, self._text(asked), now)],
-            ("POST", "crossconnects", "deactivate"): lambda asked, now: [self._notified(self._deactivate, self._text(asked), now)],
-            ("POST", "crossconnects", "deleteall"): lambda asked, now: [self._notified(self._delete_all, {}, now)],
+            ("POST", "crossconnects", "add"): lambda asked, now: [
+                self._notified(self._add, self._text(asked), now)
+            ],
+            ("POST", "crossconnects", "badd"): lambda asked, now: self._batch(
+                self._add, asked, now
+            ),
+            ("POST", "crossconnects", "bdel"): lambda asked, now: self._batch(
+                self._delete, asked, now
+            ),
+            ("DELETE", "crossconnects", "delete"): lambda asked, now: [
+                self._notified(self._delete, self._text(asked), now)
+            ],
+            ("POST", "crossconnects", "activate"): lambda asked, now: [
+                self._notified(self._activate, self._text(asked), now)
+            ],
+            ("POST", "crossconnects", "deactivate"): lambda asked, now: [
+                self._notified(self._deactivate, self._text(asked), now)
+            ],
+            ("POST", "crossconnects", "deleteall"): lambda asked, now: [
+                self._notified(self._delete_all, {}, now)
+            ],
         }
 
     # ---- the manner
@@ -104,13 +143,28 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         self._cookies.clear()
         self.table.rebooted(keep, now, self.boot_s)
 
-    def preset(self, source: str, target: str, direction: str = "bi", name: str = "", active: bool = True) -> None:
-        """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
+    def preset(
+        self, source: str, target: str, direction: str = "bi", name: str = "", active: bool = True
+    ) -> None:
+        """Put a connection into the table as if it had always been there. Raises ValueError when it
+        collides.
+        """
         kind = KINDS.get(direction, "")
-        self.table.preset(Connection(name or default_name(source, target, kind), source, target, kind, DEFAULT_GROUP, active))
+        self.table.preset(
+            Connection(
+                name or default_name(source, target, kind),
+                source,
+                target,
+                kind,
+                DEFAULT_GROUP,
+                active,
+            )
+        )
 
     def who(self, request: Request, now: float) -> str | None:
-        """A cookie of an earlier answer does as well as a password (CODE: a client drops the password then)."""
+        """A cookie of an earlier answer does as well as a password (CODE: a client drops the
+        password then).
+        """
         if self.username is not None:
             try:
                 crumb = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
@@ -127,7 +181,10 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         self._cookies[crumb] = None
         if len(self._cookies) > MOST_COOKIES:
             del self._cookies[next(iter(self._cookies))]
-        return replace(response, headers={**response.headers, "set-cookie": f"{COOKIE}={crumb}; Path=/rest; HttpOnly"})
+        return replace(
+            response,
+            headers={**response.headers, "set-cookie": f"{COOKIE}={crumb}; Path=/rest; HttpOnly"},
+        )
 
     def execute(self, session: Any, command: str, now: float) -> bytes:
         session.delay_s += self.answer_s
@@ -145,15 +202,23 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         parts = [part for part in request.path.split("/") if part]
         if parts == ["api", "swagger.json"] and request.method == "GET":
             return Response.of_json(self._swagger())
-        if len(parts) != 2 or parts[0] != "rest" or not any(parts[1] == resource for _, resource, _ in self._operations):
+        if (
+            len(parts) != 2
+            or parts[0] != "rest"
+            or not any(parts[1] == resource for _, resource, _ in self._operations)
+        ):
             return self.error(404, request)
         try:
-            asked = request.asked("id") or self._text(request).get("id", "delete" if request.method == "DELETE" else "")
+            asked = request.asked("id") or self._text(request).get(
+                "id", "delete" if request.method == "DELETE" else ""
+            )
         except Failed as no:
             return Response.of_json([failure(no.msg, no.description)])
         found = self._operations.get((request.method, parts[1], asked))
         if found is None:
-            allowed = sorted({method for method, resource, _ in self._operations if resource == parts[1]})
+            allowed = sorted(
+                {method for method, resource, _ in self._operations if resource == parts[1]}
+            )
             if request.method not in allowed:
                 return Response(405, headers={"allow": ", ".join(allowed)})
             return Response.of_json([failure("Invalid id", asked[:40])])
@@ -187,7 +252,13 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         used = [c.name for which in ("in", "out") if (c := self.table.user((which, port)))]
         name = used[0] if used else ""
         aliases = {f"{which}alias": self._aliases.get((which, port), "") for which in ("in", "out")}
-        return {"port": port, "conn": name, "connid": name, **aliases, "power": self._power("in", port, now)}
+        return {
+            "port": port,
+            "conn": name,
+            "connid": name,
+            **aliases,
+            "power": self._power("in", port, now),
+        }
 
     def _port(self, asked: Request, now: float) -> object:
         port = asked.asked("port")
@@ -220,7 +291,12 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             reply |= {word.lower(): states[word] for word in ("AS", "OS", "OC")}
             return {**reply, "state": STATES["reserved" if states["AS"] == "UMA" else "active"]}
 
-        shown: dict[str, object] = {"name": row.name, "connid": row.name, "group": row.group, "band": "CBAND"}
+        shown: dict[str, object] = {
+            "name": row.name,
+            "connid": row.name,
+            "group": row.group,
+            "band": "CBAND",
+        }
         shown |= {"dir": "bi" if both else "uni", "half1": half(row.source, row.target)}
         return shown | ({"half2": half(row.target, row.source)} if both else {})
 
@@ -269,7 +345,11 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             if index not in chosen:
                 verdicts.append(failure("Internal error", "not done"))
             elif isinstance(item, dict):
-                verdicts.append(self._notified(do, {str(name): _text(value) for name, value in item.items()}, now))
+                verdicts.append(
+                    self._notified(
+                        do, {str(name): _text(value) for name, value in item.items()}, now
+                    )
+                )
             else:
                 verdicts.append(failure("Invalid item", "an object is wanted"))
         pairs, self._set = self._set, None
@@ -277,7 +357,11 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         return [{"response": verdict} for verdict in verdicts]
 
     def _add(self, texts: Fields, now: float) -> str:
-        source, target, kind = texts.get("in", ""), texts.get("out", ""), KINDS.get(texts.get("dir", "bi"))
+        source, target, kind = (
+            texts.get("in", ""),
+            texts.get("out", ""),
+            KINDS.get(texts.get("dir", "bi")),
+        )
         for which, label in (("in", source), ("out", target)):
             if label not in (self.plant.ingress if which == "in" else self.plant.egress):
                 raise Failed("Invalid port", label[:40])
@@ -286,9 +370,13 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         if kind == "2WAY" and source == target:
             raise Failed("Invalid connection", "a port with itself")
         name = texts.get("conn", "") or default_name(source, target, kind)
-        connection = Connection(name[:64], source, target, kind, texts.get("group", "")[:64] or DEFAULT_GROUP)
+        connection = Connection(
+            name[:64], source, target, kind, texts.get("group", "")[:64] or DEFAULT_GROUP
+        )
         if taken := self.table.holder(connection):
-            self.plant.violations.append(Violation(now, connection.pairs[0], f"port {taken[0]} in use"))
+            self.plant.violations.append(
+                Violation(now, connection.pairs[0], f"port {taken[0]} in use")
+            )
             raise Failed("Port in use", f"port {taken[0]} is used by {taken[1].name}")
         if self.table.get(connection.name):
             raise Failed("Connection exists", connection.name)
@@ -368,7 +456,9 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         if port not in self._ports:
             raise Failed("Invalid port", port[:40])
         known = {f"{which}{what}" for which in ("in", "out") for what in ("alias", "as")}
-        if not known & set(texts) or any(texts.get(f"{which}as", "IS") not in ("IS", "OOS") for which in ("in", "out")):
+        if not known & set(texts) or any(
+            texts.get(f"{which}as", "IS") not in ("IS", "OOS") for which in ("in", "out")
+        ):
             raise Failed("Invalid body", "inalias, outalias, inas or outas is wanted")
         for which in ("in", "out"):
             if f"{which}alias" in texts and not self.silent:
@@ -378,11 +468,20 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         return [{"status": "1", "msg": f"Port {port} configured", "description": ""}]
 
     def _swagger(self) -> Mapping[str, object]:
-        """A list of what there is; the device's own document is longer (CODE that there is one, and its basePath)."""
+        """A list of what there is; the device's own document is longer (CODE that there is one, and
+        its basePath).
+        """
         paths: dict[str, dict[str, object]] = {}
         for method, resource, asked in self._operations:
-            paths.setdefault(f"/{resource}/?id={asked}", {})[method.lower()] = {"responses": {"200": {"description": "OK"}}}
-        return {"swagger": "2.0", "info": {"title": self.model, "version": self.firmware}, "basePath": "/rest", "paths": paths}
+            paths.setdefault(f"/{resource}/?id={asked}", {})[method.lower()] = {
+                "responses": {"200": {"description": "OK"}}
+            }
+        return {
+            "swagger": "2.0",
+            "info": {"title": self.model, "version": self.firmware},
+            "basePath": "/rest",
+            "paths": paths,
+        }
 
 
 def failure(msg: str, description: str = "") -> dict[str, str]:
@@ -399,11 +498,25 @@ def _preset(dialect: AnyDialect, row: object) -> None:
     assert isinstance(dialect, CalientRest)
     if isinstance(row, list | tuple) and len(row) == 2:
         dialect.preset(str(row[0]), str(row[1]))
-    elif isinstance(row, Mapping) and {"in", "out"} <= set(row) <= {"in", "out", "dir", "name", "active"}:
+    elif isinstance(row, Mapping) and {"in", "out"} <= set(row) <= {
+        "in",
+        "out",
+        "dir",
+        "name",
+        "active",
+    }:
         texts = {"dir": "bi", "name": "", **row}
-        dialect.preset(str(row["in"]), str(row["out"]), str(texts["dir"]), str(texts["name"]), bool(row.get("active", True)))
+        dialect.preset(
+            str(row["in"]),
+            str(row["out"]),
+            str(texts["dir"]),
+            str(texts["name"]),
+            bool(row.get("active", True)),
+        )
     else:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out] or {{in, out, dir, name, active}}")
+        raise ValueError(
+            f"{dialect.plant.name}: preset {row!r}: wanted [in, out] or {{in, out, dir, name, active}}"
+        )
 
 
 def _faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,7 +1,8 @@
-"""The connection table of a Calient switch: reserved and active connections, and the ports they take.
+"""The connection table of a Calient switch: reserved and active connections, and the ports they
+take.
 
-State model: Phosphorus G2MPLS plugin (CODE). ENT-CRS reserves, ACT-CRS turns the mirrors, CANC-CRS goes back to reserved,
-DLT-CRS frees the ports.
+State model: Phosphorus G2MPLS plugin (CODE). ENT-CRS reserves, ACT-CRS turns the mirrors, CANC-CRS
+goes back to reserved, DLT-CRS frees the ports.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ KINDS = ("1WAY", "2WAY")
 
 
 def aids(count: int) -> tuple[str, ...]:
-    """Return the first `count` port names of shelf 1: shelf.module.port, port digit 1..8 (Quali tests, REAL)."""
+    """Return the first `count` port names of shelf 1: shelf.module.port, port digit 1..8 (Quali
+    tests, REAL).
+    """
     return tuple(f"1.{n // 8 + 1}.{n % 8 + 1}" for n in range(count))
 
 
@@ -27,15 +30,20 @@ def numbers(count: int) -> tuple[str, ...]:
 
 
 def parts(count: int) -> tuple[str, ...]:
-    """Return port names with a fourth number behind a slash, `3.1.4/1` (DOC: LabVault; U: that there are two to a triplet)."""
+    """Return port names with a fourth number behind a slash, `3.1.4/1` (DOC: LabVault; U: that
+    there are two to a triplet).
+    """
     return tuple(f"{aid}/{n}" for aid in aids((count + 1) // 2) for n in (1, 2))[:count]
 
 
-STYLES = {"numbers": numbers, "parts": parts}  # what `ports` of emulator.yml may say in place of labels
+# what `ports` of emulator.yml may say in place of labels
+STYLES = {"numbers": numbers, "parts": parts}
 
 
 def default_name(source: str, target: str, kind: str) -> str:
-    """Return the default name of a connection: `in-out` (2-way), `in>out` (1-way) (Quali tests, REAL)."""
+    """Return the default name of a connection: `in-out` (2-way), `in>out` (1-way) (Quali tests,
+    REAL).
+    """
     return f"{source}{'-' if kind == '2WAY' else '>'}{target}"
 
 
@@ -74,9 +82,13 @@ class Row:
 
     @property
     def title(self) -> str:
-        """What the row begins with: the ports, whatever the name (REAL: MonALISA of a PXC, a lab's client of plain numbers)."""
+        """What the row begins with: the ports, whatever the name (REAL: MonALISA of a PXC, a lab's
+        client of plain numbers).
+        """
         reverse = f"{self.target}<{self.source}"  # CODE: pynt
-        return reverse if self.name == reverse else default_name(self.source, self.target, self.kind)
+        return (
+            reverse if self.name == reverse else default_name(self.source, self.target, self.kind)
+        )
 
     def __str__(self) -> str:
         return (
@@ -86,7 +98,9 @@ class Row:
 
 
 class Table:
-    """Connections by name, and the user of each side of each port: a reserved connection holds its ports too."""
+    """Connections by name, and the user of each side of each port: a reserved connection holds its
+    ports too.
+    """
 
     def __init__(self, plant: Plant) -> None:
         self.plant = plant
@@ -101,7 +115,9 @@ class Table:
 
     def at(self, source: str, target: str) -> Connection | None:
         """Return the connection entered for these ports in this order."""
-        return next((c for c in self._entries.values() if (c.source, c.target) == (source, target)), None)
+        return next(
+            (c for c in self._entries.values() if (c.source, c.target) == (source, target)), None
+        )
 
     def user(self, side: Side) -> Connection | None:
         """Return the connection that holds `side`."""
@@ -109,14 +125,18 @@ class Table:
 
     def holder(self, wanted: Connection) -> tuple[str, Connection] | None:
         """Return a port of `wanted` that is taken, and its holder."""
-        return next(((side[1], self._used[side]) for side in wanted.sides if side in self._used), None)
+        return next(
+            ((side[1], self._used[side]) for side in wanted.sides if side in self._used), None
+        )
 
     def add(self, connection: Connection) -> None:
         self._entries[connection.name] = connection
         self._used.update(dict.fromkeys(connection.sides, connection))
 
     def preset(self, connection: Connection) -> None:
-        """Enter a connection as if it had always been there. Raises ValueError: it collides, or cannot be."""
+        """Enter a connection as if it had always been there. Raises ValueError: it collides, or
+        cannot be.
+        """
         where = f"{self.plant.name}: preset {connection.name}"
         if connection.kind not in KINDS or self.get(connection.name) or self.holder(connection):
             raise ValueError(f"{where}: its name, direction or ports cannot be")
@@ -144,15 +164,22 @@ class Table:
         self._used.clear()
 
     def rows(self, now: float) -> tuple[Row, ...]:
-        return tuple(Row(c.name, c.source, c.target, c.kind, c.group, self.state(c, now)) for c in self._entries.values())
+        return tuple(
+            Row(c.name, c.source, c.target, c.kind, c.group, self.state(c, now))
+            for c in self._entries.values()
+        )
 
     def state(self, connection: Connection, now: float) -> str:
-        """Return AS, OS, OC. Reserved and lit are CODE (Phosphorus); IS,RDY while moving, OC=FAIL for dark are inferences (U).
+        """Return AS, OS, OC. Reserved and lit are CODE (Phosphorus); IS,RDY while moving, OC=FAIL
+        for dark are inferences (U).
 
-        A reserved row is OC=OK (CODE, REAL) or OC=FAIL (REAL: Quali); that FAIL says that no light enters is U.
+        A reserved row is OC=OK (CODE, REAL) or OC=FAIL (REAL: Quali); that FAIL says that no light
+        enters is U.
         """
         if not connection.active:
-            dark = any(self.plant.true_dbm(("in", ingress), now) is None for ingress, _ in connection.pairs)
+            dark = any(
+                self.plant.true_dbm(("in", ingress), now) is None for ingress, _ in connection.pairs
+            )
             return f"AS=UMA,OS=RDY,OC={'FAIL' if dark else 'OK'}"
         made = self._made(connection)
         if any(not circuit.settled(now) for circuit in made):
@@ -162,11 +189,19 @@ class Table:
     def dark(self, connection: Connection, now: float) -> bool:
         """Return whether an active connection has come to rest without light on every path."""
         made = self._made(connection)
-        return connection.active and all(c.settled(now) for c in made) and self._dark(connection, made, now)
+        return (
+            connection.active
+            and all(c.settled(now) for c in made)
+            and self._dark(connection, made, now)
+        )
 
     def _made(self, connection: Connection) -> list[Circuit]:
         found = (self.plant.circuit(("in", pair[0])) for pair in connection.pairs)
-        return [circuit for circuit in found if circuit is not None and circuit.pair in connection.pairs]
+        return [
+            circuit for circuit in found if circuit is not None and circuit.pair in connection.pairs
+        ]
 
     def _dark(self, connection: Connection, made: list[Circuit], now: float) -> bool:
-        return len(made) < len(connection.pairs) or not all(self.plant.bright(circuit, now) for circuit in made)
+        return len(made) < len(connection.pairs) or not all(
+            self.plant.bright(circuit, now) for circuit in made
+        )

@@ -1,8 +1,10 @@
-"""Calient 3D-MEMS switches over TL1: raw mode on port 3082 (no echo, no prompt), on port 3083 telnet with the prompt `agent> `.
+"""Calient 3D-MEMS switches over TL1: raw mode on port 3082 (no echo, no prompt), on port 3083
+telnet with the prompt `agent> `.
 
-Grades: REAL is device output kept in public drivers (Quali cloudshell-L1-calient tests, MonALISA, NTT RENAT), DOC vendor text (Lawo
-VSM's page on Calient), CODE a literal of public clients (pynt, the Phosphorus G2MPLS plugin for the state model), U unconfirmed:
-which error code answers which fault is published nowhere; the texts are the ones public clients search for.
+Grades: REAL is device output kept in public drivers (Quali cloudshell-L1-calient tests, MonALISA,
+NTT RENAT), DOC vendor text (Lawo VSM's page on Calient), CODE a literal of public clients (pynt,
+the Phosphorus G2MPLS plugin for the state model), U unconfirmed: which error code answers which
+fault is published nowhere; the texts are the ones public clients search for.
 """
 
 from __future__ import annotations
@@ -11,28 +13,40 @@ import re
 from collections.abc import Iterable, Mapping
 
 from emulators.devices.dialects.base import AnyDialect, Session
-from emulators.devices.dialects.calient_table import DEFAULT_GROUP, KINDS, STYLES, Connection, Row, Table, aids, default_name
+from emulators.devices.dialects.calient_table import (
+    DEFAULT_GROUP,
+    KINDS,
+    STYLES,
+    Connection,
+    Row,
+    Table,
+    aids,
+    default_name,
+)
 from emulators.devices.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer
 from emulators.devices.family import Family
 from emulators.optics.plant import Plant, Side, Violation
 
-LEGAL = (  # REAL that there is one, in one comment, and that its words alarm (Quali); the text is this project's
+# REAL that there is one, in one comment, and that its words alarm (Quali); the text is this
+# project's
+LEGAL = (
     "NOTICE Private system. Access without authority is denied and may be prosecuted. Failed or invalid attempts are logged.",
 )
 
 
-MATRIX = "31.1"  # REAL (MonALISA), of one connection; that it names the switching matrix and is the same for all is U
+# REAL (MonALISA), of one connection; that it names the switching matrix and is the same for all is
+# U
+MATRIX = "31.1"
 PROMPT = b"\r\nagent> "  # CODE: pynt and the Quali Calient configuration wait for `agent> `
 
 
 class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     """One switch.
 
-    plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default none).
-    row_delay_s: time a dump takes per row (pynt measured minutes on a PXC).
-    meters: False gives NONE in power fields (REAL on some ports).
-    matrix: rows of a PXC: they end with MATRIXUSED (REAL: MonALISA).
-    block_rows, trailer: see tl1.Writer.
+    plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default
+    none). row_delay_s: time a dump takes per row (pynt measured minutes on a PXC). meters: False
+    gives NONE in power fields (REAL on some ports). matrix: rows of a PXC: they end with MATRIXUSED
+    (REAL: MonALISA). block_rows, trailer: see tl1.Writer.
     """
 
     writes = re.compile(r"^\s*(ent|act|canc|dlt|ed)-(crs|port)", re.IGNORECASE)
@@ -53,13 +67,18 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         trailer: str = "",
         matrix: bool = False,
         meters: bool = True,
-        epoch_s: float = 1_767_268_800.0,  # 26-01-01 12:00:00 at second 0 unless the server says otherwise
+        # 26-01-01 12:00:00 at second 0 unless the server says otherwise
+        epoch_s: float = 1_767_268_800.0,
         seed: int = 0,
-        idle_s: float | None = 90.0,  # CODE: MonALISA pings after 60 s "otherwise the connection will be lost", socket timeout 90 s
+        # CODE: MonALISA pings after 60 s "otherwise the connection will be lost", socket timeout 90
+        # s
+        idle_s: float | None = 90.0,
         boot_s: float = 1.0,
     ) -> None:
         writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, trailer.encode("latin-1"))
-        super().__init__(plant, writer, (username, password), seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, writer, (username, password), seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         self.model, self.serial, self.firmware = model, serial, firmware
         self.plna_s = plna_s
         self.row_delay_s, self.matrix, self.meters = row_delay_s, matrix, meters
@@ -97,7 +116,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return session
 
     def unsolicited(self, now: float) -> bytes:
-        return self.writer.autonomous("*C", "REPT ALM CRS", (f"{self._ports[0]}-{self._ports[-1]}:CR,LOS,NSA",), now)
+        return self.writer.autonomous(
+            "*C", "REPT ALM CRS", (f"{self._ports[0]}-{self._ports[-1]}:CR,LOS,NSA",), now
+        )
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
         return self.table.rows(now)
@@ -106,7 +127,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         self.table.rebooted(keep, now, self.boot_s)
 
     def on_light(self, now: float) -> None:
-        """Report alarms that came or went with the light. Payload: `<in>-<out>:NTFCNCDE,CONDTYPE,SRVEFF` (CODE: Phosphorus)."""
+        """Report alarms that came or went with the light. Payload:
+        `<in>-<out>:NTFCNCDE,CONDTYPE,SRVEFF` (CODE: Phosphorus).
+        """
         if self._seen_version == self.plant.version:
             return
         self._seen_version = self.plant.version
@@ -114,18 +137,32 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
             self._alarm(connection, self.table.dark(connection, now), now)
 
     def preset(
-        self, source: str, target: str, kind: str = "2WAY", name: str = "", group: str = DEFAULT_GROUP, active: bool = True
+        self,
+        source: str,
+        target: str,
+        kind: str = "2WAY",
+        name: str = "",
+        group: str = DEFAULT_GROUP,
+        active: bool = True,
     ) -> None:
-        """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
-        self.table.preset(Connection(name or default_name(source, target, kind), source, target, kind, group, active))
+        """Put a connection into the table as if it had always been there. Raises ValueError when it
+        collides.
+        """
+        self.table.preset(
+            Connection(
+                name or default_name(source, target, kind), source, target, kind, group, active
+            )
+        )
 
     # ---- sessions
 
     def login(self, session: Session, asked: Command, now: float) -> Reply:
         if session.user is not None:
-            raise Denied("SNVS", "Already logged in")  # the text is CODE: Quali takes it for success
+            # the text is CODE: Quali takes it for success
+            raise Denied("SNVS", "Already logged in")
         super().login(session, asked, now)
-        return Reply((f"{session.user}:{session.user},{session.number}",), LEGAL)  # REAL shape; the integer's meaning is U
+        # REAL shape; the integer's meaning is U
+        return Reply((f"{session.user}:{session.user},{session.number}",), LEGAL)
 
     def _inhibit(self, session: Session, asked: Command, now: float) -> Reply:
         session.inhibited = True
@@ -149,7 +186,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
             self._notify("*C" if dark else "A ", "REPT ALM CRS", row, now)
 
     def _changed(self, asked: Command, connection: Connection, now: float) -> None:
-        """Report a database change. `A  n REPT DBCHG EVT ...` is pynt's form; the payload is GR-833's idea, shortened (U)."""
+        """Report a database change. `A n REPT DBCHG EVT ...` is pynt's form; the payload is
+        GR-833's idea, shortened (U).
+        """
         self._changes += 1
         row = f"SOURCE={asked.ctag},DBCHGSEQ={self._changes}:{asked.verb}:{connection.source},{connection.target}:{connection.name}"
         self._notify("A ", "REPT DBCHG EVT CRS", row, now)
@@ -163,7 +202,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         ))  # fmt: skip
 
     def _asked_ports(self, asked: Command) -> Iterable[str]:
-        """`0` or nothing: every port; `1` or `1.1`: a shelf, a module; else one port (REAL forms)."""
+        """`0` or nothing: every port; `1` or `1.1`: a shelf, a module; else one port (REAL
+        forms).
+        """
         if asked.aid in ("", "0"):
             return self._ports
         found = [p for p in self._ports if p == asked.aid or p.startswith(asked.aid + ".")]
@@ -191,8 +232,12 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         rows = []
         for port in self._asked_ports(asked):
             both = dict.fromkeys(c for w in ("in", "out") if (c := self.table.user((w, port))))
-            names = [(c.name, "ACT" if c.active else "NONE") for c in both] + [("NONE", "NONE")] * 2  # REAL: both words
-            fields = ",".join(f"CONNNAME{n}={name},CONNSTATE{n}={state}" for n, (name, state) in enumerate(names[:2], 1))
+            # REAL: both words
+            names = [(c.name, "ACT" if c.active else "NONE") for c in both] + [("NONE", "NONE")] * 2
+            fields = ",".join(
+                f"CONNNAME{n}={name},CONNSTATE{n}={state}"
+                for n, (name, state) in enumerate(names[:2], 1)
+            )
             rows.append(
                 f"{port}:ALIAS={self.aliases.get(port, 'NONE')},INPWR={self._power(('in', port), now)},"
                 f"OUTPWR={self._power(('out', port), now)},{fields}"
@@ -204,14 +249,21 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return "OOS" if self.plant.disabled(side) else "IS" if used else "OOS-NP"
 
     def _detail(self, session: Session, asked: Command, now: float) -> Reply:
-        """Power of one port, by the field names of MonALISA (CODE): "no real way to get the power on all ports"."""
+        """Power of one port, by the field names of MonALISA (CODE): "no real way to get the power
+        on all ports".
+        """
         if asked.aid not in self._ports:
             raise Denied("IIAC", f"Invalid AID {asked.aid}")
-        arriving, leaving = self._power(("in", asked.aid), now), self._power(("out", asked.aid), now)
+        arriving, leaving = (
+            self._power(("in", asked.aid), now),
+            self._power(("out", asked.aid), now),
+        )
         return Reply((f"{asked.aid}:INOPTICALPOWER={arriving},OUTOPTICALPOWERWORKING={leaving}",))
 
     def _retrieve(self, session: Session, asked: Command, now: float) -> Reply:
-        """All rows, or those of a pair, a group, a name; with a name the row carries powers (CODE: pynt)."""
+        """All rows, or those of a pair, a group, a name; with a name the row carries powers (CODE:
+        pynt).
+        """
         rows = self.view(now)
         named = [part for part in asked.payload if part and part.upper() != "ALL"]
         pair = [part for part in asked.aids if part]
@@ -239,22 +291,33 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         values = {
             "FORWARD-WORKINGPOWERINPUT": self._power(("in", row.source), now),
             "FORWARD-WORKINGPOWEROUTPUT": self._power(("out", row.target), now),
-            "REVERSE-WORKINGPOWERINPUT": self._power(("in", row.target), now) if reverse else "NONE",
-            "REVERSE-WORKINGPOWEROUTPUT": self._power(("out", row.source), now) if reverse else "NONE",
+            "REVERSE-WORKINGPOWERINPUT": self._power(("in", row.target), now)
+            if reverse
+            else "NONE",
+            "REVERSE-WORKINGPOWEROUTPUT": self._power(("out", row.source), now)
+            if reverse
+            else "NONE",
         }
         return "".join(f",{key}={value}" for key, value in values.items())
 
     def _power(self, side: Side, now: float) -> str:
-        return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"  # one decimal: REAL on the REST side (RENAT)
+        # one decimal: REAL on the REST side (RENAT)
+        return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"
 
     # ---- writing
 
     def _edit_port(self, session: Session, asked: Command, now: float) -> Reply:
-        """ED-PORT::<aid>:c::[ALIAS=...][,AS=IS|OOS]: DOC names the command (Lawo), the fields are those of the rows (U)."""
+        """ED-PORT::<aid>:c::[ALIAS=...][,AS=IS|OOS]: DOC names the command (Lawo), the fields are
+        those of the rows (U).
+        """
         options = asked.options
         if asked.aid not in self._ports:
             raise Denied("IIAC", f"Invalid AID {asked.aid}")
-        if not options or set(options) - {"ALIAS", "AS"} or options.get("AS", "IS").upper() not in ("IS", "OOS"):
+        if (
+            not options
+            or set(options) - {"ALIAS", "AS"}
+            or options.get("AS", "IS").upper() not in ("IS", "OOS")
+        ):
             raise Denied("IDNV", "Invalid data")
         self.wrote(now)
         if "ALIAS" in options and not self.silent:
@@ -265,7 +328,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _enter(self, session: Session, asked: Command, now: float) -> Reply:
-        """Reserve ports: payload `[group],[type]` (CODE); a third item names the connection, else its name comes from its ports."""
+        """Reserve ports: payload `[group],[type]` (CODE); a third item names the connection, else
+        its name comes from its ports.
+        """
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID, two ports wanted")
         source, target = asked.aids
@@ -281,7 +346,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         name = name.strip('"') or default_name(source, target, kind)
         connection = Connection(name, source, target, kind, group or DEFAULT_GROUP)
         if taken := self.table.holder(connection):
-            self.plant.violations.append(Violation(now, connection.pairs[0], f"port {taken[0]} in use"))
+            self.plant.violations.append(
+                Violation(now, connection.pairs[0], f"port {taken[0]} in use")
+            )
             raise Denied("SARB", f"Invalid Connection - port {taken[0]} busy in {taken[1].name}")
         if self.table.get(name):
             raise Denied("IDNV", f"Invalid Connection - name {name} exists")
@@ -293,7 +360,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _unlocked(self, connection: Connection) -> None:
-        if why := next((why for pair in connection.pairs if (why := self.plant.wrong.lock(pair))), None):
+        if why := next(
+            (why for pair in connection.pairs if (why := self.plant.wrong.lock(pair))), None
+        ):
             raise Denied("SARB", f"Invalid Connection - {why}")
 
     def _activate(self, session: Session, asked: Command, now: float) -> Reply:
@@ -327,7 +396,9 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _delete(self, session: Session, asked: Command, now: float) -> Reply:
-        """An active connection must be cancelled first: the state model has no other transition (U that it is denied so)."""
+        """An active connection must be cancelled first: the state model has no other transition (U
+        that it is denied so).
+        """
         connection = self._find(asked)
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - active")
@@ -351,11 +422,14 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _find(self, asked: Command) -> Connection:
-        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports; the ports may
-        be in the place of the name, as rows begin with them (CODE: MonALISA's dlt-crs:::dcon::S-D)."""
+        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public
+        clients), or by ports; the ports may be in the place of the name, as rows begin with them
+        (CODE: MonALISA's dlt-crs:::dcon::S-D)."""
         tokens = [word.strip('"') for word in asked.payload if word]
         titles = {default_name(c.source, c.target, c.kind): c for c in self.table}
-        found = next((c for word in tokens if (c := self.table.get(word) or titles.get(word))), None)
+        found = next(
+            (c for word in tokens if (c := self.table.get(word) or titles.get(word))), None
+        )
         pair = [part for part in asked.aids if part]
         if found is None and len(pair) == 2:
             found = self.table.at(*pair)
@@ -378,7 +452,9 @@ def _preset(dialect: AnyDialect, row: object) -> None:
         row = {"in": row[0], "out": row[1]}
     entry = dict(row) if isinstance(row, Mapping) else {}
     if wrong := set(entry) - _PRESET_KEYS | {"in", "out"} - set(entry):
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown")
+        raise ValueError(
+            f"{dialect.plant.name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown"
+        )
     entry["kind"] = str(entry.pop("type", "2WAY")).upper()
     dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
 

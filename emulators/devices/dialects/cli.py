@@ -1,4 +1,6 @@
-"""The common part of interactive command lines: echo, line ends, prompts, logins, and one command in place of a shell."""
+"""The common part of interactive command lines: echo, line ends, prompts, logins, and one command
+in place of a shell.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ PASSES = frozenset({"ssh"})  # the transport has asked for name and password alr
 class Screen:
     """The state of one session's terminal, as far as the device needs it.
 
-    cursor: "start" of a line, behind the "prompt", or "mid"dle of a line. stage: "user" and "password" while logging in, "shell".
-    once: started with a single command (ssh HOST COMMAND): no echo, no prompt, and the session ends with the command.
+    cursor: "start" of a line, behind the "prompt", or "mid"dle of a line. stage: "user" and
+    "password" while logging in, "shell". once: started with a single command (ssh HOST COMMAND): no
+    echo, no prompt, and the session ends with the command.
     """
 
     stage: str
@@ -31,7 +34,8 @@ class Screen:
 
 
 class CliDialect(Dialect[State]):
-    """A shell with echo. `answer` returns a command's output, lines ended by "\\n"; the rest is done here.
+    """A shell with echo. `answer` returns a command's output, lines ended by "\\n"; the rest is
+    done here.
 
     username None: every login is taken. Three wrong passwords end the session (U).
     """
@@ -97,11 +101,14 @@ class CliDialect(Dialect[State]):
         self._wrong.pop(session, None)
 
     def run_once(self, session: Session, command: str, now: float) -> None:
-        """Run `command` in place of a shell, as `ssh HOST COMMAND` asks: its output alone, then the session ends."""
+        """Run `command` in place of a shell, as `ssh HOST COMMAND` asks: its output alone, then the
+        session ends.
+        """
         screen = self.screens.get(session)
         if screen is None or session.closed:
             return
-        self._out = [out for out in self._out if out[0] is not session]  # the shell's welcome is not for this client
+        # the shell's welcome is not for this client
+        self._out = [out for out in self._out if out[0] is not session]
         screen.once, screen.stage, screen.cursor = True, "shell", "start"
         self.receive(session, command.encode("utf-8", "replace") + b"\n", now)
 
@@ -158,7 +165,13 @@ class CliDialect(Dialect[State]):
     def _end_once(self, session: Session, now: float) -> None:
         """End a session that was for one command, behind whatever is still to be sent to it."""
         screen = self.screens.get(session)
-        if screen is not None and screen.once and not session.queue and not session.held and not self.working(session):
+        if (
+            screen is not None
+            and screen.once
+            and not session.queue
+            and not session.held
+            and not self.working(session)
+        ):
             times = [at for whose, at, _ in self._out if whose is session]
             self.send(session, max([now, *times]), None)
             self.close(session)

@@ -1,6 +1,7 @@
 """A patch-panel robot: one gripper, one queue, fibres that stay where they are when the power goes.
 
-Connecting takes a parked fibre to its new socket: light at the end of the move only. Disconnecting parks it: dark from its start.
+Connecting takes a parked fibre to its new socket: light at the end of the move only. Disconnecting
+parks it: dark from its start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from functools import partial
 from emulators.devices.faults import Faults
 from emulators.optics.plant import Pair, Plant
 
-MOVE_S = 60.0  # one move of the gripper; no public number (U). Clients allow 120 s per move (cloudshell-L1-w2w-rome, CODE)
+# one move of the gripper; no public number (U). Clients allow 120 s per move
+# (cloudshell-L1-w2w-rome, CODE)
+MOVE_S = 60.0
 MEAN_LOSS_DB, MAX_LOSS_DB = 0.5, 1.0  # of two connectors in a panel (U)
 
 fibres = partial(Plant, mean_loss_db=MEAN_LOSS_DB, max_loss_db=MAX_LOSS_DB)
@@ -22,7 +25,9 @@ fibres = partial(Plant, mean_loss_db=MEAN_LOSS_DB, max_loss_db=MAX_LOSS_DB)
 
 @dataclass(slots=True)
 class Job:
-    """The request of one command. connects: make `moves`, otherwise break them. outcome: one word per finished move."""
+    """The request of one command. connects: make `moves`, otherwise break them. outcome: one word
+    per finished move.
+    """
 
     number: int
     first: str
@@ -39,21 +44,27 @@ class Job:
 
 
 Report = Callable[[str, Job | None, Pair | None, float], None]
-"""Called with each event and its time (s): "start", "done", "failed", "skipped", "end" of a job, "invalid", "stalled", "homed"."""
+"""Called with each event and its time (s): "start", "done", "failed", "skipped", "end" of a job,
+"invalid", "stalled", "homed".
+"""
 
 
 class Robot:
-    """Works off jobs in the order they came, one move at a time; `plant.settle_s` is the time of one move.
+    """Works off jobs in the order they came, one move at a time; `plant.settle_s` is the time of
+    one move.
 
     valid: asked when a job's turn comes; it returns why the job cannot be done, or None.
     """
 
-    def __init__(self, plant: Plant, faults: Faults, report: Report, valid: Callable[[Job], str | None]) -> None:
+    def __init__(
+        self, plant: Plant, faults: Faults, report: Report, valid: Callable[[Job], str | None]
+    ) -> None:
         self.plant, self.faults, self._emit, self._valid = plant, faults, report, valid
         self.queue: deque[Job] = deque()
         self.current: Job | None = None
         self.enabled = True
-        self.stalled = False  # the gripper stopped somewhere with or without a fibre: nothing moves until it is homed
+        # the gripper stopped somewhere with or without a fibre: nothing moves until it is homed
+        self.stalled = False
         self.count = 0
         self.homed_at_s: float | None = None
         self._ends_s = 0.0
@@ -69,7 +80,9 @@ class Robot:
         self.homed_at_s = now + seconds
 
     def cut_power(self, now: float) -> None:
-        """Lose power now: the queue is forgotten, an unfinished move leaves its fibre in the gripper."""
+        """Lose power now: the queue is forgotten, an unfinished move leaves its fibre in the
+        gripper.
+        """
         self.queue.clear()
         self.homed_at_s = None
         if self.current is not None:
@@ -77,7 +90,9 @@ class Robot:
             self.current, self.stalled = None, True
 
     def next_event(self) -> float | None:
-        """Return when something ends by itself (s), None when only a command can change anything."""
+        """Return when something ends by itself (s), None when only a command can change
+        anything.
+        """
         if self.homed_at_s is not None:
             return self.homed_at_s
         return self._ends_s if self.current is not None and not self.stalled else None
@@ -129,7 +144,9 @@ class Robot:
         self._emit("end", job, None, at)
 
     def _start(self, job: Job, pair: Pair, at: float) -> str:
-        """Move the glass as far as the beginning of a move moves it; return how the move will end."""
+        """Move the glass as far as the beginning of a move moves it; return how the move will
+        end.
+        """
         half = job.duplex and len(job.outcome) == len(job.moves) - 1
         if self.faults.strike("robot-stalled"):
             if not job.connects:
@@ -139,7 +156,9 @@ class Robot:
             return "failed"
         if self.faults.strike("silent-failure"):
             return "done"
-        refused = self.plant.connect([pair], at) if job.connects else self.plant.disconnect([pair], at)
+        refused = (
+            self.plant.connect([pair], at) if job.connects else self.plant.disconnect([pair], at)
+        )
         return "failed" if refused else "done"
 
     def _finish(self) -> None:

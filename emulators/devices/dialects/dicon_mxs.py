@@ -1,19 +1,25 @@
-"""DiCon MXS-9100 rackmount switches (control module MG4): EXFO's words with an input in the header; CR ends a line.
+"""DiCon MXS-9100 rackmount switches (control module MG4): EXFO's words with an input in the header;
+CR ends a line.
 
-Grades: DOC is the operation manual 91592 Rev. A2, pages 17 and 22 to 25 (pages 18 to 21, on the ROUTe words, were not found), U
-unconfirmed. DOC: a command and a reply end with CR, items of a reply are parted by a comma and a space; `ROUT6:SCAN 2`, `SCAN?`,
-`SCAN:NEXT`, `ROUT2:OPEN:STAT?`; commands do not reply; a header goes on where the last one was, in later messages too, unless a
-colon leads it, and may be given whole; output 0 is parked, without light; `*RST` parks all and is `*RCL 0`; `STAT?`; `SYST:ERR?`
-takes from a queue of 8, which records nothing when full; `*CLS` clears two registers, and not this queue; `*OPC?` answers when all
-is done; `WEN 1` has the last state come back with the power, and is off at first; `QCT?` counts what it recorded. U, and chosen so
-that they ask most of a driver:
+Grades: DOC is the operation manual 91592 Rev. A2, pages 17 and 22 to 25 (pages 18 to 21, on the
+ROUTe words, were not found), U unconfirmed. DOC: a command and a reply end with CR, items of a
+reply are parted by a comma and a space; `ROUT6:SCAN 2`, `SCAN?`, `SCAN:NEXT`, `ROUT2:OPEN:STAT?`;
+commands do not reply; a header goes on where the last one was, in later messages too, unless a
+colon leads it, and may be given whole; output 0 is parked, without light; `*RST` parks all and is
+`*RCL 0`; `STAT?`; `SYST:ERR?` takes from a queue of 8, which records nothing when full; `*CLS`
+clears two registers, and not this queue; `*OPC?` answers when all is done; `WEN 1` has the last
+state come back with the power, and is off at first; `QCT?` counts what it recorded. U, and chosen
+so that they ask most of a driver:
 
-- what is remembered of a header belongs to the module, not to the client; after `ROUT2:OPEN:STAT?` a bare `STAT?` asks that again;
+- what is remembered of a header belongs to the module, not to the client; after `ROUT2:OPEN:STAT?`
+  a bare `STAT?` asks that again;
 - `SCAN?` names the new output at once; `STAT?` is BUSY and `OPEN:STAT?` 0 until light passes;
-- an output that another input has is not taken: nothing moves and an error is queued (the manual speaks of a matrix, but two of
-  its examples, sent one after the other, would meet this);
-- `CLOSe` parks and `OPEN` goes back (EXFO's meaning); NEXT after the last output is the first; PREVious;
-- each answer to a message of several queries is a line of its own; the numbers and words of errors; 9 memory registers.
+- an output that another input has is not taken: nothing moves and an error is queued (the manual
+  speaks of a matrix, but two of its examples, sent one after the other, would meet this);
+- `CLOSe` parks and `OPEN` goes back (EXFO's meaning); NEXT after the last output is the first;
+  PREVious;
+- each answer to a message of several queries is a line of its own; the numbers and words of errors;
+  9 memory registers.
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ from emulators.optics.plant import Pair, Plant
 
 PARKED = "0"
 REGISTERS = 9  # of *SAV (U)
-OPERATION_COMPLETE, EXECUTION_ERROR, COMMAND_ERROR, POWER_ON = 1, 16, 32, 128  # DOC: Standard Event Status Register
+# DOC: Standard Event Status Register
+OPERATION_COMPLETE, EXECUTION_ERROR, COMMAND_ERROR, POWER_ON = 1, 16, 32, 128
 EVENT_SUMMARY, REQUEST = 32, 64  # DOC: Status Byte
 
 
@@ -47,7 +54,8 @@ class Errors(ErrorQueue):
 
 
 class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
-    """One switch of N inputs and M outputs. Errors, registers and the remembered header belong to the device.
+    """One switch of N inputs and M outputs. Errors, registers and the remembered header belong to
+    the device.
 
     autosave: whether WEN is on.
     """
@@ -73,7 +81,10 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
     ) -> None:
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.errors: Errors = Errors()
-        self.serial, self.identity = serial, ", ".join(("DiCon Fiberoptics Inc", model, serial, firmware))
+        self.serial, self.identity = (
+            serial,
+            ", ".join(("DiCon Fiberoptics Inc", model, serial, firmware)),
+        )
         self.autosave, self.recorded = autosave, 0
         self._last: dict[str, str] = {}  # input -> where it was before it was parked
         self._registers: dict[int, tuple[Pair, ...]] = {0: ()}
@@ -89,28 +100,48 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
         return {
             "*IDN?": lambda session, numbers, rest, now: self.identity,
             "*CLS": self._clear,
-            "*ESE": lambda session, numbers, rest, now: self._masks.update({"*ESE": whole(rest, 0, 255)}),
+            "*ESE": lambda session, numbers, rest, now: self._masks.update(
+                {"*ESE": whole(rest, 0, 255)}
+            ),
             "*ESE?": lambda session, numbers, rest, now: str(self._masks["*ESE"]),
             "*ESR?": self._events,
-            "*SRE": lambda session, numbers, rest, now: self._masks.update({"*SRE": whole(rest, 0, 255)}),
+            "*SRE": lambda session, numbers, rest, now: self._masks.update(
+                {"*SRE": whole(rest, 0, 255)}
+            ),
             "*SRE?": lambda session, numbers, rest, now: str(self._masks["*SRE"]),
             "*STB?": self._status_byte,
-            "*OPC": lambda session, numbers, rest, now: setattr(self, "_complete_at_s", now + self.moving(now)),
+            "*OPC": lambda session, numbers, rest, now: setattr(
+                self, "_complete_at_s", now + self.moving(now)
+            ),
             "*OPC?": self._complete,
             "*WAI": lambda session, numbers, rest, now: self._wait(session, now),
             "*RST": lambda session, numbers, rest, now: self._recall(0, now),
-            "*RCL": lambda session, numbers, rest, now: self._recall(whole(rest, 0, REGISTERS), now),
-            "*SAV": lambda session, numbers, rest, now: self._registers.update({whole(rest, 1, REGISTERS): self.plant.pairs()}),
+            "*RCL": lambda session, numbers, rest, now: self._recall(
+                whole(rest, 0, REGISTERS), now
+            ),
+            "*SAV": lambda session, numbers, rest, now: self._registers.update(
+                {whole(rest, 1, REGISTERS): self.plant.pairs()}
+            ),
             "*TST?": lambda session, numbers, rest, now: "0",
             "ROUTe#:SCAN": lambda session, numbers, rest, now: self._advance(
                 self._input(numbers), str(whole(rest, 0, len(self.plant.egress))), now
             ),
-            "ROUTe#:SCAN?": lambda session, numbers, rest, now: dict(self.view(now)[0]).get(self._input(numbers), PARKED),
-            "ROUTe#:SCAN:NEXT": lambda session, numbers, rest, now: self._step(self._input(numbers), 1, now),
-            "ROUTe#:SCAN:PREVious": lambda session, numbers, rest, now: self._step(self._input(numbers), -1, now),
-            "ROUTe#:CLOSe": lambda session, numbers, rest, now: self._advance(self._input(numbers), PARKED, now),
+            "ROUTe#:SCAN?": lambda session, numbers, rest, now: dict(self.view(now)[0]).get(
+                self._input(numbers), PARKED
+            ),
+            "ROUTe#:SCAN:NEXT": lambda session, numbers, rest, now: self._step(
+                self._input(numbers), 1, now
+            ),
+            "ROUTe#:SCAN:PREVious": lambda session, numbers, rest, now: self._step(
+                self._input(numbers), -1, now
+            ),
+            "ROUTe#:CLOSe": lambda session, numbers, rest, now: self._advance(
+                self._input(numbers), PARKED, now
+            ),
             "ROUTe#:OPEN": self._open,
-            "ROUTe#:OPEN:STATe?": lambda session, numbers, rest, now: str(int(self._input(numbers) in dict(self.view(now)[1]))),
+            "ROUTe#:OPEN:STATe?": lambda session, numbers, rest, now: str(
+                int(self._input(numbers) in dict(self.view(now)[1]))
+            ),
             "ROUTe:PATH:CATalog?": lambda *_: f"{len(self.plant.ingress)}x{len(self.plant.egress)}",
             "STATus?": lambda session, numbers, rest, now: "BUSY" if self.moving(now) else "READY",
             "SNUMber?": lambda *_: self.serial,
@@ -167,7 +198,8 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
         if existing is not None:
             if existing is held:
                 return
-            refused = self.plant.connect([(ingress, egress)], now)  # counted as an attempt on a port in use
+            # counted as an attempt on a port in use
+            refused = self.plant.connect([(ingress, egress)], now)
             raise ScpiError(CONFLICT, refused.get((ingress, egress), ""))
         old = (held.pair,) if held else ()
         self.advance(old, () if egress == PARKED else ((ingress, egress),), now)
@@ -177,7 +209,11 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
 
     def _step(self, ingress: str, by: int, now: float) -> None:
         held = self.plant.circuit(("in", ingress))
-        self._advance(ingress, str((int(held.egress if held else PARKED) - 1 + by) % len(self.plant.egress) + 1), now)
+        self._advance(
+            ingress,
+            str((int(held.egress if held else PARKED) - 1 + by) % len(self.plant.egress) + 1),
+            now,
+        )
 
     def _open(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         ingress = self._input(numbers)
@@ -214,12 +250,16 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
         events, self.errors.events = self.errors.events, 0
         return str(events)
 
-    def _status_byte(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> str:
+    def _status_byte(
+        self, session: Session, numbers: tuple[int, ...], rest: str, now: float
+    ) -> str:
         self._settled(now)
         byte = EVENT_SUMMARY if self.errors.events & self._masks["*ESE"] else 0
         return str(byte | (REQUEST if byte & self._masks["*SRE"] else 0))
 
-    def _set_autosave(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
+    def _set_autosave(
+        self, session: Session, numbers: tuple[int, ...], rest: str, now: float
+    ) -> None:
         wanted = switch(rest)
         self.wrote(now)
         if not self.silent:
@@ -231,4 +271,5 @@ class DiconMxs(NumberedScpi[tuple[tuple[Pair, ...], tuple[Pair, ...]]]):
             self._saved, self.recorded = self.plant.pairs(), self.recorded + 1
 
 
-FAMILY = Family("dicon-mxs", ("tcp", "serial"), DiconMxs, two_sided, baud=115_200)  # addresses, settle_s, baud: U
+# addresses, settle_s, baud: U
+FAMILY = Family("dicon-mxs", ("tcp", "serial"), DiconMxs, two_sided, baud=115_200)

@@ -1,12 +1,14 @@
 """DiCon GP600 matrix switches over SCPI (TCP 10001, a raw socket).
 
-Grades: REAL is output kept in a public program that drives one (autosweep), U unconfirmed: every error but `+0, No Error`, what
-becomes of an output that is taken (nothing is made and an error is queued: silent, as SCPI is), what shows while a mirror moves
-(output 0), and whether circuits come back after a power cycle (with WEN 1, "autosave", they do).
+Grades: REAL is output kept in a public program that drives one (autosweep), U unconfirmed: every
+error but `+0, No Error`, what becomes of an output that is taken (nothing is made and an error is
+queued: silent, as SCPI is), what shows while a mirror moves (output 0), and whether circuits come
+back after a power cycle (with WEN 1, "autosave", they do).
 
-Two other products of the vendor speak alike. A matrix module on a serial line of its own: CODE (a lab's client; the identity from a
-client of the vendor's own modules). The MXS-9100 says it is an MG4 and knows no `X1`: DOC (its manual); here is only what a driver
-of a GP600 meets that was given its address, the rest is in dicon_mxs.py.
+Two other products of the vendor speak alike. A matrix module on a serial line of its own: CODE (a
+lab's client; the identity from a client of the vendor's own modules). The MXS-9100 says it is an
+MG4 and knows no `X1`: DOC (its manual); here is only what a driver of a GP600 meets that was given
+its address, the rest is in dicon_mxs.py.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ MXS_9100 = "MG4"  # DOC: how it calls itself
 
 
 class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
-    """One chassis with one matrix module, `X1`. Each input goes to one output; the error queue belongs to the device (U).
+    """One chassis with one matrix module, `X1`. Each input goes to one output; the error queue
+    belongs to the device (U).
 
-    wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on. module: the words of a matrix module, `ID?`,
-    `REBOOT`, `X1 CH? 1` and `X1 CH * 0`, in addition to the chassis's (U that it knows those too). model: `MG4` is an MXS-9100.
+    wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on. module: the words
+    of a matrix module, `ID?`, `REBOOT`, `X1 CH? 1` and `X1 CH * 0`, in addition to the chassis's (U
+    that it knows those too). model: `MG4` is an MXS-9100.
     """
 
     writes = re.compile(
-        r"\bX1\s+(CH\s+(\d+|\*)\s+\d|W\s+\d)|^\s*(RESET|REBOOT)|^\s*WEN\s+\d|;\s*(RESET|REBOOT|WEN\s+\d)", re.IGNORECASE
+        r"\bX1\s+(CH\s+(\d+|\*)\s+\d|W\s+\d)|^\s*(RESET|REBOOT)|^\s*WEN\s+\d|;\s*(RESET|REBOOT|WEN\s+\d)",
+        re.IGNORECASE,
     )
 
     def __init__(
@@ -66,10 +71,14 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         if self.wavelength not in WAVES:
             raise ValueError(f"{plant.name}: wavelength {wavelength} is none of {', '.join(WAVES)}")
         self._text: dict[str, Callable[[list[str], float], str | None]] = {
-            "*IDN?": lambda tokens, now: f"Dicon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",  # REAL
+            # REAL
+            "*IDN?": lambda tokens, now: (
+                f"Dicon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}"
+            ),
             "*CLS": lambda tokens, now: self.errors.clear(),
             "SYST:CONF?": lambda tokens, now: "X1",  # REAL
-            "SYST:ERR?": lambda tokens, now: "{:+d}, {}".format(*self._error()),  # REAL: `+0, No Error`
+            # REAL: `+0, No Error`
+            "SYST:ERR?": lambda tokens, now: "{:+d}, {}".format(*self._error()),
             "SYSTEM:CONF?": lambda tokens, now: "X1",
             "SYSTEM:ERR?": lambda tokens, now: "{:+d}, {}".format(*self._error()),
             "RESET": self._reset,
@@ -78,12 +87,17 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
             "X1": self._module,
         }
         if module:
-            self._text |= {"ID?": lambda tokens, now: f"DiCon Fiberoptics Inc, {self.model}\r", "REBOOT": self._reboot}
+            self._text |= {
+                "ID?": lambda tokens, now: f"DiCon Fiberoptics Inc, {self.model}\r",
+                "REBOOT": self._reboot,
+            }
         self.alone = module
         if model == MXS_9100:
             kept = ("*CLS", "SYST:ERR?", "WEN", "WEN?")  # DOC
             self._text = {word: self._text[word] for word in kept} | {
-                "*IDN?": lambda tokens, now: f"DiCon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",
+                "*IDN?": lambda tokens, now: (
+                    f"DiCon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}"
+                ),
                 "STAT?": lambda tokens, now: "READY",
             }
 
@@ -107,7 +121,8 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
             if not tokens:
                 continue
             try:
-                handler = self._text.get(tokens[0].upper())  # REAL: it "doesn't like the leading `:`" of SYST:ERR?
+                # REAL: it "doesn't like the leading `:`" of SYST:ERR?
+                handler = self._text.get(tokens[0].upper())
                 if handler is None:
                     raise ScpiError(UNDEFINED, tokens[0][:40])
                 answer = handler(tokens[1:], now)
@@ -119,7 +134,8 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         return (";".join(answers) + "\n").encode("latin-1") if answers else b""
 
     def unsolicited(self, now: float) -> bytes:
-        return b"-240, Hardware error;temperature\n"  # no public transcript has one: a line in the shape of its errors (U)
+        # no public transcript has one: a line in the shape of its errors (U)
+        return b"-240, Hardware error;temperature\n"
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
         return tuple(self.plant.light(now))
@@ -180,14 +196,18 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
         return label
 
     def _advance(self, first: str, second: str, now: float) -> None:
-        """Turn an input to an output, away from where it was; 0 is off. An output that is taken stays where it is, and so does the
-        input."""
-        ingress, egress = self._port(first, self.plant.ingress), self._port(second, (OFF, *self.plant.egress))
+        """Turn an input to an output, away from where it was; 0 is off. An output that is taken
+        stays where it is, and so does the input."""
+        ingress, egress = (
+            self._port(first, self.plant.ingress),
+            self._port(second, (OFF, *self.plant.egress)),
+        )
         self.wrote(now)
         held = self.plant.circuit(("in", ingress))
         existing = self.plant.circuit(("out", egress))
         if existing is not None and existing.ingress != ingress:
-            self._complain(self.plant.connect([(ingress, egress)], now))  # the plant refuses: the output is in use
+            # the plant refuses: the output is in use
+            self._complain(self.plant.connect([(ingress, egress)], now))
             return
         if held is not None and held.egress != egress:
             refused = self.plant.disconnect([held.pair], now)
@@ -200,7 +220,13 @@ class DiconScpi(ScpiDialect[tuple[Pair, ...]]):
 
     def _complain(self, refused: dict[Pair, str]) -> None:
         for (ingress, egress), why in refused.items():
-            code = HARDWARE if why.endswith(("failed", "stuck")) else EXECUTION if " locked " in why else CONFLICT
+            code = (
+                HARDWARE
+                if why.endswith(("failed", "stuck"))
+                else EXECUTION
+                if " locked " in why
+                else CONFLICT
+            )
             self.errors.add(code, f"{ingress},{egress}: {why}")
 
     def _reset(self, tokens: list[str], now: float) -> None:

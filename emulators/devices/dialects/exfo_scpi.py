@@ -1,20 +1,26 @@
 """EXFO FTBx-9160 optical switches in an LTB-8 platform, over SCPI (TCP, lines end with LF).
 
-Grades: DOC is EXFO's manual of the FTB-9100 and IQS-9100, earlier switches with the same words (pages 58, 59 and 86, 87); CODE a
-public program that drives an LTB-8 with an FTBx-9160, and for the port another with an LTB-8; U unconfirmed. DOC: `SNUM?` ->
-"123456-AB", quoted; `STAT?` -> READY, BUSY and five other words. CODE: the prefix `LINS1:` names the module by its position;
-`ROUTe:SCAN 3`, `SCAN?`, `SCAN:NEXT`, `SCAN:PREV`, `SCAN:ADJust`, `SCAN:ADJust:AUTO`, `SCAN:SYNChronous`; `ROUTe:CLOSe` is the reset
-position, WITHOUT light, and `ROUTe:OPEN` brings the light back at the last channel, the reverse of what other vendors mean by these
-words; `OPEN:STATe?` is 1 when light passes; `PATH:CATalog?` is such as 1x12; `LOCK:STATe`; `INST:CAT:FULL?` is a list of name,
-position; `*OPC?` answers when all is done; `0,"No error"`; port 5025. U, and chosen so that they ask most of a driver:
+Grades: DOC is EXFO's manual of the FTB-9100 and IQS-9100, earlier switches with the same words
+(pages 58, 59 and 86, 87); CODE a public program that drives an LTB-8 with an FTBx-9160, and for the
+port another with an LTB-8; U unconfirmed. DOC: `SNUM?` -> "123456-AB", quoted; `STAT?` -> READY,
+BUSY and five other words. CODE: the prefix `LINS1:` names the module by its position;
+`ROUTe:SCAN 3`, `SCAN?`, `SCAN:NEXT`, `SCAN:PREV`, `SCAN:ADJust`, `SCAN:ADJust:AUTO`,
+`SCAN:SYNChronous`; `ROUTe:CLOSe` is the reset position, WITHOUT light, and `ROUTe:OPEN` brings the
+light back at the last channel, the reverse of what other vendors mean by these words; `OPEN:STATe?`
+is 1 when light passes; `PATH:CATalog?` is such as 1x12; `LOCK:STATe`; `INST:CAT:FULL?` is a list of
+name, position; `*OPC?` answers when all is done; `0,"No error"`; port 5025. U, and chosen so that
+they ask most of a driver:
 
-- `SCAN 3` at the reset position stays dark until `OPEN` (`scan_opens`: it brings light); `SCAN?` names the last channel even then;
-- `SCAN?` names the new channel at once, `OPEN:STATe?` is 0 and `STATus?` BUSY until light passes; with `SYNChronous 1` the
-  next command waits until then;
+- `SCAN 3` at the reset position stays dark until `OPEN` (`scan_opens`: it brings light); `SCAN?`
+  names the last channel even then;
+- `SCAN?` names the new channel at once, `OPEN:STATe?` is 0 and `STATus?` BUSY until light passes;
+  with `SYNChronous 1` the next command waits until then;
 - NEXT after the last channel is the first, PREV before the first the last;
 - `LOCK:STATe ON` keeps other clients from moving the module, and ends with the connection;
-- modules start, and come back from `RST`, `*RST` and a reboot that loses everything, at channel 1 in the reset position;
-- an 1xN's catalog is quoted, as the serial number is; the numbers of errors; the identity of the platform.
+- modules start, and come back from `RST`, `*RST` and a reboot that loses everything, at channel 1
+  in the reset position;
+- an 1xN's catalog is quoted, as the serial number is; the numbers of errors; the identity of the
+  platform.
 """
 
 from __future__ import annotations
@@ -35,7 +41,9 @@ PREFIX = "LINStrument#:"
 
 @dataclass(slots=True)
 class Module:
-    """One switch: its channel, whether it is there or at the reset position, and how it goes from one to another."""
+    """One switch: its channel, whether it is there or at the reset position, and how it goes from
+    one to another.
+    """
 
     name: str
     channels: int
@@ -53,9 +61,14 @@ class Module:
 
 
 class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
-    """One platform. The error queue is the platform's (U). serials: of the modules, else made up from their positions."""
+    """One platform. The error queue is the platform's (U). serials: of the modules, else made up
+    from their positions.
+    """
 
-    writes = re.compile(r"ROUT(E)?:(SCAN(\s+\d|:NEXT|:PREV|:ADJ(UST)?\s*$)|CLOS(E)?\b|OPEN(?!:))|\*?\bRST\b", re.IGNORECASE)
+    writes = re.compile(
+        r"ROUT(E)?:(SCAN(\s+\d|:NEXT|:PREV|:ADJ(UST)?\s*$)|CLOS(E)?\b|OPEN(?!:))|\*?\bRST\b",
+        re.IGNORECASE,
+    )
 
     def __init__(
         self,
@@ -71,16 +84,25 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         boot_s: float = 1.0,
     ) -> None:
         names = [label.removesuffix(".in") for label in plant.ingress]
-        self.modules = [Module(name, sum(label.startswith(f"{name}.") for label in plant.egress)) for name in names]
+        self.modules = [
+            Module(name, sum(label.startswith(f"{name}.") for label in plant.egress))
+            for name in names
+        ]
         for number, module in enumerate(self.modules, 1):
             wanted = {f"{number}.{channel}" for channel in range(1, module.channels + 1)}
             if module.name != str(number) or not wanted or not wanted <= set(plant.egress):
-                raise ValueError(f"{plant.name}: ports: wanted such as 1.in and 1.1, 1.2 .. of module 1")
+                raise ValueError(
+                    f"{plant.name}: ports: wanted such as 1.in and 1.1, 1.2 .. of module 1"
+                )
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.identity = ",".join(("EXFO Inc.", model, serial, firmware))
-        self.serials = [str(text) for text in serials or ()] or [f"{100_000 + number}-9160" for number in range(1, len(names) + 1)]
+        self.serials = [str(text) for text in serials or ()] or [
+            f"{100_000 + number}-9160" for number in range(1, len(names) + 1)
+        ]
         if len(self.serials) != len(names):
-            raise ValueError(f"{plant.name}: serials: wanted one of each of {len(names)} modules, seen {len(self.serials)}")
+            raise ValueError(
+                f"{plant.name}: serials: wanted one of each of {len(names)} modules, seen {len(self.serials)}"
+            )
         self.scan_opens = scan_opens
 
     def preset(self, ingress: str, egress: str) -> None:
@@ -96,27 +118,41 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
 
     def handlers(self) -> Mapping[str, Handler]:
         def of_module(does: Callable[[Module, Session, str, float], str | None]) -> Handler:
-            return lambda session, numbers, rest, now: does(self._module(numbers), session, rest, now)
+            return lambda session, numbers, rest, now: does(
+                self._module(numbers), session, rest, now
+            )
 
         def shows(text: Callable[[Module], object]) -> Handler:
             return lambda session, numbers, rest, now: str(text(self._module(numbers)))
 
         module_text: dict[str, Handler] = {
-            "ROUTe:SCAN": of_module(lambda m, s, rest, now: self._scan(m, s, whole(rest, 1, m.channels), now)),
+            "ROUTe:SCAN": of_module(
+                lambda m, s, rest, now: self._scan(m, s, whole(rest, 1, m.channels), now)
+            ),
             "ROUTe:SCAN?": of_module(lambda m, s, rest, now: str(self._seen(m, now)[0])),
-            "ROUTe:SCAN:NEXT": of_module(lambda m, s, rest, now: self._scan(m, s, m.channel % m.channels + 1, now)),
-            "ROUTe:SCAN:PREVious": of_module(lambda m, s, rest, now: self._scan(m, s, (m.channel - 2) % m.channels + 1, now)),
+            "ROUTe:SCAN:NEXT": of_module(
+                lambda m, s, rest, now: self._scan(m, s, m.channel % m.channels + 1, now)
+            ),
+            "ROUTe:SCAN:PREVious": of_module(
+                lambda m, s, rest, now: self._scan(m, s, (m.channel - 2) % m.channels + 1, now)
+            ),
             "ROUTe:SCAN:ADJust": of_module(lambda m, s, rest, now: self._adjust(m, s, now)),
-            "ROUTe:SCAN:ADJust:AUTO": of_module(lambda m, s, rest, now: setattr(m, "adjusts", switch(rest))),
+            "ROUTe:SCAN:ADJust:AUTO": of_module(
+                lambda m, s, rest, now: setattr(m, "adjusts", switch(rest))
+            ),
             "ROUTe:SCAN:ADJust:AUTO?": shows(lambda m: int(m.adjusts)),
-            "ROUTe:SCAN:SYNChronous": of_module(lambda m, s, rest, now: setattr(m, "synchronous", switch(rest))),
+            "ROUTe:SCAN:SYNChronous": of_module(
+                lambda m, s, rest, now: setattr(m, "synchronous", switch(rest))
+            ),
             "ROUTe:SCAN:SYNChronous?": shows(lambda m: int(m.synchronous)),
             "ROUTe:CLOSe": of_module(lambda m, s, rest, now: self._go(m, s, m.channel, False, now)),
             "ROUTe:OPEN": of_module(lambda m, s, rest, now: self._go(m, s, m.channel, True, now)),
             "ROUTe:OPEN:STATe?": of_module(lambda m, s, rest, now: str(int(self._seen(m, now)[1]))),
             "ROUTe:PATH:CATalog?": shows(lambda m: f'"1x{m.channels}"'),
             "SNUMber?": shows(lambda m: f'"{self.serials[int(m.name) - 1]}"'),
-            "STATus?": of_module(lambda m, s, rest, now: "BUSY" if self._moves(m, now) else "READY"),
+            "STATus?": of_module(
+                lambda m, s, rest, now: "BUSY" if self._moves(m, now) else "READY"
+            ),
             "LOCK:STATe": of_module(lambda m, s, rest, now: self._lock(m, s, switch(rest))),
             "LOCK:STATe?": shows(lambda m: int(m.holder is not None)),
             "RST": of_module(lambda m, s, rest, now: self._go(m, s, 1, False, now)),
@@ -129,7 +165,9 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
             "SYSTem:ERRor?": lambda session, numbers, rest, now: self.errors.next(),
             "SYSTem:ERRor:NEXT?": lambda session, numbers, rest, now: self.errors.next(),
             "INSTrument:CATalog?": lambda *_: ",".join('"FTBx-9160"' for _ in self.modules),
-            "INSTrument:CATalog:FULL?": lambda *_: ",".join(f'"FTBx-9160",{module.name}' for module in self.modules),
+            "INSTrument:CATalog:FULL?": lambda *_: ",".join(
+                f'"FTBx-9160",{module.name}' for module in self.modules
+            ),
             **{PREFIX + header: handler for header, handler in module_text.items()},
         }
 
@@ -170,7 +208,9 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
         circuit = self.plant.circuit(("in", f"{module.name}.in"))
         return circuit is not None and circuit.lit_at_s > now
 
-    def _go(self, module: Module, session: Session, channel: int, is_open: bool, now: float) -> None:
+    def _go(
+        self, module: Module, session: Session, channel: int, is_open: bool, now: float
+    ) -> None:
         if module.holder not in (None, session):
             raise ScpiError(EXECUTION, f"LINS{module.name} is locked by another client")
         self.wrote(now)
@@ -211,8 +251,13 @@ class ExfoScpi(NumberedScpi[tuple[tuple[int, bool], ...]]):
 
 
 def platform(modules: int, channels: int) -> tuple[Labels, Labels]:
-    """Return the labels of so many modules with so many channels each. Raises ValueError: too many modules."""
+    """Return the labels of so many modules with so many channels each. Raises ValueError: too many
+    modules.
+    """
     return selectors(modules, channels, 1, MOST_MODULES)
 
 
-FAMILY = Family("exfo-scpi", ("tcp",), ExfoScpi, platform, size="4x12", settle_s=0.1, quick={"size": "8x12"})  # settle_s: U
+# settle_s: U
+FAMILY = Family(
+    "exfo-scpi", ("tcp",), ExfoScpi, platform, size="4x12", settle_s=0.1, quick={"size": "8x12"}
+)

@@ -1,13 +1,16 @@
 """Finisar DWP/EWP wavelength-selective switch modules on a serial line, 115200 8N1.
 
-Grades: CODE is a literal of public pyvisa scripts, U unconfirmed. CODE: `SNO?`, `MFD?`, `RRA?`, `URA channel,port,attenuation;...`,
-`RSW`; the echo of the command, data if any, `OK`; 99.9 means blocked; URA stages, RSW applies; 96 channels. U, and chosen so that
-they ask most of a driver:
+Grades: CODE is a literal of public pyvisa scripts, U unconfirmed. CODE: `SNO?`, `MFD?`, `RRA?`,
+`URA channel,port,attenuation;...`, `RSW`; the echo of the command, data if any, `OK`; 99.9 means
+blocked; URA stages, RSW applies; 96 channels. U, and chosen so that they ask most of a driver:
 
-- `RRA?` answers rows as URA takes them, of the map that is in force: what is staged does not show, nor what has not settled yet;
+- `RRA?` answers rows as URA takes them, of the map that is in force: what is staged does not show,
+  nor what has not settled yet;
 - `OK` after RSW comes at once, the light `settle_s` later;
-- the staged map belongs to the module, not to the session, and stays staged until RSW: a commit by any client commits all of it;
-- the words of errors, the grid (channel 1 at 191.35 THz, 50 GHz apart), the range of attenuations, that the committed map survives.
+- the staged map belongs to the module, not to the session, and stays staged until RSW: a commit by
+  any client commits all of it;
+- the words of errors, the grid (channel 1 at 191.35 THz, 50 GHz apart), the range of attenuations,
+  that the committed map survives.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class FinisarSerial(Dialect[tuple[tuple[int, Cell], ...]]):
         seed: int = 0,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(cast(Any, plant), seed=seed, boot_s=boot_s)  # the base asks what every plant has
+        # the base asks what every plant has
+        super().__init__(cast(Any, plant), seed=seed, boot_s=boot_s)
         self.spectrum = plant
         self.serial, self.made = serial, made
         self._first_mhz = round(first_ghz * 1000) - WIDTH_MHZ // 2
@@ -94,7 +98,12 @@ class FinisarSerial(Dialect[tuple[tuple[int, Cell], ...]]):
 
     def snapshot(self, now: float) -> tuple[tuple[int, Cell], ...]:
         shown = self.spectrum.shown(now)
-        return tuple(sorted((self._channel(band), (band[1], attenuation_db)) for band, attenuation_db in shown.items()))
+        return tuple(
+            sorted(
+                (self._channel(band), (band[1], attenuation_db))
+                for band, attenuation_db in shown.items()
+            )
+        )
 
     def rebooted(self, keep: bool, now: float) -> None:
         """The committed map persists (U); what was only staged does not."""
@@ -107,20 +116,30 @@ class FinisarSerial(Dialect[tuple[tuple[int, Cell], ...]]):
 
     def _rows(self, now: float) -> str:
         passing = dict(self.view(now))
-        cells = ((n, passing.get(n, (str(BLOCKED_PORT), BLOCKED_DB))) for n in range(1, CHANNELS + 1))
+        cells = (
+            (n, passing.get(n, (str(BLOCKED_PORT), BLOCKED_DB))) for n in range(1, CHANNELS + 1)
+        )
         return ";".join(f"{n},{port},{attenuation_db:.1f}" for n, (port, attenuation_db) in cells)
 
     def _stage(self, text: str, now: float) -> str:
         entries: list[tuple[int, Cell | None]] = []
         for row in text.strip().rstrip(";").split(";"):
             fields = [field.strip() for field in row.split(",")]
-            if len(fields) != 3 or not (re.fullmatch(r"\d{1,3}", fields[0]) and re.fullmatch(r"\d{1,2}", fields[1])):
+            if len(fields) != 3 or not (
+                re.fullmatch(r"\d{1,3}", fields[0]) and re.fullmatch(r"\d{1,2}", fields[1])
+            ):
                 return BAD_ARGUMENT
             if not re.fullmatch(r"\d{1,2}(\.\d+)?", fields[2]):
                 return BAD_ARGUMENT
-            channel, port, attenuation_db = int(fields[0]), str(int(fields[1])), round(float(fields[2]), 1)
+            channel, port, attenuation_db = (
+                int(fields[0]),
+                str(int(fields[1])),
+                round(float(fields[2]), 1),
+            )
             blocked = attenuation_db == BLOCKED_DB
-            if not 1 <= channel <= CHANNELS or not (blocked or (port in self.plant.egress and attenuation_db <= MOST_DB)):
+            if not 1 <= channel <= CHANNELS or not (
+                blocked or (port in self.plant.egress and attenuation_db <= MOST_DB)
+            ):
                 return BAD_VALUE
             entries.append((channel, None if blocked else (port, attenuation_db)))
         self.wrote(now)
@@ -158,7 +177,9 @@ class FinisarSerial(Dialect[tuple[tuple[int, Cell], ...]]):
 
 
 def one_common(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of a 1xN switch: `in`, and 1..N out. Raises ValueError: more than one common port."""
+    """Return the labels of a 1xN switch: `in`, and 1..N out. Raises ValueError: more than one
+    common port.
+    """
     if ingress != 1:
         raise ValueError(f"size: such a switch has one common port, not {ingress}")
     return ("in",), tuple(str(n) for n in range(1, egress + 1))
@@ -168,7 +189,9 @@ def _preset(dialect: AnyDialect, row: object) -> None:
     """[channel, port] or [channel, port, attenuation in dB]."""
     assert isinstance(dialect, FinisarSerial)
     if not isinstance(row, list | tuple) or len(row) not in (2, 3):
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [channel, port] or [channel, port, dB]")
+        raise ValueError(
+            f"{dialect.plant.name}: preset {row!r}: wanted [channel, port] or [channel, port, dB]"
+        )
     dialect.preset(int(row[0]), (str(row[1]), float(row[2]) if len(row) == 3 else 0.0))
 
 

@@ -1,8 +1,10 @@
-"""Glimmerglass System 100/300/500 over TL1 (port 10033: echo, prompt `<`, long answers in several blocks).
+"""Glimmerglass System 100/300/500 over TL1 (port 10033: echo, prompt `<`, long answers in several
+blocks).
 
-Grades: REAL is the output kept in a public driver's log (cloudshell-L1-glimmerglass, 2016: the newer rows) and in comments of
-MonALISA and pynt (2005: the older rows), CODE a literal of public clients (MonALISA Sys300Telnet, pynt), U unconfirmed. No denial
-is known: codes and texts are U. So are the login (public clients are seen to log in to other families only: an account is asked for
+Grades: REAL is the output kept in a public driver's log (cloudshell-L1-glimmerglass, 2016: the
+newer rows) and in comments of MonALISA and pynt (2005: the older rows), CODE a literal of public
+clients (MonALISA Sys300Telnet, pynt), U unconfirmed. No denial is known: codes and texts are U. So
+are the login (public clients are seen to log in to other families only: an account is asked for
 where one is configured) and what shows while mirrors move (nothing, as if unconnected).
 """
 
@@ -18,11 +20,16 @@ from emulators.devices.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, V
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant, Side, Violation
 
-FIRST_IN, FIRST_OUT = 10001, 20001  # CODE: 10001.. in, 20001.. out; a 48x48 has 10001-10048 and 20001-20048
-GREETING = b'\x1b[62;1"p\x1b>\x1b[?3l\x1b[?4l'  # REAL that terminal escapes come just after the connection (driver log, pynt)
+# CODE: 10001.. in, 20001.. out; a 48x48 has 10001-10048 and 20001-20048
+FIRST_IN, FIRST_OUT = 10001, 20001
+# REAL that terminal escapes come just after the connection (driver log, pynt)
+GREETING = b'\x1b[62;1"p\x1b>\x1b[?3l\x1b[?4l'
 PROMPT = b"\r\n<"  # REAL; it can be glued to the front of the next echo
-BLOCK_BYTES = 4010  # REAL: with line ends of two bytes, the longest block of the log has 4002, and a row more would have made 4022
-DARK_CAUSE = {True: "input_loss_of_light", False: "initial_connection_timer_expired"}  # REAL: was there light before
+# REAL: with line ends of two bytes, the longest block of the log has 4002, and a row more would
+# have made 4022
+BLOCK_BYTES = 4010
+# REAL: was there light before
+DARK_CAUSE = {True: "input_loss_of_light", False: "initial_connection_timer_expired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +56,14 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
 class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     """One switch.
 
-    older: rows of older firmware, with fewer fields. lock_fields: older rows end with CONNLOCK and CONNLOCKUSER (REAL that some do
-    and some do not). names: of ports; by default IN1.., OUT1.. (REAL), and none on older firmware (REAL). group: of all ports.
-    band_nm: SIGBAND. block_bytes, block_rows: see tl1.Writer. echo: how often a command is echoed; "mixed" changes from command to
-    command (REAL that both happen). indents: blanks before the header and before a row: three as a rule, two in a comment of 2005
-    on circuits, and one reader kept its rows without any (REAL). locks: port -> the other user who holds it. username, password:
-    the account; "" is none, and then none is asked for.
+    older: rows of older firmware, with fewer fields. lock_fields: older rows end with CONNLOCK and
+    CONNLOCKUSER (REAL that some do and some do not). names: of ports; by default IN1.., OUT1..
+    (REAL), and none on older firmware (REAL). group: of all ports. band_nm: SIGBAND. block_bytes,
+    block_rows: see tl1.Writer. echo: how often a command is echoed; "mixed" changes from command to
+    command (REAL that both happen). indents: blanks before the header and before a row: three as a
+    rule, two in a comment of 2005 on circuits, and one reader kept its rows without any (REAL).
+    locks: port -> the other user who holds it. username, password: the account; "" is none, and
+    then none is asked for.
     """
 
     writes = re.compile(r"^\s*(ent|dlt|ed)-", re.IGNORECASE)
@@ -82,17 +91,35 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         locks: Mapping[str, str] | None = None,
         epoch_s: float = 1_767_268_800.0,
         seed: int = 0,
-        idle_s: float | None = 90.0,  # as on the other TL1 switches MonALISA speaks to (CODE): ping after 60 s, socket timeout 90 s
+        # as on the other TL1 switches MonALISA speaks to (CODE): ping after 60 s, socket timeout 90
+        # s
+        idle_s: float | None = 90.0,
         boot_s: float = 1.0,
     ) -> None:
         account = (username, password) if username else None
-        if len(indents) != 2 or not all(type(blanks) is int and 0 <= blanks <= 8 for blanks in indents):
-            raise ValueError(f"{plant.name}: indents: wanted two numbers of blanks, seen {indents!r}")
-        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, block_bytes=block_bytes, indents=(indents[0], indents[1]))
+        if len(indents) != 2 or not all(
+            type(blanks) is int and 0 <= blanks <= 8 for blanks in indents
+        ):
+            raise ValueError(
+                f"{plant.name}: indents: wanted two numbers of blanks, seen {indents!r}"
+            )
+        writer = Writer(
+            sid or plant.name.upper(),
+            epoch_s,
+            block_rows,
+            block_bytes=block_bytes,
+            indents=(indents[0], indents[1]),
+        )
         super().__init__(plant, writer, account, seed=seed, idle_s=idle_s, boot_s=boot_s)
         if echo not in ("once", "twice", "mixed", "none"):
             raise ValueError(f"{plant.name}: echo {echo!r} is none of once, twice, mixed, none")
-        self.model, self.serial, self.firmware, self.older, self.echo = model, serial, firmware, older, echo
+        self.model, self.serial, self.firmware, self.older, self.echo = (
+            model,
+            serial,
+            firmware,
+            older,
+            echo,
+        )
         self.lock_fields, self.group, self.band_nm = lock_fields, group, band_nm
         self.row_delay_s = row_delay_s
         for port, user in dict(locks or {}).items():
@@ -100,12 +127,21 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
                 plant.wrong.locked.update(dict.fromkeys(plant.sides(str(port)), str(user)))
             except KeyError as error:
                 raise ValueError(f"locks: {error.args[0]}") from None
-        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
-        usual = {} if older else {p: f"{'IN' if p in plant.ingress else 'OUT'}{int(p) % 10_000}" for p in self._side}
+        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {
+            p: ("out", p) for p in plant.egress
+        }
+        usual = (
+            {}
+            if older
+            else {
+                p: f"{'IN' if p in plant.ingress else 'OUT'}{int(p) % 10_000}" for p in self._side
+            }
+        )
         self._names = usual | {str(port): str(name) for port, name in dict(names or {}).items()}
         if unknown := self._names.keys() - self._side.keys():
             raise ValueError(f"names: no port {min(unknown)}")
-        self._nobody = "" if older else "admin"  # REAL: `admin` with CONNLOCK=0 on newer firmware, nothing in 2005
+        # REAL: `admin` with CONNLOCK=0 on newer firmware, nothing in 2005
+        self._nobody = "" if older else "admin"
         self._users: dict[Pair, str] = {}
         self._was_lit: set[Pair] = set()
         self._saved: tuple[Pair, ...] = ()
@@ -133,7 +169,11 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return session
 
     def framed(self, command: str, reply: bytes) -> bytes:
-        times = {"none": 0, "once": 1, "twice": 2}.get(self.echo) if self.echo != "mixed" else self._random.choice((1, 1, 2))
+        times = (
+            {"none": 0, "once": 1, "twice": 2}.get(self.echo)
+            if self.echo != "mixed"
+            else self._random.choice((1, 1, 2))
+        )
         if not times:
             return reply
         shown = f"{command};".encode("latin-1", "replace")
@@ -148,10 +188,13 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return reply.find(b"\r\n", header + 3) + 2
 
     def unsolicited(self, now: float) -> bytes:
-        return self.writer.autonomous("* ", "REPT ALM FIBER", ("GGN:PORTID=10001,LOS",), now)  # no public capture has one (U)
+        # no public capture has one (U)
+        return self.writer.autonomous("* ", "REPT ALM FIBER", ("GGN:PORTID=10001,LOS",), now)
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
-        """One row per port in their order, so that a circuit is there twice (REAL): among the inputs and among the outputs."""
+        """One row per port in their order, so that a circuit is there twice (REAL): among the
+        inputs and among the outputs.
+        """
         made = {
             side: row
             for pair in self.plant.light(now)
@@ -173,7 +216,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
 
     def on_light(self, now: float) -> None:
         lit = self.plant.lit(now)
-        self._was_lit = {pair for pair in self._was_lit if self.plant.since(pair) is not None} | {p for p in lit if len(p) == 2}
+        self._was_lit = {pair for pair in self._was_lit if self.plant.since(pair) is not None} | {
+            p for p in lit if len(p) == 2
+        }
 
     # ---- reading
 
@@ -217,7 +262,8 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         taken, given, lost = self._levels(row, 2)
         locked, user = self._lock(row)
         into, out = self._names.get(row.ingress, ""), self._names.get(row.egress, "")
-        named = into if row.ingress and row.egress else ""  # REAL: a connection has the name of its input
+        # REAL: a connection has the name of its input
+        named = into if row.ingress and row.egress else ""
         return (
             f"GGN:IPORTID={row.ingress or 0},IPORTGROUP={self.group if row.ingress else ''},IPORTNAME={into},IPORTCOMMENT=,"
             f"INPWR={taken},OPORTID={row.egress or 0},OPORTGROUP={self.group if row.egress else ''},OPORTNAME={out},"
@@ -240,29 +286,42 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     def _levels(self, row: Row, digits: int) -> tuple[str, str, str]:
         """In, out and loss as printed. A missing side is NA, on older firmware 0.000 (REAL).
 
-        The loss comes from another meter reading: REAL are 0.000 to 0.013 dB off the difference of the two with light,
-        0.031 without.
+        The loss comes from another meter reading: REAL are 0.000 to 0.013 dB off the difference of
+        the two with light, 0.031 without.
         """
         missing = "0.000" if self.older else "NA"
-        taken, given = (missing if dbm is None else f"{dbm:.{digits}f}" for dbm in (row.input_dbm, row.output_dbm))
+        taken, given = (
+            missing if dbm is None else f"{dbm:.{digits}f}"
+            for dbm in (row.input_dbm, row.output_dbm)
+        )
         if row.input_dbm is None or row.output_dbm is None:
             return taken, given, missing
-        lost = row.input_dbm - row.output_dbm + self._random.gauss(0.0, 0.007 if row.state == "steady" else 0.03)
+        lost = (
+            row.input_dbm
+            - row.output_dbm
+            + self._random.gauss(0.0, 0.007 if row.state == "steady" else 0.03)
+        )
         return taken, given, f"{lost:.{digits}f}"
 
     def _lock(self, row: Row) -> tuple[int, str]:
         locked = self.plant.wrong.locked
-        holder = next((locked[s] for s in (("in", row.ingress), ("out", row.egress)) if s in locked), "")
+        holder = next(
+            (locked[s] for s in (("in", row.ingress), ("out", row.egress)) if s in locked), ""
+        )
         return int(bool(holder)), holder or row.user
 
     def _powers(self, session: Session, asked: Command, now: float) -> Reply:
         wanted = self._asked(asked)
         sides = list(self._side.values()) if wanted is None else wanted
         session.delay_s = self.row_delay_s * len(sides)
-        return Reply([f"GGN:PORTID={side[1]},PORTPOWER={self._measured(side, now):.3f}" for side in sides])
+        return Reply(
+            [f"GGN:PORTID={side[1]},PORTPOWER={self._measured(side, now):.3f}" for side in sides]
+        )
 
     def _measured(self, side: Side, now: float) -> float:
-        """Return what the meter reads, to 0.001 dB (REAL). Dark ports read about -48 to -52 dBm (REAL), unconnected ones too."""
+        """Return what the meter reads, to 0.001 dB (REAL). Dark ports read about -48 to -52 dBm
+        (REAL), unconnected ones too.
+        """
         dbm = self.plant.power_dbm(side, now)
         if dbm <= self.plant.floor_dbm:
             return self._random.gauss(self.plant.dark_dbm, 1.0)
@@ -272,7 +331,8 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         wanted = self._asked(asked)
         rows = []
         for side in list(self._side.values()) if wanted is None else wanted:
-            health = "bad" if side in self.plant.wrong.failed else "good"  # "good" is REAL, its opposite U
+            # "good" is REAL, its opposite U
+            health = "bad" if side in self.plant.wrong.failed else "good"
             more = ",CSFLTSEV=CR" if side[0] == "out" else ""
             rows.append(
                 f"GGN:PORTID={side[1]},PORTGROUP={self.group},PORTNAME={self._names.get(side[1], '')},SIGBAND={self.band_nm},"
@@ -282,7 +342,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply(rows)
 
     def _system(self, session: Session, asked: Command, now: float) -> Reply:
-        """The five fields that public clients search for (CODE); their order and that they are in one row is U."""
+        """The five fields that public clients search for (CODE); their order and that they are in
+        one row is U.
+        """
         matrix = f"{len(self.plant.ingress)}x{len(self.plant.egress)}"
         return Reply((
             f"GGN:SystemType={self.model},ChassisType={self.model},SerialNumber={self.serial},LicensedPortMatrix={matrix},"
@@ -304,7 +366,10 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID - ingress and egress wanted")
         every = (self.plant.ingress, self.plant.egress)
-        lists = [list(ports) if aid.lower() == "all" else listed(aid) for aid, ports in zip(asked.aids, every, strict=True)]
+        lists = [
+            list(ports) if aid.lower() == "all" else listed(aid)
+            for aid, ports in zip(asked.aids, every, strict=True)
+        ]
         if len(lists[0]) != len(lists[1]):
             raise Denied("IIAC", "Invalid AID - lists differ in length")
         pairs = list(zip(*lists, strict=True))
@@ -332,8 +397,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _ended(self, asked: Command) -> list[Pair]:
-        """Return the pairs to end. One list is of ports, each with whatever it is connected to; `all` and `all,all` are every
-        connection, and none is no mistake (CODE: a lab's daily calls; U that either side may be named)."""
+        """Return the pairs to end. One list is of ports, each with whatever it is connected to;
+        `all` and `all,all` are every connection, and none is no mistake (CODE: a lab's daily calls;
+        U that either side may be named)."""
         if {aid.lower() for aid in asked.aids} == {"all"}:
             return list(self.plant.pairs())
         if len(asked.aids) == 2:
@@ -356,7 +422,9 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _edit_parameter(self, session: Session, asked: Command, now: float) -> Reply:
-        """ED-PARAM:::c:::NAME=...,VAL=...; nothing reads a parameter back (CODE: the command; U: which names there are)."""
+        """ED-PARAM:::c:::NAME=...,VAL=...; nothing reads a parameter back (CODE: the command; U:
+        which names there are).
+        """
         if set(asked.options) != {"NAME", "VAL"} or not all(asked.options.values()):
             raise Denied("IPMS", "NAME and VAL wanted")
         self.wrote(now)

@@ -1,7 +1,8 @@
-"""HTTP/1.1 as devices serve it (RFC 9110, 9112): requests in, responses out; the family defines their meaning.
+"""HTTP/1.1 as devices serve it (RFC 9110, 9112): requests in, responses out; the family defines
+their meaning.
 
-Parsing is h11's, a fresh parser for every request; a response is written here. Whatever is no request gets 400, or what fits
-better, and the connection ends, as RFC 9112 asks (2.2, 3, 6.3).
+Parsing is h11's, a fresh parser for every request; a response is written here. Whatever is no
+request gets 400, or what fits better, and the connection ends, as RFC 9112 asks (2.2, 3, 6.3).
 """
 
 from __future__ import annotations
@@ -62,12 +63,16 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_json(cls, value: object, status: int = 200, kind: str = "application/json", **headers: str) -> Response:
+    def of_json(
+        cls, value: object, status: int = 200, kind: str = "application/json", **headers: str
+    ) -> Response:
         return cls(status, json.dumps(value).encode(), kind, headers)
 
 
 class _Parser:
-    """The requests of one connection. closes: the first is the last. `dead`: nothing more is read from it."""
+    """The requests of one connection. closes: the first is the last. `dead`: nothing more is read
+    from it.
+    """
 
     def __init__(self, closes: bool) -> None:
         self._closes = closes
@@ -124,7 +129,8 @@ class _Parser:
 class HttpDialect(Dialect[State]):
     """A device with an HTTP server. A family implements `answer`.
 
-    username None: no login is required. `closes`: the connection ends with every response. `chunks`: bodies are chunked.
+    username None: no login is required. `closes`: the connection ends with every response.
+    `chunks`: bodies are chunked.
     """
 
     longest = MAX_HEAD + MAX_BODY
@@ -173,7 +179,11 @@ class HttpDialect(Dialect[State]):
         except (binascii.Error, ValueError):
             return None
         wanted = self.username.encode(), (self.password or "").encode()
-        return self.username if hmac.compare_digest(name, wanted[0]) and hmac.compare_digest(secret, wanted[1]) else None
+        return (
+            self.username
+            if hmac.compare_digest(name, wanted[0]) and hmac.compare_digest(secret, wanted[1])
+            else None
+        )
 
     def dress(self, request: Request, response: Response, now: float) -> Response:
         """Last change to a response to an authorised client."""
@@ -207,10 +217,14 @@ class HttpDialect(Dialect[State]):
 
     def not_logged_in(self, session: Session, command: str, now: float) -> bytes:
         request = parse(command)
-        return self._written(session, request, self._unknown(request) if request else self.error(400))
+        return self._written(
+            session, request, self._unknown(request) if request else self.error(400)
+        )
 
     def unsolicited(self, now: float) -> bytes:
-        """The unsolicited message that servers do send: that they waited too long for a request (RFC 9110 15.5.9)."""
+        """The unsolicited message that servers do send: that they waited too long for a request
+        (RFC 9110 15.5.9).
+        """
         return b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
     def drain(self) -> list[Outgoing]:
@@ -230,7 +244,9 @@ class HttpDialect(Dialect[State]):
             return b""
         request = parse(command)
         if request is None:
-            return self._written(session, None, self.error(int(command[1:]) if command[1:].isdecimal() else 400))
+            return self._written(
+                session, None, self.error(int(command[1:]) if command[1:].isdecimal() else 400)
+            )
         user = self.who(request, now)
         if user is None:
             return self._written(session, request, self._unknown(request))
@@ -243,7 +259,12 @@ class HttpDialect(Dialect[State]):
 
     def _unknown(self, request: Request | None) -> Response:
         error = self.error(401, request)
-        return Response(401, error.body, error.kind, {"www-authenticate": f'Basic realm="{self.realm}"', **error.headers})
+        return Response(
+            401,
+            error.body,
+            error.kind,
+            {"www-authenticate": f'Basic realm="{self.realm}"', **error.headers},
+        )
 
     def _written(self, session: Session, request: Request | None, response: Response) -> bytes:
         last = request is None or request.last or self.closes

@@ -1,16 +1,21 @@
-"""Lumentum ROADM-20 over NETCONF: two wavelength-selective switches in one box, a multiplexer and a demultiplexer.
+"""Lumentum ROADM-20 over NETCONF: two wavelength-selective switches in one box, a multiplexer and a
+demultiplexer.
 
-CODE (Mininet-Optical, COSMOS team): the namespaces, <connections> with their leaves, <remove-all-connections> and
-<delete-connection>, the powers in <state>, the leaves of amplifiers with the prefix lotee, module 1 = 41xx -> 4201, module 2 =
-5101 -> 52xx, the floor of -30 dBm, 4.0 dB of loss, that an amplifier goes out-of-service, is configured, goes in-service.
-U, and chosen so that they ask most of a driver:
+CODE (Mininet-Optical, COSMOS team): the namespaces, <connections> with their leaves,
+<remove-all-connections> and <delete-connection>, the powers in <state>, the leaves of amplifiers
+with the prefix lotee, module 1 = 41xx -> 4201, module 2 = 5101 -> 52xx, the floor of -30 dBm, 4.0
+dB of loss, that an amplifier goes out-of-service, is configured, goes in-service. U, and chosen so
+that they ask most of a driver:
 
-- overlapping spectrum is refused until the old connection is deleted (their own emulator deletes it);
-- <edit-config> does not delete connections, and does not move the edges or ports of one that is in service;
+- overlapping spectrum is refused until the old connection is deleted (their own emulator deletes
+  it);
+- <edit-config> does not delete connections, and does not move the edges or ports of one that is in
+  service;
 - <ok/> to <edit-config> comes when the light has settled; until then a connection has no <state>;
-- an amplifier out of service lets no light of its module through; `edfa_first`: a module changes only while its amplifier is out of
-  service (the other reading of the public code);
-- the words of errors, the range of frequencies and attenuations, that the running configuration survives a power cycle.
+- an amplifier out of service lets no light of its module through; `edfa_first`: a module changes
+  only while its amplifier is out of service (the other reading of the public code);
+- the words of errors, the range of frequencies and attenuations, that the running configuration
+  survives a power cycle.
 """
 
 from __future__ import annotations
@@ -76,7 +81,14 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         boot_s: float = 1.0,
     ) -> None:
         # the base asks what every plant has
-        super().__init__(cast(Any, plant), base_1_1=base_1_1, epoch_s=epoch_s, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            cast(Any, plant),
+            base_1_1=base_1_1,
+            epoch_s=epoch_s,
+            seed=seed,
+            idle_s=idle_s,
+            boot_s=boot_s,
+        )
         self.spectrum, self.edfa_first = plant, edfa_first
         self._table: dict[Key, Connection] = {}
         self._amplifiers: dict[int, dict[str, str]] = {
@@ -96,7 +108,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
 
     def preset(self, key: Key, connection: Connection) -> None:
         """Hold a connection as if it had been there for ever. Raises ValueError."""
-        self.spectrum.preset({connection.band: connection.attenuation_db} if connection.passes else {})
+        self.spectrum.preset(
+            {connection.band: connection.attenuation_db} if connection.passes else {}
+        )
         self._table[key] = connection
 
     # ---- the manner
@@ -107,10 +121,16 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         return reply
 
     def capabilities(self) -> Sequence[str]:
-        return [f"{space}?module={space.rpartition('/')[2]}&revision=2017-01-27" for space in (CONNECTION, EDFA)]
+        return [
+            f"{space}?module={space.rpartition('/')[2]}&revision=2017-01-27"
+            for space in (CONNECTION, EDFA)
+        ]
 
     def snapshot(self, now: float) -> tuple[Shown, ...]:
-        return tuple(Shown(key, found, self._powers(found, now)) for key, found in sorted(self._table.items()))
+        return tuple(
+            Shown(key, found, self._powers(found, now))
+            for key, found in sorted(self._table.items())
+        )
 
     def dress(self, reply: etree._Element) -> None:
         prefixed(reply)
@@ -132,7 +152,12 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         for top in config:
             for node in top:
                 dn = leaf_of(node, "dn")
-                leaves = {local(str(leaf.tag)): text(leaf) for part in node if local(str(part.tag)) == "config" for leaf in part}
+                leaves = {
+                    local(str(leaf.tag)): text(leaf)
+                    for part in node
+                    if local(str(part.tag)) == "config"
+                    for leaf in part
+                }
                 if namespace(str(top.tag)) == EDFA:
                     amplifiers[amplifier_of(dn)] = leaves
                 else:
@@ -151,9 +176,14 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         for key in self.some(sorted(changed)):
             self._set(key, changed[key], now)
 
-    def operation(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element] | None:
+    def operation(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element] | None:
         name = local(str(asked.tag))
-        if namespace(str(asked.tag)) != CONNECTION or name not in ("remove-all-connections", "delete-connection"):
+        if namespace(str(asked.tag)) != CONNECTION or name not in (
+            "remove-all-connections",
+            "delete-connection",
+        ):
             return None
         self._free(session)
         dn = leaf_of(asked, "dn")
@@ -180,7 +210,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
 
     # ---- connections
 
-    def _check(self, changed: dict[Key, Connection], amplifiers: dict[int, dict[str, str]], now: float) -> None:
+    def _check(
+        self, changed: dict[Key, Connection], amplifiers: dict[int, dict[str, str]], now: float
+    ) -> None:
         """Raises RpcError: the module cannot carry these together, or not now."""
         self._check_service({key[0] for key in changed}, amplifiers)
         after = self._table | changed
@@ -189,12 +221,20 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
             if old is not None and old.in_service and old.band != new.band:
                 raise RpcError("operation-failed", f"{dn_of(key)}: in-service")
             for other, held in after.items():
-                if other != key and other[0] == key[0] and new.low_mhz < held.high_mhz and held.low_mhz < new.high_mhz:
+                if (
+                    other != key
+                    and other[0] == key[0]
+                    and new.low_mhz < held.high_mhz
+                    and held.low_mhz < new.high_mhz
+                ):
                     why = f"{dn_of(key)}: spectrum overlaps {dn_of(other)}"
                     self.plant.violations.append(Violation(now, new.band, why))
                     raise RpcError("data-exists", why)
             for which, label in (("in", new.ingress), ("out", new.egress)):
-                if (which, label) in self.plant.wrong.failed or (which, label) in self.plant.wrong.stuck:
+                if (which, label) in self.plant.wrong.failed or (
+                    which,
+                    label,
+                ) in self.plant.wrong.stuck:
                     raise RpcError("operation-failed", f"{dn_of(key)}: port {label} failed")
             if locked := self.plant.wrong.lock((new.ingress, new.egress)):
                 raise RpcError("operation-failed", f"{dn_of(key)}: {locked}")
@@ -220,7 +260,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
             return (self.plant.floor_dbm, self.plant.floor_dbm)
         if not passband.settled(now):
             return None
-        return self.spectrum.channel_dbm(passband, "in", now), self.spectrum.channel_dbm(passband, "out", now)
+        return self.spectrum.channel_dbm(passband, "in", now), self.spectrum.channel_dbm(
+            passband, "out", now
+        )
 
     # ---- amplifiers
 
@@ -243,7 +285,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         for number, leaves in amplifiers.items():
             if leaves != self._amplifiers[number]:
                 self._amplifiers[number] = leaves
-                self.spectrum.set_disabled([AMPLIFIED[number]], leaves["maintenance-state"] == OUT_OF_SERVICE, now)
+                self.spectrum.set_disabled(
+                    [AMPLIFIED[number]], leaves["maintenance-state"] == OUT_OF_SERVICE, now
+                )
 
     # ---- trees
 
@@ -265,7 +309,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
             if with_state and shown.powers is not None:
                 state = etree.SubElement(node, f"{{{CONNECTION}}}state")
                 for side, dbm in zip(("input", "output"), shown.powers, strict=True):
-                    attributes = etree.SubElement(state, f"{{{CONNECTION}}}{side}-channel-attributes")
+                    attributes = etree.SubElement(
+                        state, f"{{{CONNECTION}}}{side}-channel-attributes"
+                    )
                     etree.SubElement(attributes, f"{{{CONNECTION}}}power").text = f"{dbm:.2f}"
         edfas = etree.Element(f"{{{EDFA}}}edfas", nsmap=default(EDFA))
         for number, kept in self._amplifiers.items():
@@ -276,21 +322,32 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
 
 
 def _preset(dialect: AnyDialect, row: object) -> None:
-    """[module, connection, input port, output port, start GHz, end GHz] or [..., attenuation in dB]."""
+    """[module, connection, input port, output port, start GHz, end GHz] or [..., attenuation in
+    dB].
+    """
     assert isinstance(dialect, LumentumNetconf)
     if not isinstance(row, list | tuple) or len(row) not in (6, 7):
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [module, connection, in, out, GHz, GHz] or [..., dB]")
+        raise ValueError(
+            f"{dialect.plant.name}: preset {row!r}: wanted [module, connection, in, out, GHz, GHz] or [..., dB]"
+        )
     low_mhz, high_mhz = (round(float(edge) * 1000) for edge in row[4:6])
     attenuation_db = float(row[6]) if len(row) == 7 else 0.0
     dialect.preset(
-        (int(row[0]), int(row[1])), Connection(str(row[2]), str(row[3]), low_mhz, high_mhz, attenuation_db, in_service=True)
+        (int(row[0]), int(row[1])),
+        Connection(str(row[2]), str(row[3]), low_mhz, high_mhz, attenuation_db, in_service=True),
     )
 
 
 def _plant(*values: Any, **more: Any) -> SpectralPlant:
     mean_db, most_db = LOSS_DB
     return SpectralPlant(
-        *values, floor_dbm=FLOOR_DBM, mean_loss_db=mean_db, max_loss_db=most_db, light_paths=joins, range_mhz=RANGE_MHZ, **more
+        *values,
+        floor_dbm=FLOOR_DBM,
+        mean_loss_db=mean_db,
+        max_loss_db=most_db,
+        light_paths=joins,
+        range_mhz=RANGE_MHZ,
+        **more,
     )
 
 

@@ -1,4 +1,6 @@
-"""The data of a ROADM-20 as XML elements: connections, amplifiers, names of ports. Grades: see lumentum_netconf.py."""
+"""The data of a ROADM-20 as XML elements: connections, amplifiers, names of ports. Grades: see
+lumentum_netconf.py.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ from emulators.optics.light import Band, Side
 CONNECTION = "http://www.lumentum.com/lumentum-ote-connection"  # CODE
 EDFA = "http://www.lumentum.com/lumentum-ote-edfa"  # CODE
 CARD = "ne=1;chassis=1;card=1"  # CODE
-RANGE_MHZ = (191_325_000, 196_125_000)  # 96 channels of 50 GHz from the first edge of the public example (U)
+# 96 channels of 50 GHz from the first edge of the public example (U)
+RANGE_MHZ = (191_325_000, 196_125_000)
 MOST_DB = 25.0  # U
 FLOOR_DBM = -30.0  # CODE
 LOSS_DB = (4.0, 4.6)  # CODE: 4.0 dB by default; the most is U
 PORTS = 20
 IN_SERVICE, OUT_OF_SERVICE = "in-service", "out-of-service"
-AMPLIFIED: dict[int, Side] = {1: ("out", "4201"), 2: ("in", "5101")}  # behind which port each module's amplifier sits (U)
+# behind which port each module's amplifier sits (U)
+AMPLIFIED: dict[int, Side] = {1: ("out", "4201"), 2: ("in", "5101")}
 Key = tuple[int, int]
 """(module, connection)."""
 
@@ -108,22 +112,36 @@ def listed(parent: etree._Element, name: str, dn: str, leaves: dict[str, str]) -
 
 
 def prefixed(edfas: etree._Element) -> None:
-    """Give the leaves of amplifiers' configurations their prefix: public clients look for it, and for no namespace (CODE)."""
+    """Give the leaves of amplifiers' configurations their prefix: public clients look for it, and
+    for no namespace (CODE).
+    """
     for config in edfas.iter(f"{{{EDFA}}}config"):
-        for leaf in tuple(config):  # made in its place: lxml drops the prefix of what is moved there
+        # made in its place: lxml drops the prefix of what is moved there
+        for leaf in tuple(config):
             etree.SubElement(config, str(leaf.tag), nsmap={"lotee": EDFA}).text = leaf.text
             config.remove(leaf)
 
 
 def measured(edfa: etree._Element, dbm: float) -> None:
-    """Add what an amplifier measures at `dbm`; its gain is none here (U). CODE: the names, misspelt as they are."""
+    """Add what an amplifier measures at `dbm`; its gain is none here (U). CODE: the names, misspelt
+    as they are.
+    """
     state = etree.SubElement(edfa, f"{{{EDFA}}}state")
     shown = f"{dbm:.2f}"
-    leaves = {"operational-state": "enabled", "input-power": shown, "output-power": shown, "measured-gain": "0.00"}
+    leaves = {
+        "operational-state": "enabled",
+        "input-power": shown,
+        "output-power": shown,
+        "measured-gain": "0.00",
+    }
     for leaf, value in leaves.items():
         etree.SubElement(state, f"{{{EDFA}}}{leaf}").text = value
     voa = etree.SubElement(etree.SubElement(state, f"{{{EDFA}}}voas"), f"{{{EDFA}}}voa")
-    for leaf, value in {"voa-input-power": shown, "voa-output-power": shown, "voa-attentuation": "0.00"}.items():
+    for leaf, value in {
+        "voa-input-power": shown,
+        "voa-output-power": shown,
+        "voa-attentuation": "0.00",
+    }.items():
         etree.SubElement(voa, f"{{{EDFA}}}{leaf}").text = value
 
 
@@ -170,7 +188,11 @@ def ghz(mhz: int) -> str:
 def _mhz(leaves: dict[str, str], name: str) -> int:
     given = leaves.get(name, "")
     if not re.fullmatch(r"\d{6}(\.\d{1,3})?", given):
-        raise invalid(name, given) if given else RpcError("missing-element", f"{name} is missing", info={"bad-element": name})
+        raise (
+            invalid(name, given)
+            if given
+            else RpcError("missing-element", f"{name} is missing", info={"bad-element": name})
+        )
     return int(Decimal(given) * 1000)
 
 
@@ -189,7 +211,11 @@ def connection_of(key: Key, leaves: dict[str, str]) -> Connection:
         raise invalid("output-port-reference", leaves["output-port-reference"])
     attenuation, state, blocked = (
         leaves.get(name, default)
-        for name, default in (("attenuation", "0.0"), ("maintenance-state", OUT_OF_SERVICE), ("blocked", "false"))
+        for name, default in (
+            ("attenuation", "0.0"),
+            ("maintenance-state", OUT_OF_SERVICE),
+            ("blocked", "false"),
+        )
     )
     if not re.fullmatch(r"\d{1,2}(\.\d{1,4})?", attenuation) or float(attenuation) > MOST_DB:
         raise invalid("attenuation", attenuation)
@@ -199,19 +225,30 @@ def connection_of(key: Key, leaves: dict[str, str]) -> Connection:
         raise invalid("blocked", blocked)
     name = leaves.get("custom-name", "")
     return Connection(
-        ports[0], ports[1], low_mhz, high_mhz, round(float(attenuation), 1), state == IN_SERVICE, blocked == "true", name
+        ports[0],
+        ports[1],
+        low_mhz,
+        high_mhz,
+        round(float(attenuation), 1),
+        state == IN_SERVICE,
+        blocked == "true",
+        name,
     )
 
 
 def joins(ingress: str, egress: str) -> bool:
-    """Return whether light can pass at all: the multiplexer joins 41xx into 4201, the demultiplexer spreads 5101 to 52xx (CODE)."""
+    """Return whether light can pass at all: the multiplexer joins 41xx into 4201, the demultiplexer
+    spreads 5101 to 52xx (CODE).
+    """
     added = {str(4100 + n) for n in range(1, PORTS + 1)}
     dropped = {str(5200 + n) for n in range(1, PORTS + 1)}
     return (ingress in added and egress == "4201") or (ingress == "5101" and egress in dropped)
 
 
 def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ports: 41xx and 5101 in, 52xx and 4201 out. Raises ValueError: it comes in one size."""
+    """Return the ports: 41xx and 5101 in, 52xx and 4201 out. Raises ValueError: it comes in one
+    size.
+    """
     if (ingress, egress) != (PORTS + 1, PORTS + 1):
         raise ValueError(f"size: a ROADM-20 is {PORTS + 1}x{PORTS + 1}, not {ingress}x{egress}")
     numbers = range(1, PORTS + 1)

@@ -1,7 +1,8 @@
-"""NETCONF (RFC 6241, over SSH RFC 6242): hello, framing, the operations, errors; the family brings the data.
+"""NETCONF (RFC 6241, over SSH RFC 6242): hello, framing, the operations, errors; the family brings
+the data.
 
-Not here: candidate and startup datastores, notifications one could subscribe to, XPath filters: no public client of an emulated
-family uses them; asking for them is answered operation-not-supported.
+Not here: candidate and startup datastores, notifications one could subscribe to, XPath filters: no
+public client of an emulated family uses them; asking for them is answered operation-not-supported.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ MAX_FILTER = 2000  # elements
 _BASE: Mapping[str | None, str] = {None: NETCONF}
 _NOTIFICATION: Mapping[str | None, str] = {None: NOTIFICATION}
 
-__all__ = ["BASE_1_0", "BASE_1_1", "NETCONF", "ROLLBACK", "VALIDATE", "WRITABLE_RUNNING", "NetconfDialect", "RpcError", "Schema"]
+__all__ = [
+    "BASE_1_0",
+    "BASE_1_1",
+    "NETCONF",
+    "ROLLBACK",
+    "VALIDATE",
+    "WRITABLE_RUNNING",
+    "NetconfDialect",
+    "RpcError",
+    "Schema",
+]
 
 
 @dataclass(slots=True)
@@ -46,8 +57,9 @@ class Peer:
 class NetconfDialect(Dialect[State]):
     """A device with a NETCONF server.
 
-    A family gives `capabilities` (of its modules), `schemas` (of its configuration, by the tag of each top node), `configuration`,
-    `state` and `configure`; further operations in `operation`. base_1_1: whether the device speaks base:1.1 too.
+    A family gives `capabilities` (of its modules), `schemas` (of its configuration, by the tag of
+    each top node), `configuration`, `state` and `configure`; further operations in `operation`.
+    base_1_1: whether the device speaks base:1.1 too.
     """
 
     longest = MAX_MESSAGE * 2
@@ -70,8 +82,10 @@ class NetconfDialect(Dialect[State]):
         self.lock: Session | None = None
         self._peers: dict[Session, Peer] = {}
         self._ending: set[Session] = set()
-        self.tops: frozenset[str] | None = None  # local names of the top nodes the request being done is about; None: all
-        self.keys: frozenset[str] | None = None  # keys of the list entries in these that an edit is about; None: all
+        # local names of the top nodes the request being done is about; None: all
+        self.tops: frozenset[str] | None = None
+        # keys of the list entries in these that an edit is about; None: all
+        self.keys: frozenset[str] | None = None
         self._chunked = False  # as the session that is being answered does
 
     # ---- defined by a family
@@ -82,11 +96,14 @@ class NetconfDialect(Dialect[State]):
 
     @abstractmethod
     def configuration(self, now: float) -> list[etree._Element]:
-        """Return the running configuration, its top nodes; only those in `tops`. Others than `keys` may be left out."""
+        """Return the running configuration, its top nodes; only those in `tops`. Others than `keys`
+        may be left out.
+        """
 
     @abstractmethod
     def configure(self, config: list[etree._Element], now: float) -> None:
-        """Make `config` the running configuration, as far as `tops` goes; entries that `configuration` left out stay.
+        """Make `config` the running configuration, as far as `tops` goes; entries that
+        `configuration` left out stay.
 
         Raises: RpcError - as far as the device gets then.
         """
@@ -95,8 +112,12 @@ class NetconfDialect(Dialect[State]):
         """Return configuration and state, as <get> shows them; see `tops`."""
         return self.configuration(now)
 
-    def operation(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element] | None:
-        """Do an operation of the family's own modules; None: there is no such. An empty list is answered <ok/>."""
+    def operation(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element] | None:
+        """Do an operation of the family's own modules; None: there is no such. An empty list is
+        answered <ok/>.
+        """
         return None
 
     def event(self, now: float) -> etree._Element:
@@ -112,7 +133,10 @@ class NetconfDialect(Dialect[State]):
             hello = element(f"{{{NETCONF}}}hello", _BASE)
             listed = etree.SubElement(hello, f"{{{NETCONF}}}capabilities")
             offered = [BASE_1_0, *([BASE_1_1] if self.base_1_1 else []), WRITABLE_RUNNING]
-            offered += [*([ROLLBACK] if self.rolls_back else []), *([VALIDATE] if self.validates else [])]
+            offered += [
+                *([ROLLBACK] if self.rolls_back else []),
+                *([VALIDATE] if self.validates else []),
+            ]
             for uri in (*offered, *self.capabilities()):
                 etree.SubElement(listed, f"{{{NETCONF}}}capability").text = uri
             etree.SubElement(hello, f"{{{NETCONF}}}session-id").text = str(session.number)
@@ -180,30 +204,49 @@ class NetconfDialect(Dialect[State]):
                 return done(self, session, asked, now)
         elif (answer := self.operation(session, asked, now)) is not None:
             return answer
-        raise RpcError("operation-not-supported", f"no operation {local(str(asked.tag))}", kind="protocol")
+        raise RpcError(
+            "operation-not-supported", f"no operation {local(str(asked.tag))}", kind="protocol"
+        )
 
     def _get(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
         self._look(asked)
         return [self._data(self.state(now), asked)]
 
-    def _get_config(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+    def _get_config(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element]:
         self._running(asked, "source")
         self._look(asked)
         return [self._data(self.configuration(now), asked)]
 
-    def _edit_config(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+    def _edit_config(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element]:
         self._running(asked, "target")
         default = self._choice(asked, "default-operation", ("merge", "replace", "none"))
-        self._choice(asked, "test-option", ("test-then-set", "set", "test-only") if self.validates else ())
-        options = ("stop-on-error", "continue-on-error", *(("rollback-on-error",) if self.rolls_back else ()))
+        self._choice(
+            asked, "test-option", ("test-then-set", "set", "test-only") if self.validates else ()
+        )
+        options = (
+            "stop-on-error",
+            "continue-on-error",
+            *(("rollback-on-error",) if self.rolls_back else ()),
+        )
         self._choice(asked, "error-option", options)
         config = asked.find(f"{{{NETCONF}}}config")
         if config is None:
-            raise RpcError("missing-element", "config is missing", kind="protocol", info={"bad-element": "config"})
+            raise RpcError(
+                "missing-element",
+                "config is missing",
+                kind="protocol",
+                info={"bad-element": "config"},
+            )
         self._free(session)
         stale, self._stale = self._stale, None  # a device that shows what was still knows what is
         try:
-            self.tops = None if default == "replace" else frozenset(local(str(node.tag)) for node in config)
+            self.tops = (
+                None if default == "replace" else frozenset(local(str(node.tag)) for node in config)
+            )
             self.keys = None if default == "replace" else keys_of(config, self.schemas)
             old = [] if default == "replace" else self.configuration(now)
             new = edited(old, config, default if default == "none" else "merge", self.schemas)
@@ -218,30 +261,48 @@ class NetconfDialect(Dialect[State]):
         self._running(asked, "target")
         if self.lock is not None:
             holder = str(self.lock.number)
-            raise RpcError("lock-denied", "the lock is already held", kind="protocol", info={"session-id": holder})
+            raise RpcError(
+                "lock-denied",
+                "the lock is already held",
+                kind="protocol",
+                info={"session-id": holder},
+            )
         self.lock = session
         return []
 
     def _unlock(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
         self._running(asked, "target")
         if self.lock is not session:
-            raise RpcError("operation-failed", "this session does not hold the lock", kind="protocol")
+            raise RpcError(
+                "operation-failed", "this session does not hold the lock", kind="protocol"
+            )
         self.lock = None
         return []
 
-    def _close_session(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+    def _close_session(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element]:
         self._ending.add(session)
         return []
 
-    def _kill_session(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+    def _kill_session(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element]:
         wanted = text_of(asked, "session-id")
         victim = next((s for s in self.sessions if str(s.number) == wanted), None)
         if victim is None or victim is session:
-            raise RpcError("invalid-value", f"session-id {wanted}", kind="protocol", info={"bad-element": "session-id"})
+            raise RpcError(
+                "invalid-value",
+                f"session-id {wanted}",
+                kind="protocol",
+                info={"bad-element": "session-id"},
+            )
         self._hang_up(victim, now)
         return []
 
-    def _validate(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+    def _validate(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element]:
         if not self.validates:
             raise RpcError("operation-not-supported", "no operation validate", kind="protocol")
         source = asked.find(f"{{{NETCONF}}}source")
@@ -259,7 +320,11 @@ class NetconfDialect(Dialect[State]):
         hello = read(message)
         offered = {text(e) for e in hello.iter(f"{{{NETCONF}}}capability")}
         supported = {BASE_1_0} | ({BASE_1_1} if self.base_1_1 else set())
-        if hello.tag != f"{{{NETCONF}}}hello" or hello.find(f"{{{NETCONF}}}session-id") is not None or not offered & supported:
+        if (
+            hello.tag != f"{{{NETCONF}}}hello"
+            or hello.find(f"{{{NETCONF}}}session-id") is not None
+            or not offered & supported
+        ):
             raise Malformed("no hello that can be accepted")
         peer.greeted = True
         peer.chunked = peer.decoder.chunked = BASE_1_1 in offered & supported
@@ -276,12 +341,16 @@ class NetconfDialect(Dialect[State]):
         try:
             asked = read(command.encode("utf-8", "surrogateescape"))
         except Malformed as problem:
-            if not peer.chunked:  # appendix A: this error must not be sent to a client of base:1.0; then the session ends (3)
+            # appendix A: this error must not be sent to a client of base:1.0; then the session ends
+            # (3)
+            if not peer.chunked:
                 self._hang_up(session, now)
                 return b""
             reply.append(RpcError("malformed-message", str(problem)[:200], kind="rpc").element())
             return encode(_bytes(reply), peer.chunked)
-        spaces = {**_BASE} | {prefix: space for prefix, space in asked.nsmap.items() if prefix and space != NETCONF}
+        spaces = {**_BASE} | {
+            prefix: space for prefix, space in asked.nsmap.items() if prefix and space != NETCONF
+        }
         reply = element(f"{{{NETCONF}}}rpc-reply", spaces, asked.attrib)
         try:
             answer = self._done(session, asked, now, refused)
@@ -291,15 +360,24 @@ class NetconfDialect(Dialect[State]):
             reply.append(error.element())
         return encode(_bytes(reply), peer.chunked)
 
-    def _done(self, session: Session, asked: etree._Element, now: float, refused: bool) -> list[etree._Element]:
+    def _done(
+        self, session: Session, asked: etree._Element, now: float, refused: bool
+    ) -> list[etree._Element]:
         if asked.tag != f"{{{NETCONF}}}rpc":
             name = local(str(asked.tag))
-            raise RpcError("unknown-element", f"{name} is no rpc", kind="rpc", info={"bad-element": name})
+            raise RpcError(
+                "unknown-element", f"{name} is no rpc", kind="rpc", info={"bad-element": name}
+            )
         if asked.get("message-id") is None:
             info = {"bad-attribute": "message-id", "bad-element": "rpc"}
             raise RpcError("missing-attribute", "an rpc has a message-id", kind="rpc", info=info)
         if len(asked) != 1:
-            raise RpcError("missing-element", "an rpc has one operation", kind="rpc", info={"bad-element": "rpc"})
+            raise RpcError(
+                "missing-element",
+                "an rpc has one operation",
+                kind="rpc",
+                info={"bad-element": "rpc"},
+            )
         if refused:
             raise RpcError("operation-failed", "the device refuses")
         return self._do(session, asked[0], now)
@@ -325,19 +403,34 @@ class NetconfDialect(Dialect[State]):
     def _running(self, asked: etree._Element, which: str) -> None:
         place = asked.find(f"{{{NETCONF}}}{which}")
         if place is None or not len(place):
-            raise RpcError("missing-element", f"{which} is missing", kind="protocol", info={"bad-element": which})
+            raise RpcError(
+                "missing-element",
+                f"{which} is missing",
+                kind="protocol",
+                info={"bad-element": which},
+            )
         name = local(str(place[0].tag))
         if name in ("candidate", "startup", "url", "config"):
             raise RpcError("operation-not-supported", f"no datastore {name}", kind="protocol")
         if name != "running":
-            raise RpcError("unknown-element", f"no datastore {name}", kind="protocol", info={"bad-element": name})
+            raise RpcError(
+                "unknown-element",
+                f"no datastore {name}",
+                kind="protocol",
+                info={"bad-element": name},
+            )
 
     def _choice(self, asked: etree._Element, name: str, choices: Sequence[str]) -> str:
         given = asked.find(f"{{{NETCONF}}}{name}")
         if given is None:
             return ""
         if text(given) not in choices:
-            raise RpcError("bad-element", f"{name} {text(given)[:40]}", kind="protocol", info={"bad-element": name})
+            raise RpcError(
+                "bad-element",
+                f"{name} {text(given)[:40]}",
+                kind="protocol",
+                info={"bad-element": name},
+            )
         return text(given)
 
     def _free(self, session: Session) -> None:

@@ -1,4 +1,6 @@
-"""NETCONF's data: a schema in few words, subtree filters (RFC 6241 6) and edits (7.2) of trees of elements."""
+"""NETCONF's data: a schema in few words, subtree filters (RFC 6241 6) and edits (7.2) of trees of
+elements.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,23 @@ class RpcError(Exception):
         info: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(tag, message)
-        self.tag, self.message, self.kind, self.app_tag, self.path = tag, message, kind, app_tag, path
+        self.tag, self.message, self.kind, self.app_tag, self.path = (
+            tag,
+            message,
+            kind,
+            app_tag,
+            path,
+        )
         self.info = dict(info or {})
 
     def element(self) -> etree._Element:
         error = etree.Element(f"{{{NETCONF}}}rpc-error")
-        parts = {"error-type": self.kind, "error-tag": self.tag, "error-severity": "error", "error-app-tag": self.app_tag}
+        parts = {
+            "error-type": self.kind,
+            "error-tag": self.tag,
+            "error-severity": "error",
+            "error-app-tag": self.app_tag,
+        }
         parts |= {"error-path": self.path}
         for name, value in parts.items():
             if value:
@@ -52,7 +65,8 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """One node: a leaf (no children), a container, or a list (with the name of its key). writable: part of the configuration.
+    """One node: a leaf (no children), a container, or a list (with the name of its key). writable:
+    part of the configuration.
 
     space: its namespace, where that is not its parent's.
     """
@@ -71,7 +85,10 @@ class Schema:
 @lru_cache(maxsize=1024)
 def _below(schema: Schema, space: str) -> Mapping[str, Schema]:
     """Return the children of a node in namespace `space` by their tags."""
-    return {f"{{{its}}}{name}" if (its := child.space or space) else name: child for name, child in schema.children.items()}
+    return {
+        f"{{{its}}}{name}" if (its := child.space or space) else name: child
+        for name, child in schema.children.items()
+    }
 
 
 def selected(data: Iterable[etree._Element], wanted: etree._Element) -> list[etree._Element]:
@@ -86,9 +103,13 @@ def selected(data: Iterable[etree._Element], wanted: etree._Element) -> list[etr
 
 
 def _named(node: etree._Element, wanted: etree._Element) -> bool:
-    """The namespace may be left open (RFC 6241 6.2.1); one inherited from the message itself is taken so too."""
+    """The namespace may be left open (RFC 6241 6.2.1); one inherited from the message itself is
+    taken so too.
+    """
     space = namespace(str(wanted.tag))
-    if local(str(node.tag)) != local(str(wanted.tag)) or (space not in ("", NETCONF) and space != namespace(str(node.tag))):
+    if local(str(node.tag)) != local(str(wanted.tag)) or (
+        space not in ("", NETCONF) and space != namespace(str(node.tag))
+    ):
         return False
     return all(node.get(name) == value for name, value in wanted.attrib.items())
 
@@ -122,8 +143,12 @@ Entries = dict[str, dict[str, etree._Element]]
 """Tag -> key -> entry, of one parent; what is no list has the key ""."""
 
 
-def keys_of(edits: Iterable[etree._Element], schemas: Mapping[str, Schema]) -> frozenset[str] | None:
-    """Return the keys of the list entries below the top nodes that edits are about; None: they may be about all of them."""
+def keys_of(
+    edits: Iterable[etree._Element], schemas: Mapping[str, Schema]
+) -> frozenset[str] | None:
+    """Return the keys of the list entries below the top nodes that edits are about; None: they may
+    be about all of them.
+    """
     keys = set()
     for edit in edits:
         schema = schemas.get(str(edit.tag))
@@ -137,9 +162,13 @@ def keys_of(edits: Iterable[etree._Element], schemas: Mapping[str, Schema]) -> f
 
 
 def edited(
-    old: Sequence[etree._Element], edits: Iterable[etree._Element], default: str, schemas: Mapping[str, Schema]
+    old: Sequence[etree._Element],
+    edits: Iterable[etree._Element],
+    default: str,
+    schemas: Mapping[str, Schema],
 ) -> list[etree._Element]:
-    """Return the configuration after an <edit-config>; `old` stays as it is. schemas: by the tag of each top node.
+    """Return the configuration after an <edit-config>; `old` stays as it is. schemas: by the tag of
+    each top node.
 
     Raises: RpcError - an element is unknown, exists already or does not, or lacks its key.
     """
@@ -158,7 +187,12 @@ def _about(tag: str, about: etree._Element, message: str, **info: str) -> RpcErr
     name = local(str(about.tag))
     if tag in ("unknown-element", "bad-element", "missing-element"):
         info = {"bad-element": name, **info}
-    return RpcError(tag, f"{name}: {message}", path=_path(about), info={k.replace("_", "-"): v for k, v in info.items()})
+    return RpcError(
+        tag,
+        f"{name}: {message}",
+        path=_path(about),
+        info={k.replace("_", "-"): v for k, v in info.items()},
+    )
 
 
 def _path(about: etree._Element) -> str:
@@ -181,13 +215,19 @@ def _operation(edit: etree._Element, default: str) -> str:
         return default
     if message not in OPERATIONS:
         raise RpcError(
-            "bad-attribute", f"operation {message}", info={"bad-attribute": "operation", "bad-element": local(str(edit.tag))}
+            "bad-attribute",
+            f"operation {message}",
+            info={"bad-attribute": "operation", "bad-element": local(str(edit.tag))},
         )
     return message
 
 
-def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
-    """Carry out `edit` under `parent`. siblings: what is there, looked up once for all edits of one parent."""
+def _apply(
+    parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries
+) -> None:
+    """Carry out `edit` under `parent`. siblings: what is there, looked up once for all edits of one
+    parent.
+    """
     operation = _operation(edit, default)
     if not schema.writable:
         raise _about("unknown-element", edit, "is not configuration")
@@ -208,7 +248,12 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
         existing = None
     if operation in ("delete", "remove"):
         return
-    if existing is None and not edit.keys() and operation != "none" and _plain(edit, schema, namespace(tag)):
+    if (
+        existing is None
+        and not edit.keys()
+        and operation != "none"
+        and _plain(edit, schema, namespace(tag))
+    ):
         entries[key] = copy.deepcopy(edit)
         parent.append(entries[key])
         return
@@ -235,14 +280,23 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
 
 
 def _plain(edit: etree._Element, schema: Schema, space: str) -> bool:
-    """Return whether what is new can be copied as it stands: known leaves, once each, without attributes or white space."""
+    """Return whether what is new can be copied as it stands: known leaves, once each, without
+    attributes or white space.
+    """
     if not schema.children or edit.text or edit.tail:
         return False
     children, seen = _below(schema, space), set()
     for child in edit:
         name = str(child.tag)
         known = children.get(name)
-        if known is None or known.key or not known.writable or name in seen or child.keys() or child.tail:
+        if (
+            known is None
+            or known.key
+            or not known.writable
+            or name in seen
+            or child.keys()
+            or child.tail
+        ):
             return False
         seen.add(name)
         if known.children:
@@ -262,7 +316,9 @@ def _key(entry: etree._Element, schema: Schema) -> etree._Element | None:
 def _entries(
     parent: etree._Element, edit: etree._Element, tag: str, schema: Schema, siblings: Entries
 ) -> tuple[dict[str, etree._Element], str]:
-    """Return the entries by key of the list that `edit` is an entry of, and its own key, which is empty where it is no list."""
+    """Return the entries by key of the list that `edit` is an entry of, and its own key, which is
+    empty where it is no list.
+    """
     key = _key(edit, schema) if schema.key else None
     if schema.key and (key is None or not text(key)):
         raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)

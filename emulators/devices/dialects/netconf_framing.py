@@ -16,7 +16,9 @@ class Unframed(ValueError):
 
 
 class Decoder:
-    """Finds messages in a stream. No byte is examined twice, and no more than one message is kept."""
+    """Finds messages in a stream. No byte is examined twice, and no more than one message is
+    kept.
+    """
 
     def __init__(self) -> None:
         self.chunked = False
@@ -47,7 +49,9 @@ class Decoder:
         while True:
             header = _HEADER.match(self._data)
             if header is None:
-                if len(self._data) >= _LONGEST_HEADER or not _begins_header(bytes(self._data[:_LONGEST_HEADER])):
+                if len(self._data) >= _LONGEST_HEADER or not _begins_header(
+                    bytes(self._data[:_LONGEST_HEADER])
+                ):
                     raise Unframed("no chunk header")
                 return None
             if header[2]:

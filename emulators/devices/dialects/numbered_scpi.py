@@ -1,7 +1,8 @@
-"""SCPI with numbers inside the headers (`ROUTe6:SCAN 2`, `LINStrument1:STATus?`), and switches that turn a common port.
+"""SCPI with numbers inside the headers (`ROUTe6:SCAN 2`, `LINStrument1:STATus?`), and switches that
+turn a common port.
 
-A 1xN switch is always somewhere: its motor goes to a position whatever is at the port there, so a failed port costs light and not
-the position. Only a mirror that is stuck stays where it is.
+A 1xN switch is always somewhere: its motor goes to a position whatever is at the port there, so a
+failed port costs light and not the position. Only a mirror that is stuck stays where it is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from emulators.optics.light import FOREVER_S
 from emulators.optics.plant import Pair, Plant
 
 Handler = Callable[[Session, tuple[int, ...], str, float], str | None]
-"""(session, the header's numbers, the parameter, now) -> the answer, None: there is none. Raises ScpiError."""
+"""(session, the header's numbers, the parameter, now) -> the answer, None: there is none. Raises
+ScpiError.
+"""
 
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
@@ -42,7 +45,11 @@ class NumberedScpi(ScpiDialect[State]):
     def __init__(self, plant: Plant, *, seed: int, idle_s: float | None, boot_s: float) -> None:
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self._path = ""
-        self._spelt = {word: handler for header, handler in self.handlers().items() for word in spellings(header)}
+        self._spelt = {
+            word: handler
+            for header, handler in self.handlers().items()
+            for word in spellings(header)
+        }
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return what the device knows, each header spelt as in a manual."""
@@ -66,10 +73,16 @@ class NumberedScpi(ScpiDialect[State]):
         return (self.joint.join(answers) + self.end).encode("latin-1") if answers else b""
 
     def find(self, header: str, path: str) -> tuple[Handler, tuple[int, ...], str]:
-        """Return handler, numbers and the path after it: a header without a leading colon goes on where the last one was
-        (SCPI-99 6.2.4). Raises ScpiError.
+        """Return handler, numbers and the path after it: a header without a leading colon goes on
+        where the last one was (SCPI-99 6.2.4). Raises ScpiError.
         """
-        full = header if header.startswith("*") else header[1:] if header.startswith(":") else path + header
+        full = (
+            header
+            if header.startswith("*")
+            else header[1:]
+            if header.startswith(":")
+            else path + header
+        )
         handler = self._spelt.get(_NUMBER.sub("#", full))
         if handler is None:
             raise ScpiError(UNDEFINED, header[:40])
@@ -77,7 +90,9 @@ class NumberedScpi(ScpiDialect[State]):
         return handler, tuple(int(number) for number in _NUMBER.findall(full)), after
 
     def advance(self, old: Iterable[Pair], new: Iterable[Pair], now: float) -> None:
-        """Go from the circuits `old` to `new`, dark in between. Raises ScpiError: something is stuck or locked; nothing moves."""
+        """Go from the circuits `old` to `new`, dark in between. Raises ScpiError: something is
+        stuck or locked; nothing moves.
+        """
         old, new = tuple(old), tuple(new)
         if why := self.plant.wrong.fixed((*old, *new)):
             raise ScpiError(HARDWARE if why.endswith(" stuck") else EXECUTION, why)
@@ -95,7 +110,10 @@ class NumberedScpi(ScpiDialect[State]):
         """Return how long (s) something still moves."""
         self.plant.advance(now)
         circuits = (self.plant.circuit(("in", ingress)) for ingress, _ in self.plant.pairs())
-        return max((circuit.lit_at_s - now for circuit in circuits if circuit and circuit.lit_at_s > now), default=0.0)
+        return max(
+            (circuit.lit_at_s - now for circuit in circuits if circuit and circuit.lit_at_s > now),
+            default=0.0,
+        )
 
 
 def whole(text: str, least: int, most: int) -> int:
@@ -117,13 +135,18 @@ def switch(text: str) -> bool:
 
 
 def selectors(modules: int, channels: int, first: int, most: int) -> tuple[Labels, Labels]:
-    """Return the labels of so many 1xN switches in one chassis, which counts them from `first`: `2.in`, `2.1`..`2.N` of module 2.
+    """Return the labels of so many 1xN switches in one chassis, which counts them from `first`:
+    `2.in`, `2.1`..`2.N` of module 2.
 
-    Channel 1 of each module comes first among the egress labels, shifted by one module: hosts wired to the k-th ingress and the
-    k-th egress can be made a ring. Raises ValueError: more than `most` modules.
+    Channel 1 of each module comes first among the egress labels, shifted by one module: hosts wired
+    to the k-th ingress and the k-th egress can be made a ring. Raises ValueError: more than `most`
+    modules.
     """
     if modules > most:
         raise ValueError(f"size: such a chassis has at most {most} modules, not {modules}")
     names = [str(first + n) for n in range(modules)]
     ring = [f"{name}.1" for name in (names[-1], *names[:-1])]
-    return tuple(f"{name}.in" for name in names), (*ring, *(f"{name}.{n}" for name in names for n in range(2, channels + 1)))
+    return tuple(f"{name}.in" for name in names), (
+        *ring,
+        *(f"{name}.{n}" for name in names for n in range(2, channels + 1)),
+    )

@@ -1,11 +1,11 @@
 """Polatis (HUBER+SUHNER) switches over NETCONF, port 830.
 
-Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability that gives the revision of optical-switch,
-edit-config of pairs (merge; delete with the ingress alone, or of the whole container), <get> of cross-connects, port-config,
-opm-power, voa and product-information with subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab,
-answered <ok/>.
-A read of a port that is not there is an error, and words of errors are CODE (a test suite of the vendor). U: which other
-capabilities there are, the tags of errors, notifications.
+Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability that gives the
+revision of optical-switch, edit-config of pairs (merge; delete with the ingress alone, or of the
+whole container), <get> of cross-connects, port-config, opm-power, voa and product-information with
+subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab, answered
+<ok/>. A read of a port that is not there is an error, and words of errors are CODE (a test suite of
+the vendor). U: which other capabilities there are, the tags of errors, notifications.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from emulators.devices.dialects.netconf import NETCONF, NetconfDialect, RpcError
 from emulators.devices.dialects.netconf_data import Schema
 from emulators.devices.dialects.polatis_restconf import plain
 from emulators.devices.dialects.polatis_scpi import numbered
-from emulators.devices.dialects.polatis_yang import NEWEST, OPTICAL, SWITCH, PolatisYang, Refused, Row
+from emulators.devices.dialects.polatis_yang import (
+    NEWEST,
+    OPTICAL,
+    SWITCH,
+    PolatisYang,
+    Refused,
+    Row,
+)
 from emulators.devices.dialects.xml import element, leaf, local, namespace, text
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant
@@ -29,7 +36,9 @@ SHUTTERS = {(OPTICAL, "port-set-state"), (SWITCH, "port-shutter-set-state")}  # 
 
 
 class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
-    """One switch. revision: of module optical-switch, before 2017-08-04 with `pairs`. voa: attenuators at the egress ports."""
+    """One switch. revision: of module optical-switch, before 2017-08-04 with `pairs`. voa:
+    attenuators at the egress ports.
+    """
 
     writes = re.compile(r"<([\w.-]+:)?(edit-config|port-set-state|port-shutter-set-state)\b")
 
@@ -49,13 +58,23 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         idle_s: float | None = None,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, base_1_1=base_1_1, epoch_s=epoch_s, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, base_1_1=base_1_1, epoch_s=epoch_s, seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         self.data = PolatisYang(
-            self, model=model, serial=serial, firmware=firmware, revision=str(revision), boot_mode=boot_mode, voa=voa
+            self,
+            model=model,
+            serial=serial,
+            firmware=firmware,
+            revision=str(revision),
+            boot_mode=boot_mode,
+            voa=voa,
         )
         self.schemas: Mapping[str, Schema] = {
             f"{{{OPTICAL}}}{name}": Schema.of(
-                name, Schema.of(table.rows, *(Schema(leaf) for leaf in table.leaves), key=table.key), writable=table.writable
+                name,
+                Schema.of(table.rows, *(Schema(leaf) for leaf in table.leaves), key=table.key),
+                writable=table.writable,
             )
             for name, table in self.data.tables.items()
         }
@@ -106,12 +125,19 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
 
     def configure(self, config: list[etree._Element], now: float) -> None:
         tables = self.data.tables.items()
-        wanted: dict[str, list[Row]] = {n: [] for n, table in tables if table.writable and (self.tops is None or n in self.tops)}
+        wanted: dict[str, list[Row]] = {
+            n: [] for n, table in tables if table.writable and (self.tops is None or n in self.tops)
+        }
         for node in config:
             rows = wanted[local(str(node.tag))]
             for entry in node:
                 try:
-                    rows.append({local(str(each.tag)): plain(local(str(each.tag)), text(each)) for each in entry})
+                    rows.append(
+                        {
+                            local(str(each.tag)): plain(local(str(each.tag)), text(each))
+                            for each in entry
+                        }
+                    )
                 except ValueError as problem:
                     raise RpcError("invalid-value", str(problem)) from None
         try:
@@ -120,7 +146,9 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
             raise RpcError(no.tag, no.message, app_tag=no.app_tag, path=no.where) from None
         self._hold_changed = self.data.hold(now)
 
-    def operation(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element] | None:
+    def operation(
+        self, session: Session, asked: etree._Element, now: float
+    ) -> list[etree._Element] | None:
         if (namespace(str(asked.tag)), local(str(asked.tag))) not in SHUTTERS:
             return None
         self._free(session)
@@ -129,7 +157,9 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         except Refused as no:
             raise RpcError(no.tag, no.message) from None
         if not wanted:
-            raise RpcError("missing-element", "port-enab or port-disab", info={"bad-element": "port-enab"})
+            raise RpcError(
+                "missing-element", "port-enab or port-disab", info={"bad-element": "port-enab"}
+            )
         self.wrote(now)
         for side, disable in wanted.items():
             self.data.shut([side], disable, now)
@@ -149,7 +179,9 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
                     if port:
                         self.data.side(port)
                 except Refused as no:
-                    raise RpcError(no.tag, f"/opsw:{name}/{table.rows}{{{port}}}: {no.message}") from None
+                    raise RpcError(
+                        no.tag, f"/opsw:{name}/{table.rows}{{{port}}}: {no.message}"
+                    ) from None
         return super()._data(nodes, asked)
 
     def _shut(self, word: etree._Element) -> bool:

@@ -1,6 +1,8 @@
-"""What a port of a Polatis switch may have in addition to a mirror: a power monitor, a variable attenuator, a flap of its shutter.
+"""What a port of a Polatis switch may have in addition to a mirror: a power monitor, a variable
+attenuator, a flap of its shutter.
 
-That these exist is CODE (public TL1 clients); how they behave in detail is unconfirmed (U) and stated with each.
+That these exist is CODE (public TL1 clients); how they behave in detail is unconfirmed (U) and
+stated with each.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ def number_of(text: str) -> float | None:
 
 
 def metered(model: str, side: Side) -> bool:
-    """Return whether a port has a power monitor: I-OST has none (CODE), -701 at egress only, the rest at both sides (U)."""
+    """Return whether a port has a power monitor: I-OST has none (CODE), -701 at egress only, the
+    rest at both sides (U).
+    """
     return not model.startswith("I-OST") and not (model.endswith("-701") and side[0] == "in")
 
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """How a monitor measures: nm, dB, and an averaging time whose unit is U. Written as the columns of RTRV-PORT-PMON (CODE)."""
+    """How a monitor measures: nm, dB, and an averaging time whose unit is U. Written as the columns
+    of RTRV-PORT-PMON (CODE).
+    """
 
     wave: float = 1550.0
     offset: float = 0.0
@@ -39,7 +45,9 @@ class Monitor:
 
     def changed(self, values: Mapping[str, float | None]) -> Monitor:
         names = {"WAVE": "wave", "OFFSET": "offset", "AVGTIME": "average"}
-        return replace(self, **{names[key]: value for key, value in values.items() if value is not None})
+        return replace(
+            self, **{names[key]: value for key, value in values.items() if value is not None}
+        )
 
     def __str__(self) -> str:
         return f"{self.wave:g},{self.offset:g},{self.average:g}"
@@ -49,9 +57,10 @@ class Monitor:
 class Attenuator:
     """A variable attenuator; the modes' names are CODE, what they do is U.
 
-    NONE: no attenuation. ABSOLUTE: holds the power that leaves at `level` dBm. CONVERGED: reaches `level` dBm and stays there
-    whatever then happens to the light. RELATIVE: `level` dB (either sign: it only weakens) of attenuation, or, with a reference
-    port, `level` dB below the power at that port. None can amplify: a level above what there is leaves the light as it is.
+    NONE: no attenuation. ABSOLUTE: holds the power that leaves at `level` dBm. CONVERGED: reaches
+    `level` dBm and stays there whatever then happens to the light. RELATIVE: `level` dB (either
+    sign: it only weakens) of attenuation, or, with a reference port, `level` dB below the power at
+    that port. None can amplify: a level above what there is leaves the light as it is.
     """
 
     MODES: ClassVar[frozenset[str]] = frozenset({"NONE", "ABSOLUTE", "RELATIVE", "CONVERGED"})
@@ -61,8 +70,12 @@ class Attenuator:
     refs: str = ""
     reached: bool = False
 
-    def needed(self, reference_dbm: float | None, leaving_dbm: float | None, present_db: float) -> float | None:
-        """Return the attenuation (dB) wanted now, None for what there is; `leaving_dbm` is with the present one in place."""
+    def needed(
+        self, reference_dbm: float | None, leaving_dbm: float | None, present_db: float
+    ) -> float | None:
+        """Return the attenuation (dB) wanted now, None for what there is; `leaving_dbm` is with the
+        present one in place.
+        """
         if self.mode == "NONE":
             return 0.0
         if self.mode == "RELATIVE" and not self.refs:
@@ -87,7 +100,9 @@ class Attenuator:
 
 @dataclass(slots=True)
 class Flap:
-    """A shutter that closes for `dark_s` at the start of each period, `times` times (0: until released)."""
+    """A shutter that closes for `dark_s` at the start of each period, `times` times (0: until
+    released).
+    """
 
     period_s: float
     dark_s: float

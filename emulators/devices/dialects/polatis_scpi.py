@@ -1,8 +1,9 @@
 """Polatis (HUBER+SUHNER) switches over SCPI.
 
-Grades: REAL is device output kept in public client code, DOC users' notes of manual PROD-B-100-03-0, CODE a literal of public
-clients (R. Polster's driver, hpn-bristol devicecontrol-polatis), U unconfirmed: no public source says, so the choice made here is
-the one that asks most of a driver.
+Grades: REAL is device output kept in public client code, DOC users' notes of manual
+PROD-B-100-03-0, CODE a literal of public clients (R. Polster's driver, hpn-bristol
+devicecontrol-polatis), U unconfirmed: no public source says, so the choice made here is the one
+that asks most of a driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant, Side
 
 MAX_POWER_PORTS = 256  # DOC: at most 256 ports per query
-NETWORK = 'IP="192.168.1.1" Gateway="0.0.0.0" Mask="255.255.255.0" Broadcast="192.168.1.255"'  # REAL
+# REAL
+NETWORK = 'IP="192.168.1.1" Gateway="0.0.0.0" Mask="255.255.255.0" Broadcast="192.168.1.255"'
 LINE_ENDS = {"crlf": b"\r\n", "lf": b"\n", "cr": b"\r"}
 _BOOT = {
     "DARK": "DARK",
@@ -40,19 +42,25 @@ _BOOT = {
 
 def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the labels of an NxM switch: 1..N in, N+1..N+M out."""
-    return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(ingress + 1, ingress + egress + 1))
+    return tuple(str(n) for n in range(1, ingress + 1)), tuple(
+        str(n) for n in range(ingress + 1, ingress + egress + 1)
+    )
 
 
 class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
-    """One switch. The error queue belongs to the device and every session drinks from it (U). Over RS-232: 38400 8N1 (DOC).
+    """One switch. The error queue belongs to the device and every session drinks from it (U). Over
+    RS-232: 38400 8N1 (DOC).
 
-    min_gap_s: a message that comes sooner after the one before is lost silently (U that it is lost; CODE: Polster waits 0.1 s
-    "because the firmware on the switch is not stable enough to support commands executed at high-speeds"). 0: none is lost.
-    line_end: what ends an answer: crlf (CODE: Polster and others cut two characters off every answer), lf, or cr (CODE: a script
-    for the serial port reads up to it).
+    min_gap_s: a message that comes sooner after the one before is lost silently (U that it is lost;
+    CODE: Polster waits 0.1 s "because the firmware on the switch is not stable enough to support
+    commands executed at high-speeds"). 0: none is lost. line_end: what ends an answer: crlf (CODE:
+    Polster and others cut two characters off every answer), lf, or cr (CODE: a script for the
+    serial port reads up to it).
     """
 
-    writes = re.compile(r"conn\w*:(add|sub|only)|disc\w*:all|\*rst|port:(dis|enab)|boot:mode\s", re.IGNORECASE)
+    writes = re.compile(
+        r"conn\w*:(add|sub|only)|disc\w*:all|\*rst|port:(dis|enab)|boot:mode\s", re.IGNORECASE
+    )
 
     def __init__(
         self,
@@ -73,17 +81,24 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
         self.serial, self.firmware = serial, firmware
         self.min_gap_s, self._heard_s = min_gap_s, -1.0e9
         if line_end not in LINE_ENDS:
-            raise ValueError(f"{plant.name}: line_end {line_end!r} is none of {', '.join(LINE_ENDS)}")
+            raise ValueError(
+                f"{plant.name}: line_end {line_end!r} is none of {', '.join(LINE_ENDS)}"
+            )
         self._line_end = LINE_ENDS[line_end]
         if boot_mode.upper() not in _BOOT:
-            raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
+            raise ValueError(
+                f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE"
+            )
         self.boot_mode = _BOOT[boot_mode.upper()]
         self._saved: tuple[Pair, ...] = () if self.boot_mode == "DARK" else plant.pairs()
-        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
+        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {
+            p: ("out", p) for p in plant.egress
+        }
         self._commands = Commands({
             "*IDN?": lambda _, now: f"Polatis,{self.model},{self.serial},{self.firmware}",
             "*CLS": lambda _, now: self.errors.clear(),
-            "*STB?": lambda _, now: "4" if len(self.errors) else "0",  # bit 2: the error queue holds something (SCPI-99 5.2)
+            # bit 2: the error queue holds something (SCPI-99 5.2)
+            "*STB?": lambda _, now: "4" if len(self.errors) else "0",
             "*OPC?": lambda _, now: "1",  # CODE: a client sends it behind every change
             "*RST": self._reset,
             "OXC:SWITch:SIZE?": lambda _, now: f"{len(plant.ingress)},{len(plant.egress)}",
@@ -125,7 +140,8 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
             try:
                 handler, path = self._commands.find(tokens[0], path)
                 answer = handler(tokens[1] if len(tokens) > 1 else "", now)
-            except ScpiError as error:  # a query that fails answers nothing: 488.2 has no other form for it
+            # a query that fails answers nothing: 488.2 has no other form for it
+            except ScpiError as error:
                 self.errors.add(error.code, error.detail)
                 continue
             if answer is not None:
@@ -136,7 +152,11 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
 
     def _moving_s(self, now: float) -> float:
         """Return how long the mirrors still move (s)."""
-        circuits = [circuit for pair in self.plant.pairs() if (circuit := self.plant.circuit(("in", pair[0])))]
+        circuits = [
+            circuit
+            for pair in self.plant.pairs()
+            if (circuit := self.plant.circuit(("in", pair[0])))
+        ]
         return max(0.0, *(circuit.lit_at_s - now for circuit in circuits)) if circuits else 0.0
 
     def unsolicited(self, now: float) -> bytes:
@@ -145,11 +165,15 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
         )  # no public Polatis transcript has one: a line in the shape of its errors (U)
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
-        """Only circuits that have settled are reported: clients wait 50 ms and read back (CODE); U what shows meanwhile."""
+        """Only circuits that have settled are reported: clients wait 50 ms and read back (CODE); U
+        what shows meanwhile.
+        """
         return tuple(sorted(self.plant.light(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map (DOC: boot:mode)."""
+        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the
+        last map (DOC: boot:mode).
+        """
         if keep:
             self.plant.restore(self._saved, now, self.boot_s)
         else:
@@ -194,7 +218,8 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
     def _sub(self, text: str, now: float) -> None:
         lists = channels(text)
         pairs: list[Pair] = []
-        if len(lists) == 2 and (not lists[0] or not lists[1]):  # CODE: `(@1,2,3),(@)` frees whatever hangs on the ports named
+        # CODE: `(@1,2,3),(@)` frees whatever hangs on the ports named
+        if len(lists) == 2 and (not lists[0] or not lists[1]):
             for label in lists[0] or lists[1]:
                 circuit = self.plant.circuit(self._known(label))
                 if circuit:
@@ -211,14 +236,20 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
     def _only(self, text: str, now: float) -> None:
         pairs = self._pairs(text, now)
         self.wrote(now)
-        self._complain(self.plant.disconnect([p for p in self.plant.pairs() if p not in set(pairs)], now))
+        self._complain(
+            self.plant.disconnect([p for p in self.plant.pairs() if p not in set(pairs)], now)
+        )
         self._complain(self.plant.connect(self.some(pairs), now))
         self._changed()
 
     def _reset(self, text: str, now: float) -> None:
-        """Free and open every port. CODE knows the word; the effect is U: 488.2 10.32 resets settings, and it asks most."""
+        """Free and open every port. CODE knows the word; the effect is U: 488.2 10.32 resets
+        settings, and it asks most.
+        """
         self._clear(text, now)
-        self.plant.set_disabled([side for side in self._side.values() if self.plant.disabled(side)], False, now)
+        self.plant.set_disabled(
+            [side for side in self._side.values() if self.plant.disabled(side)], False, now
+        )
 
     def _clear(self, text: str, now: float) -> None:
         self.wrote(now)
@@ -227,12 +258,20 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
 
     def _map(self, text: str, now: float) -> str:
         pairs = self.view(now)
-        return f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})"  # REAL: two lists, parallel by position
+        # REAL: two lists, parallel by position
+        return f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})"
 
     def _peer(self, text: str, now: float) -> str:
         which, label = self._known(text.strip())
         pairs = self.view(now)
-        peer = next((pair[1] if which == "in" else pair[0] for pair in pairs if label == pair[0 if which == "in" else 1]), "")
+        peer = next(
+            (
+                pair[1] if which == "in" else pair[0]
+                for pair in pairs
+                if label == pair[0 if which == "in" else 1]
+            ),
+            "",
+        )
         return f'"{peer}"'
 
     def _shutter(self, text: str, disable: bool, now: float) -> None:
@@ -246,7 +285,9 @@ class PolatisScpi(ScpiDialect[tuple[Pair, ...]]):
         return f"({','.join('F' if s in wrong else 'D' if self.plant.disabled(s) else 'E' for s in sides)})"
 
     def _power(self, text: str, now: float) -> str:
-        """Two decimals (REAL). By the model: I-OST has no meters (CODE); -701 meters egress only and the rest both sides (U)."""
+        """Two decimals (REAL). By the model: I-OST has no meters (CODE); -701 meters egress only
+        and the rest both sides (U).
+        """
         sides = [self._known(label) for label in self._one_list(text)]
         if len(sides) > MAX_POWER_PORTS:
             raise ScpiError(RANGE, f"{len(sides)} ports")

@@ -1,9 +1,10 @@
 """Polatis (HUBER+SUHNER) switches over TL1 (port 3082: no echo, no prompt).
 
-Grades: REAL is a log of a live switch of 2017 that its vendor published (login, denials of login and of a port, lists and ranges),
-CODE the literal of a public client or of a test suite of the vendor (Quali cloudshell-L1-polatis templates; pypolatis; scripts that
-read labels and flaps), U unconfirmed. Where no source says, the choice is the one that asks most of a driver: a command with a list
-is done as a whole or not at all, and no patch is shown before it is at rest.
+Grades: REAL is a log of a live switch of 2017 that its vendor published (login, denials of login
+and of a port, lists and ranges), CODE the literal of a public client or of a test suite of the
+vendor (Quali cloudshell-L1-polatis templates; pypolatis; scripts that read labels and flaps), U
+unconfirmed. Where no source says, the choice is the one that asks most of a driver: a command with
+a list is done as a whole or not at all, and no patch is shown before it is at rest.
 """
 
 from __future__ import annotations
@@ -20,21 +21,25 @@ from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant, Violation
 
 NIL = "( nil )"  # CODE (Quali): some switches' name before the login; the captured one says its own
-IDLE_S = 60.0  # CODE: idle TL1 sessions die after about 60 s (MonALISA); ED-EQPT::TIMEOUT changes it
+# CODE: idle TL1 sessions die after about 60 s (MonALISA); ED-EQPT::TIMEOUT changes it
+IDLE_S = 60.0
 LONGEST_IDLE = 60  # CODE: the most that ED-EQPT::TIMEOUT takes; its unit is U
 BOOT = ("DARK", "RESTORE", "AUTOSAVE")
-LOGIN_S, DENIED_S = 0.62, 0.13  # REAL: how long the live switch took to let a user in, and to say no
+# REAL: how long the live switch took to let a user in, and to say no
+LOGIN_S, DENIED_S = 0.62, 0.13
 
 
 class PolatisTl1(PolatisPorts):
     """One switch.
 
-    boot_mode: DARK, RESTORE or AUTOSAVE, as over SCPI. bare_netype: RTRV-NETYPE answers without quotes (CODE that some do).
-    voa: egress ports have variable attenuators. block_rows: see tl1.Writer (U that this family continues answers at all).
-    login_s, denied_s: how long a login takes, of the real device; divided by time_scale.
+    boot_mode: DARK, RESTORE or AUTOSAVE, as over SCPI. bare_netype: RTRV-NETYPE answers without
+    quotes (CODE that some do). voa: egress ports have variable attenuators. block_rows: see
+    tl1.Writer (U that this family continues answers at all). login_s, denied_s: how long a login
+    takes, of the real device; divided by time_scale.
 
-    What differs between versions of the software: bad_port, IIAC (REAL) or IDNV (CODE), denies a port that is not there; nil_sid:
-    the name is `( nil )` until a user logs in (CODE); all_aid: `ALL` names all ports (REAL), older software wants no AID (DOC).
+    What differs between versions of the software: bad_port, IIAC (REAL) or IDNV (CODE), denies a
+    port that is not there; nil_sid: the name is `( nil )` until a user logs in (CODE); all_aid:
+    `ALL` names all ports (REAL), older software wants no AID (DOC).
     """
 
     writes = re.compile(
@@ -116,14 +121,19 @@ class PolatisTl1(PolatisPorts):
         return NIL if self.nil_sid and session.user is None else None
 
     def unsolicited(self, now: float) -> bytes:
-        return self.writer.autonomous("* ", "REPT ALM PORT", ("1:LOS",), now)  # no public capture has one (U)
+        # no public capture has one (U)
+        return self.writer.autonomous("* ", "REPT ALM PORT", ("1:LOS",), now)
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
-        """Only patches at rest are shown: clients read back, up to four times, because patches are "not confirmed" (CODE)."""
+        """Only patches at rest are shown: clients read back, up to four times, because patches are
+        "not confirmed" (CODE).
+        """
         return tuple(sorted(self.plant.light(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map, as over SCPI."""
+        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the
+        last map, as over SCPI.
+        """
         if keep:
             self.plant.restore(self._saved, now, self.boot_s)
         else:
@@ -132,19 +142,28 @@ class PolatisTl1(PolatisPorts):
     # ---- sessions
 
     def answer(self, session: Session, asked: Command, now: float) -> Reply:
-        """CODE: the switch says where it stopped reading: at a ctag that is missing, at a target that is not its own."""
+        """CODE: the switch says where it stopped reading: at a ctag that is missing, at a target
+        that is not its own.
+        """
         parts = asked.parts
         if len(parts) < 4 or not parts[3].strip():
-            raise Denied("IICT", f"Parse error at offset {sum(len(part) + 1 for part in parts[:3]) + 1} in command")
+            raise Denied(
+                "IICT",
+                f"Parse error at offset {sum(len(part) + 1 for part in parts[:3]) + 1} in command",
+            )
         try:
             return super().answer(session, asked, now)
         except Denied as denial:
             if denial.code == "IITA":
-                raise Denied("IITA", f"Parse error at offset {len(parts[0]) + 2} in command") from None
+                raise Denied(
+                    "IITA", f"Parse error at offset {len(parts[0]) + 2} in command"
+                ) from None
             raise
 
     def login(self, session: Session, asked: Command, now: float) -> Reply:
-        """REAL: a wrong name is answered PICC without a comment. CODE: what is said when one of the two is missing."""
+        """REAL: a wrong name is answered PICC without a comment. CODE: what is said when one of the
+        two is missing.
+        """
         session.delay_s = self.denied_s
         if not asked.aid:
             raise Denied("IIAC", "Too few parameters (0/1)")
@@ -163,7 +182,9 @@ class PolatisTl1(PolatisPorts):
         return super().logout(session, asked, now)
 
     def _inhibit(self, session: Session, asked: Command, now: float) -> Reply:
-        """`opr-arc-eqpt::repmgr:123::ind;`: no reports (CODE). This switch makes none but those of faults, which it makes still."""
+        """`opr-arc-eqpt::repmgr:123::ind;`: no reports (CODE). This switch makes none but those of
+        faults, which it makes still.
+        """
         if asked.aid.upper() != "REPMGR":
             raise Denied("IIAC", f"Invalid equipment {asked.aid[:20]}")
         return Reply()
@@ -173,12 +194,20 @@ class PolatisTl1(PolatisPorts):
     def _equipment(self, session: Session, asked: Command, now: float) -> Reply:
         match (asked.aid.upper(), asked.options.get("PARAMETER", "").upper()):
             case ("SYSTEM", "SIZE"):
-                return Reply((f"SYSTEM:SIZE={len(self.plant.ingress)}x{len(self.plant.egress)}",))  # CODE: the text contains this
+                # CODE: the text contains this
+                return Reply((f"SYSTEM:SIZE={len(self.plant.ingress)}x{len(self.plant.egress)}",))
             case ("PMON", "CONFIG"):
                 ports = [s for s in self._side.values() if metered(self.model, s)]
-                return Reply([f"PMON::PORT={label},MODE={'INPUT' if which == 'in' else 'OUTPUT'}" for which, label in ports])
+                return Reply(
+                    [
+                        f"PMON::PORT={label},MODE={'INPUT' if which == 'in' else 'OUTPUT'}"
+                        for which, label in ports
+                    ]
+                )
             case ("ATTEN", "CONFIG"):  # the row is in the shape of the PMON inventory (U)
-                return Reply([f"ATTEN::PORT={port}" for port in self.plant.egress] if self.voa else [])
+                return Reply(
+                    [f"ATTEN::PORT={port}" for port in self.plant.egress] if self.voa else []
+                )
             case ("BOOT", "MODE"):  # CODE: the text contains the mode
                 return Reply((f"BOOT:MODE={self.boot_mode}",))
             case ("TIMEOUT", "ADMIN"):  # CODE: the text contains the number
@@ -186,7 +215,9 @@ class PolatisTl1(PolatisPorts):
         raise Denied("IIAC", f"Invalid equipment {asked.aid[:20]}")
 
     def _edit_equipment(self, session: Session, asked: Command, now: float) -> Reply:
-        """ED-EQPT::TIMEOUT:c:::ADMIN=60: idle time of sessions; seconds (U), 0 is for ever (U). ED-EQPT::BOOT:c:::MODE=DARK."""
+        """ED-EQPT::TIMEOUT:c:::ADMIN=60: idle time of sessions; seconds (U), 0 is for ever (U).
+        ED-EQPT::BOOT:c:::MODE=DARK.
+        """
         given = ":".join(asked.parts[6:])
         name, _, value = (part.strip() for part in given.partition("="))
         wanted = {"TIMEOUT": "ADMIN", "BOOT": "MODE"}.get(asked.aid.upper())
@@ -229,7 +260,9 @@ class PolatisTl1(PolatisPorts):
         return Reply([f"{ingress},{egress}" for ingress, egress in pairs])
 
     def _connect(self, session: Session, asked: Command, now: float) -> Reply:
-        """Ingress ports, then as many egress ports (REAL). A port in use loses its patch: "create or move" (CODE: pypolatis)."""
+        """Ingress ports, then as many egress ports (REAL). A port in use loses its patch: "create
+        or move" (CODE: pypolatis).
+        """
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID, ingress,egress wanted")
         sides = [self.listed(aid) for aid in asked.aids]
@@ -240,13 +273,22 @@ class PolatisTl1(PolatisPorts):
                 raise Denied("IIAC", f"Invalid AID {asked.aid[:40]}")
         pairs = [(ingress, egress) for (_, ingress), (_, egress) in zip(*sides, strict=True)]
         new = [pair for pair in pairs if self.plant.since(pair) is None]
-        held = list(dict.fromkeys(c.pair for i, e in new for s in (("in", i), ("out", e)) if (c := self.plant.circuit(s))))
+        held = list(
+            dict.fromkeys(
+                c.pair
+                for i, e in new
+                for s in (("in", i), ("out", e))
+                if (c := self.plant.circuit(s))
+            )
+        )
         for pair in [*held, *new]:
             if why := self.plant.wrong.lock(pair) or self._blocked(pair, pair in held):
                 raise Denied("SROF", why[:1].upper() + why[1:])
         self.wrote(now)
         if not self.silent:
-            self.plant.violations += [Violation(now, pair, "taken down by ENT-PATCH on a port in use") for pair in held]
+            self.plant.violations += [
+                Violation(now, pair, "taken down by ENT-PATCH on a port in use") for pair in held
+            ]
             made = self.some(new)
             ports = {s for i, e in made for s in (("in", i), ("out", e))}
             self.plant.disconnect([p for p in held if {("in", p[0]), ("out", p[1])} & ports], now)
@@ -265,7 +307,9 @@ class PolatisTl1(PolatisPorts):
         return None
 
     def _disconnect(self, session: Session, asked: Command, now: float) -> Reply:
-        """The patches at one port, at a list of ports (both ends of one are one patch; REAL), or all of them."""
+        """The patches at one port, at a list of ports (both ends of one are one patch; REAL), or
+        all of them.
+        """
         if self.everyone(asked):
             pairs = list(self.plant.pairs())
         else:
@@ -288,4 +332,11 @@ class PolatisTl1(PolatisPorts):
             self._saved = self.plant.pairs()
 
 
-FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, login=("admin", "root"), quick={"login_s": 0.0, "denied_s": 0.0})
+FAMILY = Family(
+    "polatis-tl1",
+    ("tcp",),
+    PolatisTl1,
+    numbered,
+    login=("admin", "root"),
+    quick={"login_s": 0.0, "denied_s": 0.0},
+)

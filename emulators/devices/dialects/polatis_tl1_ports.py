@@ -1,7 +1,8 @@
 """The ports of a Polatis switch over TL1: shutters, meters, labels, flaps, attenuators.
 
-Grades as in polatis_tl1. CODE: `OPEN` and `CLOSED`, the codes of denials (a test suite of the vendor); rows `"2:label"` (a public
-client reads them); off-time, on-time and cycles of a flap, in this order (a public script's help). U: how a flap is listed.
+Grades as in polatis_tl1. CODE: `OPEN` and `CLOSED`, the codes of denials (a test suite of the
+vendor); rows `"2:label"` (a public client reads them); off-time, on-time and cycles of a flap, in
+this order (a public script's help). U: how a flap is listed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from collections.abc import Callable, Mapping
 
 from emulators.devices.dialects.base import Session
 from emulators.devices.dialects.polatis_port import Attenuator, Flap, Monitor, metered, number_of
-from emulators.devices.dialects.tl1 import MOST_LISTED, Command, Denied, Reply, Tl1Dialect, Verb, Writer
+from emulators.devices.dialects.tl1 import (
+    MOST_LISTED,
+    Command,
+    Denied,
+    Reply,
+    Tl1Dialect,
+    Verb,
+    Writer,
+)
 from emulators.optics.plant import Pair, Plant, Side
 
 MOST_LABEL = 25  # characters (CODE: 26 are denied)
@@ -18,7 +27,9 @@ NO_LABEL = frozenset("@#$")  # CODE: denied
 
 
 class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
-    """What each port is and has. bad_port: the code that denies a port that is not there. all_aid: `ALL` names every port."""
+    """What each port is and has. bad_port: the code that denies a port that is not there. all_aid:
+    `ALL` names every port.
+    """
 
     def __init__(
         self,
@@ -36,29 +47,47 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         boot_s: float,
     ) -> None:
         super().__init__(plant, writer, account, seed=seed, idle_s=idle_s, boot_s=boot_s)
-        self.model, self.voa, self.row_delay_s, self.bad_port, self.all_aid = model, voa, row_delay_s, bad_port, all_aid
+        self.model, self.voa, self.row_delay_s, self.bad_port, self.all_aid = (
+            model,
+            voa,
+            row_delay_s,
+            bad_port,
+            all_aid,
+        )
         self.labels: dict[str, str] = {}
         self.monitors: dict[str, Monitor] = {}
         self.attenuators: dict[str, Attenuator] = {}
         self.flaps: dict[str, Flap] = {}
         self._hold_changed = False  # an attenuator moved since the last tick
-        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
+        self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {
+            p: ("out", p) for p in plant.egress
+        }
         self.port_verbs: Mapping[str, Verb] = {
             "OPR-PORT-SHUTTER": lambda session, asked, now: self._shutter(asked, True, now),
             "RLS-PORT-SHUTTER": lambda session, asked, now: self._shutter(asked, False, now),
-            "RTRV-PORT-SHUTTER": lambda session, asked, now: self._rows(session, asked, self._shutter_row, now),
-            "RTRV-PORT-POWER": lambda session, asked, now: self._rows(session, asked, self._power_row, now),
-            "RTRV-PORT-PMON": lambda session, asked, now: self._rows(session, asked, self._monitor_row, now),
+            "RTRV-PORT-SHUTTER": lambda session, asked, now: self._rows(
+                session, asked, self._shutter_row, now
+            ),
+            "RTRV-PORT-POWER": lambda session, asked, now: self._rows(
+                session, asked, self._power_row, now
+            ),
+            "RTRV-PORT-PMON": lambda session, asked, now: self._rows(
+                session, asked, self._monitor_row, now
+            ),
             "SET-PORT-PMON": self._set_monitor,
             "ED-PORT-LABEL": self._label,
             "DLT-PORT-LABEL": self._unlabel,
-            "RTRV-PORT-LABEL": lambda session, asked, now: self._rows(session, asked, self._label_row, now),
+            "RTRV-PORT-LABEL": lambda session, asked, now: self._rows(
+                session, asked, self._label_row, now
+            ),
             "ENT-PORT-FLAP": self._flap_entered,
             "OPR-PORT-FLAP": lambda session, asked, now: self._flap(asked, True, now),
             "RLS-PORT-FLAP": lambda session, asked, now: self._flap(asked, False, now),
             "RTRV-PORT-FLAP": self._flap_rows,
             "SET-PORT-ATTEN": self._set_attenuation,
-            "RTRV-PORT-ATTEN": lambda session, asked, now: self._rows(session, asked, self._attenuation_row, now),
+            "RTRV-PORT-ATTEN": lambda session, asked, now: self._rows(
+                session, asked, self._attenuation_row, now
+            ),
         }
 
     # ---- time and light
@@ -71,7 +100,11 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         super().tick(now)
 
     def next_event(self, now: float) -> float | None:
-        times = [t for t in (super().next_event(now), *(f.next_s for f in self.flaps.values())) if t is not None]
+        times = [
+            t
+            for t in (super().next_event(now), *(f.next_s for f in self.flaps.values()))
+            if t is not None
+        ]
         if self._hold_changed:  # the light is to be re-evaluated
             times.append(now)
         return min(times, default=None)
@@ -82,14 +115,17 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
     # ---- which ports
 
     def everyone(self, asked: Command) -> bool:
-        """Return whether a command is about every port: no AID or, newer software only, `ALL` (REAL)."""
+        """Return whether a command is about every port: no AID or, newer software only, `ALL`
+        (REAL).
+        """
         return not asked.aid or (self.all_aid and asked.aid.upper() == "ALL")
 
     def known(self, label: str) -> Side:
         """Return the side of a port. Raises Denied."""
         side = self._side.get(label.strip())
         if side is None:
-            raise Denied(self.bad_port, f"Invalid OXC port: {label.strip()[:20]}")  # REAL with IIAC, CODE with IDNV
+            # REAL with IIAC, CODE with IDNV
+            raise Denied(self.bad_port, f"Invalid OXC port: {label.strip()[:20]}")
         return side
 
     def listed(self, text: str) -> list[Side]:
@@ -104,8 +140,12 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
             found += [self.known(str(port)) for port in range(ends[0], ends[-1] + 1)]
         return found
 
-    def _rows(self, session: Session, asked: Command, row: Callable[[Side, float], str | None], now: float) -> Reply:
-        """One row per port asked for; a port that has no such thing has no row, and if none has it the question is denied (U)."""
+    def _rows(
+        self, session: Session, asked: Command, row: Callable[[Side, float], str | None], now: float
+    ) -> Reply:
+        """One row per port asked for; a port that has no such thing has no row, and if none has it
+        the question is denied (U).
+        """
         sides = list(self._side.values()) if self.everyone(asked) else self.listed(asked.aid)
         rows = [text for side in sides if (text := row(side, now)) is not None]
         if sides and not rows:
@@ -128,10 +168,18 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         return f"{side[1]}:{'CLOSED' if self.plant.disabled(side) else 'OPEN'}"
 
     def _power_row(self, side: Side, now: float) -> str | None:
-        return f"{side[1]}:{self.plant.power_dbm(side, now):.2f}" if metered(self.model, side) else None
+        return (
+            f"{side[1]}:{self.plant.power_dbm(side, now):.2f}"
+            if metered(self.model, side)
+            else None
+        )
 
     def _monitor_row(self, side: Side, now: float) -> str | None:
-        return f"{side[1]}:{self.monitors.get(side[1], Monitor())}" if metered(self.model, side) else None
+        return (
+            f"{side[1]}:{self.monitors.get(side[1], Monitor())}"
+            if metered(self.model, side)
+            else None
+        )
 
     def _set_monitor(self, session: Session, asked: Command, now: float) -> Reply:
         """`wave` is CODE; `offset` and `avgtime` are named after the columns of the answer (U)."""
@@ -153,7 +201,13 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
     def _label(self, session: Session, asked: Command, now: float) -> Reply:
         """One label for all, or as many as ports, parted by `&` (CODE)."""
         sides, text = self.listed(asked.aid), asked.options.get("LABEL")
-        given = [] if text is None else text.split("&") if text.count("&") + 1 == len(sides) else [text] * len(sides)
+        given = (
+            []
+            if text is None
+            else text.split("&")
+            if text.count("&") + 1 == len(sides)
+            else [text] * len(sides)
+        )
         if not given or any(len(label) > MOST_LABEL or NO_LABEL & set(label) for label in given):
             raise Denied("IPNV", "Parameter not valid")
         self.wrote(now)
@@ -174,7 +228,8 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
     # ---- flaps: the switch's own fault injection
 
     def _flap_entered(self, session: Session, asked: Command, now: float) -> Reply:
-        """ENT-PORT-FLAP::10:c::1000,500,1: dark for so long (ms), then open for so long, how often; 0 for ever (U).
+        """ENT-PORT-FLAP::10:c::1000,500,1: dark for so long (ms), then open for so long, how often;
+        0 for ever (U).
 
         CODE: pypolatis parts the three by `&`.
         """
@@ -184,7 +239,12 @@ class PolatisPorts(Tl1Dialect[tuple[Pair, ...]]):
         if len(given) != 3 or len(numbers) != 3:
             raise Denied("IDNV", "Invalid data")
         dark_ms, open_ms, times = numbers
-        if not 0 < dark_ms <= 3.6e6 or not 0 < open_ms <= 3.6e6 or dark_ms + open_ms < 10 or not 0 <= times <= 1e6:
+        if (
+            not 0 < dark_ms <= 3.6e6
+            or not 0 < open_ms <= 3.6e6
+            or dark_ms + open_ms < 10
+            or not 0 <= times <= 1e6
+        ):
             raise Denied("IDNV", "Invalid data")
         self.wrote(now)
         for _, label in () if self.silent else sides:

@@ -1,11 +1,13 @@
-"""The data of a Polatis switch behind RESTCONF and NETCONF: the content of its YANG modules `optical-switch` and `polatis-switch`.
+"""The data of a Polatis switch behind RESTCONF and NETCONF: the content of its YANG modules
+`optical-switch` and `polatis-switch`.
 
-Grades: REAL mocks of public clients, CODE literals of public clients (ONOS drivers/polatis/netconf; tcdona3; quintons/polatis2;
-the pqnstack, GQuON and Padtec scripts; a test suite of the vendor), DOC an RFC, U unconfirmed. CODE: the tables, their lists, keys
-and leaves below; the list of cross-connects is `pairs` before revision 2017-08-04 and `pair` from then on; ENABLED, DISABLED,
-FAILED; the modes of attenuators. U, and chosen so that they ask most of a driver: a pair is configured, and shown, at once and
-carries light `settle_s` later; a change is done as a whole or refused as a whole; pairs that stay are not touched; a disabled or
-failed port takes no new pair.
+Grades: REAL mocks of public clients, CODE literals of public clients (ONOS drivers/polatis/netconf;
+tcdona3; quintons/polatis2; the pqnstack, GQuON and Padtec scripts; a test suite of the vendor), DOC
+an RFC, U unconfirmed. CODE: the tables, their lists, keys and leaves below; the list of
+cross-connects is `pairs` before revision 2017-08-04 and `pair` from then on; ENABLED, DISABLED,
+FAILED; the modes of attenuators. U, and chosen so that they ask most of a driver: a pair is
+configured, and shown, at once and carries light `settle_s` later; a change is done as a whole or
+refused as a whole; pairs that stay are not touched; a disabled or failed port takes no new pair.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ OPTICAL = "http://www.polatis.com/yang/optical-switch"  # CODE: ONOS
 SWITCH = "http://www.polatis.com/yang/polatis-switch"  # CODE: ONOS
 RENAMED = "2017-08-04"  # CODE: ONOS
 NEWEST = "2017-08-04"
-NUMBERS = frozenset({"ingress", "egress", "port-id", "reference-port", "averaging-time"})  # uint; the rest is text or decimal64
-STATUS = {"ENABLED": False, "PC_ENABLED": False, "DISABLED": True, "PC_DISABLED": True}  # CODE: both forms; whether shut
-MODES = ("NONE", "RELATIVE", "ABSOLUTE", "CONVERGED", "MAXIMUM", "FIXED")  # CODE: tcdona3, each with VOA_MODE_ before it
-METER = {"wavelength": "1550.0", "offset": "0.0", "averaging-time": "4"}  # CODE that each port has all three; values U
+# uint; the rest is text or decimal64
+NUMBERS = frozenset({"ingress", "egress", "port-id", "reference-port", "averaging-time"})
+# CODE: both forms; whether shut
+STATUS = {"ENABLED": False, "PC_ENABLED": False, "DISABLED": True, "PC_DISABLED": True}
+# CODE: tcdona3, each with VOA_MODE_ before it
+MODES = ("NONE", "RELATIVE", "ABSOLUTE", "CONVERGED", "MAXIMUM", "FIXED")
+# CODE that each port has all three; values U
+METER = {"wavelength": "1550.0", "offset": "0.0", "averaging-time": "4"}
 MAX_LABEL = 64  # characters (U)
 BOOT = {"DARK": "DARK", "REST": "REST", "RESTORE": "REST", "AUTO": "AUTO", "AUTOSAVE": "AUTO"}
 
@@ -33,7 +39,9 @@ Tables = Mapping[str, Sequence[Row]]
 
 
 class Refused(Exception):
-    """A change that is not made; `tag` and `app_tag` are those of RFC 6241 appendix A, `where` is table and row."""
+    """A change that is not made; `tag` and `app_tag` are those of RFC 6241 appendix A, `where` is
+    table and row.
+    """
 
     def __init__(self, tag: str, message: str, where: str = "", app_tag: str = "") -> None:
         super().__init__(tag, message)
@@ -71,20 +79,32 @@ class PolatisYang:
         self.model = model or f"N-VST-{len(ingress)}x{len(egress)}-LA1-DMHNV-801"
         self.serial, self.firmware, self.revision, self.voa = serial, firmware, revision, voa
         if boot_mode.upper() not in BOOT:
-            raise ValueError(f"{self.plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
+            raise ValueError(
+                f"{self.plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE"
+            )
         self.boot_mode = BOOT[boot_mode.upper()]
         self.list_name = "pair" if revision >= RENAMED else "pairs"
         port = ("port", "port-id")
         self.tables = {
-            "cross-connects": Table("optical-switch", self.list_name, "ingress", ("ingress", "egress")),
-            "port-config": Table("optical-switch", *port, ("port-id", "status", "label", "peer-port")),
+            "cross-connects": Table(
+                "optical-switch", self.list_name, "ingress", ("ingress", "egress")
+            ),
+            "port-config": Table(
+                "optical-switch", *port, ("port-id", "status", "label", "peer-port")
+            ),
             "opm-power": Table("optical-switch", *port, ("port-id", "power"), writable=False),
             "opm-config": Table("optical-switch", *port, ("port-id", *METER)),
-            "voa": Table("optical-switch", *port, ("port-id", "atten-mode", "atten-level", "reference-port")),
+            "voa": Table(
+                "optical-switch", *port, ("port-id", "atten-mode", "atten-level", "reference-port")
+            ),
         }
         if older_ports:  # CODE: public web pages read a port's label here
-            self.tables["ports"] = Table("optical-switch", *port, ("port-id", "port-label"), writable=False)
-        self._sides: dict[str, Side] = {p: ("in", p) for p in ingress} | {p: ("out", p) for p in egress}
+            self.tables["ports"] = Table(
+                "optical-switch", *port, ("port-id", "port-label"), writable=False
+            )
+        self._sides: dict[str, Side] = {p: ("in", p) for p in ingress} | {
+            p: ("out", p) for p in egress
+        }
         self._labels: dict[str, dict[str, str]] = {}
         self._opm: dict[str, dict[str, str]] = {}
         self._voa: dict[str, tuple[str, Attenuator]] = {}
@@ -100,24 +120,37 @@ class PolatisYang:
         """Return the pairs as configured, by ingress."""
         return tuple(sorted(self.plant.pairs(), key=lambda pair: int(pair[0])))
 
-    def configuration(self, pairs: Sequence[Pair], names: frozenset[str] | None = None) -> dict[str, list[Row]]:
-        """Return the tables that can be written, of those in `names` (None: all), with these cross-connects."""
+    def configuration(
+        self, pairs: Sequence[Pair], names: frozenset[str] | None = None
+    ) -> dict[str, list[Row]]:
+        """Return the tables that can be written, of those in `names` (None: all), with these
+        cross-connects.
+        """
         tables: dict[str, Callable[[], list[Row]]] = {
             "cross-connects": lambda: [{"ingress": i, "egress": e} for i, e in pairs],
             "port-config": self._ports,
-            "opm-config": lambda: [{"port-id": p, **METER, **self._opm.get(p, {})} for p, _ in self._metered()],
+            "opm-config": lambda: [
+                {"port-id": p, **METER, **self._opm.get(p, {})} for p, _ in self._metered()
+            ],
             "voa": lambda: [self._attenuator(p) for p in self.plant.egress] if self.voa else [],
         }
         return {name: rows() for name, rows in tables.items() if names is None or name in names}
 
-    def everything(self, pairs: Sequence[Pair], now: float, names: frozenset[str] | None = None) -> dict[str, list[Row]]:
+    def everything(
+        self, pairs: Sequence[Pair], now: float, names: frozenset[str] | None = None
+    ) -> dict[str, list[Row]]:
         """Return configuration and state, of the tables in `names`."""
         tables = self.configuration(pairs, names)
         if names is None or "opm-power" in names:
             power = self.plant.power_dbm
-            tables["opm-power"] = [{"port-id": p, "power": f"{power(side, now):.2f}"} for p, side in self._metered()]
+            tables["opm-power"] = [
+                {"port-id": p, "power": f"{power(side, now):.2f}"} for p, side in self._metered()
+            ]
         if "ports" in self.tables and (names is None or "ports" in names):
-            tables["ports"] = [{"port-id": p, "port-label": self._labels.get(p, {}).get("label", "")} for p in self._sides]
+            tables["ports"] = [
+                {"port-id": p, "port-label": self._labels.get(p, {}).get("label", "")}
+                for p in self._sides
+            ]
         return tables
 
     # ---- changes
@@ -125,7 +158,11 @@ class PolatisYang:
     def write(self, wanted: Tables, now: float) -> None:
         """Make the tables named in `wanted` as given there. Raises Refused: nothing is changed."""
         target = self._target(wanted["cross-connects"]) if "cross-connects" in wanted else None
-        labels, shut = self._wanted_ports(wanted["port-config"]) if "port-config" in wanted else (self._labels, {})
+        labels, shut = (
+            self._wanted_ports(wanted["port-config"])
+            if "port-config" in wanted
+            else (self._labels, {})
+        )
         opm = self._wanted_opm(wanted["opm-config"]) if "opm-config" in wanted else self._opm
         voa = self._wanted_voa(wanted["voa"]) if "voa" in wanted else self._voa
         if target is not None:
@@ -154,14 +191,18 @@ class PolatisYang:
         self._remember()
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """DARK comes up empty, RESTORE with the pairs of the start, AUTOSAVE with the last (DOC: boot:mode of the same switch)."""
+        """DARK comes up empty, RESTORE with the pairs of the start, AUTOSAVE with the last (DOC:
+        boot:mode of the same switch).
+        """
         if keep and self.boot_mode != "DARK":
             self.plant.restore(self._saved, now, self.dialect.boot_s)
         elif not keep:
             self._saved = ()
 
     def hold(self, now: float) -> bool:
-        """Turn the attenuators to what their modes ask, from the light there is now; return whether one moved."""
+        """Turn the attenuators to what their modes ask, from the light there is now; return whether
+        one moved.
+        """
         moved = False
         for port, (mode, attenuator) in self._voa.items():
             side, present = ("out", port), self.plant.attenuators.get(("out", port), 0.0)
@@ -174,7 +215,9 @@ class PolatisYang:
                 continue
             else:
                 reference = self._sides[attenuator.refs or circuit.ingress]
-                db = attenuator.needed(self.plant.true_dbm(reference, now), self.plant.true_dbm(side, now), present)
+                db = attenuator.needed(
+                    self.plant.true_dbm(reference, now), self.plant.true_dbm(side, now), present
+                )
             if db is not None and abs(db - present) > 0.005:
                 self.plant.attenuate(side, db)
                 moved = True
@@ -192,14 +235,20 @@ class PolatisYang:
             egress = row["egress"]
             if self.side(ingress, where)[0] != "in":
                 raise Refused("invalid-value", f"Invalid OXC port: {ingress}", where)
-            if self._sides.get(egress, ("in", egress))[0] != "out":  # CODE: where, and in which words
+            # CODE: where, and in which words
+            if self._sides.get(egress, ("in", egress))[0] != "out":
                 path = f"/cross-connects/{self.list_name}[ingress='{ingress}']"
                 text = "Either the port is invalid or it does not have switching capability"
                 raise Refused("invalid-value", f"{path} : {text}", where)
             if ingress in target:
                 raise Refused("data-exists", f"ingress {ingress} stands twice", where)
             if egress in taken:
-                raise Refused("in-use", f"egress {egress} is in use by ingress {taken[egress]}", where, "data-not-unique")
+                raise Refused(
+                    "in-use",
+                    f"egress {egress} is in use by ingress {taken[egress]}",
+                    where,
+                    "data-not-unique",
+                )
             target[ingress], taken[egress] = egress, ingress
         return target
 
@@ -221,12 +270,15 @@ class PolatisYang:
                         if self.plant.disabled(side) if marked is None else side in marked:
                             raise Refused("operation-failed", f"port {side[1]} {reason}", where)
         self.plant.disconnect(self.dialect.some(drop), now)
-        free = [pair for pair in self.dialect.some(make) if not self._blocking(pair)]  # some of a bulk may not have been freed
+        # some of a bulk may not have been freed
+        free = [pair for pair in self.dialect.some(make) if not self._blocking(pair)]
         self.plant.connect(free, now)
         self._remember()
 
     def _blocking(self, pair: Pair) -> bool:
-        return any(self.plant.circuit(side) is not None for side in (("in", pair[0]), ("out", pair[1])))
+        return any(
+            self.plant.circuit(side) is not None for side in (("in", pair[0]), ("out", pair[1]))
+        )
 
     def _remember(self) -> None:
         if self.boot_mode == "AUTO" or (self.boot_mode == "REST" and not self._saved):
@@ -239,8 +291,22 @@ class PolatisYang:
         failed = self.plant.wrong.failed
         rows: list[Row] = []
         for port, side in self._sides.items():
-            status = "FAILED" if side in failed else "DISABLED" if self.plant.disabled(side) else "ENABLED"
-            rows.append({"port-id": port, "status": status, "label": "", "peer-port": "", **self._labels.get(port, {})})
+            status = (
+                "FAILED"
+                if side in failed
+                else "DISABLED"
+                if self.plant.disabled(side)
+                else "ENABLED"
+            )
+            rows.append(
+                {
+                    "port-id": port,
+                    "status": status,
+                    "label": "",
+                    "peer-port": "",
+                    **self._labels.get(port, {}),
+                }
+            )
         return rows
 
     def _attenuator(self, port: str) -> Row:
@@ -250,7 +316,9 @@ class PolatisYang:
             row["atten-level"] = f"{attenuator.level:.2f}"
         return row | ({"reference-port": attenuator.refs} if attenuator.refs else {})
 
-    def _wanted_ports(self, rows: Sequence[Row]) -> tuple[dict[str, dict[str, str]], dict[Side, bool]]:
+    def _wanted_ports(
+        self, rows: Sequence[Row]
+    ) -> tuple[dict[str, dict[str, str]], dict[Side, bool]]:
         labels: dict[str, dict[str, str]] = {}
         shut: dict[Side, bool] = {}
         for row in rows:
@@ -298,9 +366,15 @@ class PolatisYang:
             if mode == "NONE":
                 continue
             base = mode if mode in Attenuator.MODES else "NONE"
-            new = Attenuator(base, number if needs else 0.0, reference if mode == "RELATIVE" else "")
+            new = Attenuator(
+                base, number if needs else 0.0, reference if mode == "RELATIVE" else ""
+            )
             before = self._voa.get(port)
-            same = before is not None and before[0] == mode and (before[1].level, before[1].refs) == (new.level, new.refs)
+            same = (
+                before is not None
+                and before[0] == mode
+                and (before[1].level, before[1].refs) == (new.level, new.refs)
+            )
             wanted[port] = before if same and before is not None else (mode, new)
         return wanted
 

@@ -1,4 +1,6 @@
-"""RESTCONF (RFC 8040) bodies and errors, in JSON (RFC 7951) and XML: what every server of it writes and reads alike."""
+"""RESTCONF (RFC 8040) bodies and errors, in JSON (RFC 7951) and XML: what every server of it writes
+and reads alike.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,28 @@ Body = Mapping[str, Any]
 
 
 def wants_xml(request: Request) -> bool:
-    """What Accept says, else the type of the body, else XML: public scripts without Accept read XML (CODE)."""
+    """What Accept says, else the type of the body, else XML: public scripts without Accept read XML
+    (CODE).
+    """
     accept = request.headers.get("accept", "")
     for message in (accept, request.headers.get("content-type", "")):
         if "json" in message:
             return False
-        if "yang-data+xml" in message or message.startswith("application/xml") or message.startswith("text/xml"):
+        if (
+            "yang-data+xml" in message
+            or message.startswith("application/xml")
+            or message.startswith("text/xml")
+        ):
             return True
     return True
 
 
 def body(request: Request) -> tuple[str, Any]:
-    """Return the name of the one node a request brings, without its module, and its content. Raises ValueError.
+    """Return the name of the one node a request brings, without its module, and its content. Raises
+    ValueError.
 
-    Content: dict, list or text; XML has no lists, so a child that occurs once is a dict or text all the same.
+    Content: dict, list or text; XML has no lists, so a child that occurs once is a dict or text all
+    the same.
     """
     if request.body.lstrip()[:1] == b"<":  # some clients name no type (CODE: pqnstack)
         try:
@@ -72,7 +82,9 @@ def _bare(content: Any) -> Any:
     return [_bare(item) for item in content] if isinstance(content, list) else content
 
 
-def answer(request: Request, module: str, space: str, name: str, content: Any, headers: Mapping[str, str]) -> Response:
+def answer(
+    request: Request, module: str, space: str, name: str, content: Any, headers: Mapping[str, str]
+) -> Response:
     """Return a 200 with one node; a list of dicts under `name` is written as that many elements."""
     if wants_xml(request):
         nodes = content if isinstance(content, list) else [content]
@@ -89,18 +101,30 @@ def _xml(name: str, content: Any, space: str) -> bytes:
 
 def _fill(parent: etree._Element, content: Any, space: str) -> None:
     if not isinstance(content, dict):
-        parent.text = "".join(each if each.isprintable() else " " for each in str(content))  # XML has no word for the others
+        # XML has no word for the others
+        parent.text = "".join(each if each.isprintable() else " " for each in str(content))
         return
     for name, value in content.items():
         for item in value if isinstance(value, list) else [value]:
             _fill(etree.SubElement(parent, f"{{{space}}}{name}"), item, space)
 
 
-def failure(request: Request | None, status: int, tag: str, message: str, app_tag: str = "", path: str = "") -> Response:
+def failure(
+    request: Request | None, status: int, tag: str, message: str, app_tag: str = "", path: str = ""
+) -> Response:
     """Return an errors resource (RFC 8040 7.1)."""
-    reply = {"error-type": "protocol" if status in (400, 404, 405, 412, 413) else "application", "error-tag": tag}
+    reply = {
+        "error-type": "protocol" if status in (400, 404, 405, 412, 413) else "application",
+        "error-tag": tag,
+    }
     reply |= {
-        name: value for name, value in (("error-app-tag", app_tag), ("error-path", path), ("error-message", message)) if value
+        name: value
+        for name, value in (
+            ("error-app-tag", app_tag),
+            ("error-path", path),
+            ("error-message", message),
+        )
+        if value
     }
     if request is not None and wants_xml(request):
         return Response(status, _xml("errors", {"error": reply}, ERRORS), XML)

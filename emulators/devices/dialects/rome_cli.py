@@ -1,9 +1,11 @@
 """Wave2Wave ROME and FiberZone AFM patch-panel robots: the command line they share.
 
-Grades: REAL is device output kept in the tests of cloudshell-L1-w2w-rome, CODE a literal of public clients (that driver, a
-FiberSmart telnet script), U unconfirmed: no public source says, so the choice made here asks most of a driver.
+Grades: REAL is device output kept in the tests of cloudshell-L1-w2w-rome, CODE a literal of public
+clients (that driver, a FiberSmart telnet script), U unconfirmed: no public source says, so the
+choice made here asks most of a driver.
 
-Female ports E1..En take light in, male ports W1..Wn let it out. A logical port A<n> is E<n> and W<n>: joining two is two moves.
+Female ports E1..En take light in, male ports W1..Wn let it out. A logical port A<n> is E<n> and
+W<n>: joining two is two moves.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from emulators.devices.dialects.base import Session
 from emulators.devices.dialects.cli import CliDialect
 from emulators.devices.dialects.cli_robot import MOVE_S, Job, Robot, fibres
 from emulators.devices.dialects.rome_log import Log
-from emulators.devices.dialects.rome_text import PENDING, Q_PORTS, board, labels, pending_rows, port_rows
+from emulators.devices.dialects.rome_text import (
+    PENDING,
+    Q_PORTS,
+    board,
+    labels,
+    pending_rows,
+    port_rows,
+)
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant
 
@@ -41,13 +50,15 @@ class Refusal(Exception):
 class RomeCli(CliDialect[frozenset[Pair]]):
     """One chassis: one gripper, one queue.
 
-    brackets: ports whose label is wrong, and what is printed in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
-    one, edited by hand: that a chassis is ever labelled so is U.
-    logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL); `A,Q`: by matrix, Q ports are four of
-    either side (REAL). matrix_ports: ports per matrix. bare, nameless: see rome_text.labels. further: blanks by which the port
-    table's columns from the counter on are further to the right (REAL: one, of one matrix).
-    move_s: one move, None: the plant's settling time; homing_s likewise of the real device, divided by time_scale.
-    torn: how often a log line is kept for the middle of the next output (0 to 1, U); it is kept torn_hold_s (s) at most.
+    brackets: ports whose label is wrong, and what is printed in its brackets: {E4: 1AE2} prints
+    E4[1AE2]. A public fixture has that one, edited by hand: that a chassis is ever labelled so is
+    U. logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL);
+    `A,Q`: by matrix, Q ports are four of either side (REAL). matrix_ports: ports per matrix. bare,
+    nameless: see rome_text.labels. further: blanks by which the port table's columns from the
+    counter on are further to the right (REAL: one, of one matrix). move_s: one move, None: the
+    plant's settling time; homing_s likewise of the real device, divided by time_scale. torn: how
+    often a log line is kept for the middle of the next output (0 to 1, U); it is kept torn_hold_s
+    (s) at most.
     """
 
     robot = True
@@ -81,7 +92,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         idle_s: float | None = None,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         if not 0.0 <= torn <= 1.0:
             raise ValueError(f"{plant.name}: torn: wanted 0 to 1, seen {torn}")
         if matrix_ports < 1:
@@ -131,7 +144,8 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             return f"{refusal}\n"
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
-        return self._printed(session, "ERROR - command refused\n", now)  # CODE: clients search for ERROR and Error; the words are U
+        # CODE: clients search for ERROR and Error; the words are U
+        return self._printed(session, "ERROR - command refused\n", now)
 
     def unsolicited(self, now: float) -> bytes:
         one, two = self.plant.ingress[0], self.plant.egress[0]
@@ -164,7 +178,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         self.epoch_s += seconds
 
     def reboot(self, keep: bool, now: float) -> None:
-        """Fibres stay in their sockets without power; `keep` False takes them out all the same, as the fault asks."""
+        """Fibres stay in their sockets without power; `keep` False takes them out all the same, as
+        the fault asks.
+        """
         self.gripper.cut_power(now)
         if not keep:
             super().reboot(False, now)
@@ -178,21 +194,28 @@ class RomeCli(CliDialect[frozenset[Pair]]):
     def _do(self, session: Session, command: str, now: float) -> str:
         match _parse(command):
             case ["show", "board"]:
-                running = "enabled" if self.gripper.enabled and not self.gripper.stalled else "disabled"
+                running = (
+                    "enabled" if self.gripper.enabled and not self.gripper.stalled else "disabled"
+                )
                 count = self.operations + self.gripper.count
                 return board(self.mode, self.model, self.serial, self.firmware, len(self.plant.egress), len(self.plant.ingress),
                              running, count, now - self._down_until_s)  # fmt: skip
             case ["port", "show"]:
                 return self._rows(list(self.ports), now)
             case ["port", "show", name]:
-                return self._rows([name.upper()] if name.upper() in self.ports else self._halves(name), now)
+                return self._rows(
+                    [name.upper()] if name.upper() in self.ports else self._halves(name), now
+                )
             case ["connection", "create", one, "to", two]:
                 return self._request(session, one, two, True, now)
             case ["connection", "disconnect", one, "from", two]:
                 return self._request(session, one, two, False, now)
             case ["connection", "show", "pending"]:
                 return self._pending()
-            case ["connection", "set", "command-execution", word] if word.upper() in ("ENABLE", "DISABLE"):
+            case ["connection", "set", "command-execution", word] if word.upper() in (
+                "ENABLE",
+                "DISABLE",
+            ):
                 return self._execution(word.upper() == "ENABLE", now)
             case ["homing", "run"]:
                 return self._homing(now)
@@ -209,8 +232,14 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             raise Refusal("Ports are not of the same matrix")  # CODE
         self._requests += 1
         job = Job(self._requests, one, two, connects, moves, session.user or "admin")
-        if connects and self.gripper.current is None and not self.gripper.queue and (why := self._invalid(job)):
-            return f"{self._stamp(now)} \nPorts details:\n{why}\n{self._validation_failed(job, now)}\n\n"  # REAL
+        if (
+            connects
+            and self.gripper.current is None
+            and not self.gripper.queue
+            and (why := self._invalid(job))
+        ):
+            # REAL
+            return f"{self._stamp(now)} \nPorts details:\n{why}\n{self._validation_failed(job, now)}\n\n"
         if not connects and job.duplex:  # REAL: only the half that is there is named
             job.moves = [pair for pair in moves if self.plant.since(pair) is not None] or moves
         self.wrote(now)
@@ -218,11 +247,16 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return f"OK - request added to pending queue ({one}-{two})\n"  # REAL
 
     def _moves(self, one: str, two: str) -> list[Pair]:
-        """E and W of single ports in either order; two logical ports are joined in both directions, E to W."""
+        """E and W of single ports in either order; two logical ports are joined in both directions,
+        E to W.
+        """
         if one in self.ports or two in self.ports:
             first, second = sorted((self._port(one), self._port(two)))
             if first[0] == second[0]:
-                raise Refusal(f"Error: {one} and {two} are both {'female' if first[0] == 'E' else 'male'}")  # U
+                # U
+                raise Refusal(
+                    f"Error: {one} and {two} are both {'female' if first[0] == 'E' else 'male'}"
+                )
             return [(first, second)]
         here, existing = self._halves(one), self._halves(two)
         if one == two:
@@ -234,16 +268,25 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return [pair for e1, w1, e2, w2 in ends for pair in ((e1, w2), (e2, w1))]
 
     def _pending(self) -> str:
-        """REAL: a chassis at work always says it is delayed and names the homing run, stalled or not."""
+        """REAL: a chassis at work always says it is delayed and names the homing run, stalled or
+        not.
+        """
         gripper = self.gripper
         delayed = gripper.current is not None or gripper.stalled
-        tokens = ["delayed due to command in process", " " * 29 + 'Perform "homing run"'] if delayed else ["enabled"]
+        tokens = (
+            ["delayed due to command in process", " " * 29 + 'Perform "homing run"']
+            if delayed
+            else ["enabled"]
+        )
         if not delayed and not gripper.enabled:
             tokens = ["disabled"]  # U
         at_work = "no request in process"
         if (job := gripper.current) is not None:
             at_work = f"Command in process:\n{_verb(job)}, ports: {job.first}-{job.second}, status: in process with payload"
-        queue = [(job.number, job.first, job.second, _verb(job), "CLI", job.user) for job in gripper.queue]
+        queue = [
+            (job.number, job.first, job.second, _verb(job), "CLI", job.user)
+            for job in gripper.queue
+        ]
         return f"Connection execution status: {tokens[0]}\n" + "".join(f"{w}\n" for w in tokens[1:]) + (
             f"\n{at_work}\n\n{PENDING}{pending_rows(queue)}\n"
         )  # fmt: skip
@@ -277,7 +320,10 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             self.gripper.enabled = False  # CODE: clients enable execution afterwards
             if job is not None:
                 for half in job.moves[len(job.outcome) :]:
-                    self._notify(f"CONNECTION OPERATION FAILED:{self._both(half)} OP:{_verb(job)}", at)  # U
+                    # U
+                    self._notify(
+                        f"CONNECTION OPERATION FAILED:{self._both(half)} OP:{_verb(job)}", at
+                    )
             line = "RECOVERY FINISHED SUCCESSFULLY"  # CODE
         elif what == "stalled":
             line = "Multiple Cross Connect Severe Failure"  # CODE
@@ -291,7 +337,9 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             if job.connects and job.duplex and "failed" not in job.outcome:
                 line = f"Connection {job.first}<->{job.second} completed successfully"
         elif pair is not None:
-            word = {"done": "SUCCEEDED", "failed": "FAILED", "skipped": "SKIPPED(already done)"}[what]
+            word = {"done": "SUCCEEDED", "failed": "FAILED", "skipped": "SKIPPED(already done)"}[
+                what
+            ]
             line = f"CONNECTION OPERATION {word}:{self._both(pair)} OP:{_verb(job)}"
             for label in pair if what == "done" else ():
                 self.counter[label] += 1
@@ -299,14 +347,18 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             self._notify(line, at)
 
     def _notify(self, line: str, at: float) -> None:
-        self.log.add(f"{self._stamp(at)} {line}", at, [s for s in self.sessions if self._listens(s)])
+        self.log.add(
+            f"{self._stamp(at)} {line}", at, [s for s in self.sessions if self._listens(s)]
+        )
 
     def _listens(self, session: Session) -> bool:
         screen = self.screens.get(session)
         return screen is not None and screen.stage == "shell" and not screen.once
 
     def _invalid(self, job: Job) -> str | None:
-        """Return the ports that prevent a connect, as the robot names them, None when it can be done."""
+        """Return the ports that prevent a connect, as the robot names them, None when it can be
+        done.
+        """
         if not job.connects:
             return None
         locked = self._locked()
@@ -317,7 +369,8 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return None
 
     def _validation_failed(self, job: Job, at: float) -> str:
-        return f"{self._stamp(at)} OPERATION VALIDATION FAILED:{job.first}-{job.second} requestType={_verb(job)}"  # REAL
+        # REAL
+        return f"{self._stamp(at)} OPERATION VALIDATION FAILED:{job.first}-{job.second} requestType={_verb(job)}"
 
     def _locked(self) -> set[str]:
         return {label for _, label in self.plant.wrong.locked}
@@ -350,13 +403,18 @@ def _verb(job: Job) -> str:
 
 
 def _parse(command: str) -> list[str]:
-    """Return the words of `command` in full; any unambiguous beginning of a word will do (CODE: `conn cr e21 to w23`)."""
+    """Return the words of `command` in full; any unambiguous beginning of a word will do (CODE:
+    `conn cr e21 to w23`).
+    """
     typed = command.split()
     fitting = [
         form
         for form in _GRAMMAR
         if len(form) == len(typed)
-        and all(word == "*" or word.startswith(seen.lower()) for word, seen in zip(form, typed, strict=True))
+        and all(
+            word == "*" or word.startswith(seen.lower())
+            for word, seen in zip(form, typed, strict=True)
+        )
     ]
     if len(fitting) != 1:
         return typed if not fitting else []
@@ -365,7 +423,9 @@ def _parse(command: str) -> list[str]:
 
 def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return E1..En in, W1..Wm out."""
-    return tuple(f"E{n}" for n in range(1, ingress + 1)), tuple(f"W{n}" for n in range(1, egress + 1))
+    return tuple(f"E{n}" for n in range(1, ingress + 1)), tuple(
+        f"W{n}" for n in range(1, egress + 1)
+    )
 
 
 FAMILY = Family(

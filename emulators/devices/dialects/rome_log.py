@@ -1,7 +1,9 @@
-"""A ROME's log on its users' terminals: lines that come when they come, in the middle of a table too.
+"""A ROME's log on its users' terminals: lines that come when they come, in the middle of a table
+too.
 
-Inside a row a log line is between a line break and an empty line, and the row goes on behind it; behind a prompt it follows at once
-(both REAL, cloudshell-L1-w2w-rome). The prompt itself is never cut (U).
+Inside a row a log line is between a line break and an empty line, and the row goes on behind it;
+behind a prompt it follows at once (both REAL, cloudshell-L1-w2w-rome). The prompt itself is never
+cut (U).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ class _Kept:
 
 
 class Log:
-    """Lines for every listening session. torn: the share of lines kept to fall into the session's next output, hold_s at most."""
+    """Lines for every listening session. torn: the share of lines kept to fall into the session's
+    next output, hold_s at most.
+    """
 
     def __init__(self, torn: float, hold_s: float, rng: random.Random) -> None:
         self.torn, self.hold_s, self._random = torn, hold_s, rng
@@ -41,12 +45,18 @@ class Log:
         """Return when a kept line is shown at the latest."""
         return min((kept.until_s for lines in self._kept.values() for kept in lines), default=None)
 
-    def due(self, now: float, screens: Mapping[Session, Screen]) -> Iterator[tuple[Session, float, bytes]]:
+    def due(
+        self, now: float, screens: Mapping[Session, Screen]
+    ) -> Iterator[tuple[Session, float, bytes]]:
         """Yield what is to be shown now, to whom; lines keep their order."""
         new, self._new = self._new, []
         for session, line, at in new:
             waiting = self._kept.get(session)
-            if waiting or (self.torn and not line.rstrip().endswith(b"CONNECTING...") and self._random.random() < self.torn):
+            if waiting or (
+                self.torn
+                and not line.rstrip().endswith(b"CONNECTING...")
+                and self._random.random() < self.torn
+            ):
                 self._kept.setdefault(session, []).append(_Kept(line, at + self.hold_s))
             else:
                 yield session, now, self._shown(screens, session, line)
@@ -57,7 +67,9 @@ class Log:
                 del self._kept[session]
 
     def tear(self, session: Session, output: bytes, prompt: int) -> bytes:
-        """Return `output`, the lines kept for `session` standing somewhere in it; its last `prompt` bytes stay whole."""
+        """Return `output`, the lines kept for `session` standing somewhere in it; its last `prompt`
+        bytes stay whole.
+        """
         room = len(output) - prompt
         for kept in reversed(self._kept.pop(session, []) if room > 0 else []):
             room = cut = self._random.randint(0, room)

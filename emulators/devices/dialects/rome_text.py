@@ -1,4 +1,6 @@
-"""The tables and texts a ROME prints. REAL: the tests of cloudshell-L1-w2w-rome keep one of each."""
+"""The tables and texts a ROME prints. REAL: the tests of cloudshell-L1-w2w-rome keep one of
+each.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 WIDTHS = (17, 13, 12, 14, 8, 15, 9)  # REAL, each with the blank that parts it from the next
-_TITLES = ("Port", "Admin Status", "Oper Status", "Port Status", "Counter", "ConnectedTo", "Logical")
+_TITLES = (
+    "Port",
+    "Admin Status",
+    "Oper Status",
+    "Port Status",
+    "Counter",
+    "ConnectedTo",
+    "Logical",
+)
 Q_PORTS = 4  # REAL
 _QUEUE_WIDTHS = (8, 10, 10, 19, 8, 20)
 _QUEUE_TITLES = ("Request", "Port1", "Port2", "Command", "Source", "User")
@@ -14,7 +24,8 @@ _QUEUE_TITLES = ("Request", "Port1", "Port2", "Command", "Source", "User")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A port as it is printed: E129[1BE1] is the 129th female port, the first of matrix B; its logical port is B129 (REAL).
+    """A port as it is printed: E129[1BE1] is the 129th female port, the first of matrix B; its
+    logical port is B129 (REAL).
 
     column, names: its first and last column of the port table.
     """
@@ -36,10 +47,11 @@ def labels(
 ) -> dict[str, Label]:
     """Return the labels of ports such as E3; so many ports per matrix.
 
-    logical: names the logical ports, "" by matrix; several letters, parted by commas, are of one matrix after the other. Q ports
-    are four of either side, counted from the matrix's first (REAL: Q9 is from E161 on). brackets: what is printed between the
-    brackets of a port, where it is not what it should be. bare: the first column is 1AE12 alone, the last E12,A12 (REAL).
-    nameless: ports that have no name at all, 1AE130 (REAL).
+    logical: names the logical ports, "" by matrix; several letters, parted by commas, are of one
+    matrix after the other. Q ports are four of either side, counted from the matrix's first (REAL:
+    Q9 is from E161 on). brackets: what is printed between the brackets of a port, where it is not
+    what it should be. bare: the first column is 1AE12 alone, the last E12,A12 (REAL). nameless:
+    ports that have no name at all, 1AE130 (REAL).
     """
     letters = logical.upper().split(",")
     made = {}
@@ -49,7 +61,13 @@ def labels(
         matrix = chr(ord("A") + index)
         bracket = brackets.get(port, f"1{matrix}{port[0]}{inside + 1}")
         letter = letters[min(index, len(letters) - 1)] or matrix
-        name = "" if port in nameless else f"Q{inside // Q_PORTS + 1}" if letter == "Q" else f"{letter}{number}"
+        name = (
+            ""
+            if port in nameless
+            else f"Q{inside // Q_PORTS + 1}"
+            if letter == "Q"
+            else f"{letter}{number}"
+        )
         text = f"{port}[{bracket}]"
         column = bracket if bare or port in nameless else text
         made[port] = Label(text, matrix, name, column, f"{port},{name}" if bare and name else name)
@@ -57,7 +75,10 @@ def labels(
 
 
 def _row(widths: tuple[int, ...], cells: Iterable[object]) -> str:
-    return " ".join(str(cell).ljust(width - 1) for cell, width in zip(cells, widths, strict=True)) + "\n"
+    return (
+        " ".join(str(cell).ljust(width - 1) for cell, width in zip(cells, widths, strict=True))
+        + "\n"
+    )
 
 
 def _head(widths: tuple[int, ...], titles: Iterable[str]) -> str:
@@ -81,7 +102,9 @@ def port_rows(
     locked: Collection[str],
     further: int = 0,
 ) -> str:
-    """Return the port table. further: blanks by which the columns from the counter on are further right; a row is no longer."""
+    """Return the port table. further: blanks by which the columns from the counter on are further
+    right; a row is no longer.
+    """
     widths = (*WIDTHS[:3], WIDTHS[3] + further, *WIDTHS[4:6], WIDTHS[6] - further)
     rows = [
         _row(
@@ -92,7 +115,8 @@ def port_rows(
                 "Enabled",
                 "Connected" if name in peers else "Disconnected",
                 counter[name],
-                ports[peers[name]].text if name in peers and ports[name].logical else "",  # REAL: without a name, no peer
+                # REAL: without a name, no peer
+                ports[peers[name]].text if name in peers and ports[name].logical else "",
                 ports[name].names,
             ),
         )
@@ -102,7 +126,15 @@ def port_rows(
 
 
 def board(
-    mode: str, model: str, serial: str, firmware: str, male: int, female: int, running: str, operations: int, up_s: float
+    mode: str,
+    model: str,
+    serial: str,
+    firmware: str,
+    male: int,
+    female: int,
+    running: str,
+    operations: int,
+    up_s: float,
 ) -> str:
     """Return the output of `show board`; up_s: seconds since the last boot."""
     up = max(0, int(up_s))

@@ -1,7 +1,9 @@
-"""A rotor: a switch that stores matchings and turns through them by its own clock. Assumed: no vendor.
+"""A rotor: a switch that stores matchings and turns through them by its own clock. Assumed: no
+vendor.
 
-Nobody sells such a device with a public interface; this is a reading of RotorNet (SIGCOMM 2017) and Opera (NSDI 2020), and every
-word of the dialect is this project's own. It is specified in docs/reference/rotor-dialect.md.
+Nobody sells such a device with a public interface; this is a reading of RotorNet (SIGCOMM 2017) and
+Opera (NSDI 2020), and every word of the dialect is this project's own. It is specified in
+docs/reference/rotor-dialect.md.
 """
 
 from __future__ import annotations
@@ -66,9 +68,13 @@ def written(pairs: Iterable[Pair]) -> str:
 
 
 class Rotor(Dialect[State]):
-    """One rotor. dark_window_us: the shortest night. carriers_from_s: the shortest dwell (s) at which hosts' ports lose carrier."""
+    """One rotor. dark_window_us: the shortest night. carriers_from_s: the shortest dwell (s) at
+    which hosts' ports lose carrier.
+    """
 
-    writes = re.compile(r"^\s*(#\d+\s+)?(SET|CLEAR|GOTO|STEP|START|STOP|LOAD\s+END)\b", re.IGNORECASE)
+    writes = re.compile(
+        r"^\s*(#\d+\s+)?(SET|CLEAR|GOTO|STEP|START|STOP|LOAD\s+END)\b", re.IGNORECASE
+    )
 
     def __init__(
         self,
@@ -86,15 +92,25 @@ class Rotor(Dialect[State]):
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.plant: RotorPlant = plant
         plant.carriers_from_s = carriers_from_s
-        self.model, self.serial, self.firmware, self.dark_window_us = model, serial, firmware, dark_window_us
+        self.model, self.serial, self.firmware, self.dark_window_us = (
+            model,
+            serial,
+            firmware,
+            dark_window_us,
+        )
         self.program: Program | None = None
-        self.slot: int | None = None  # that it rests in, or is on its way to; None: the map was made by hand
+        # that it rests in, or is on its way to; None: the map was made by hand
+        self.slot: int | None = None
         self._phase = (0.0, 0.0)  # when the order came that it rests by, and when its light did (s)
         self._ahead_s = self._random.uniform(10.0, 1000.0)  # of its clock before the server's
         self._drafts: dict[int, Draft] = {}
         self._verbs: dict[str, Callable[[Session, list[str], float], list[str]]] = {
-            "ID?": lambda session, tokens, now: [f"ID assumed,{self.model},{self.serial},{self.firmware}"],
-            "PORTS?": lambda session, tokens, now: [f"PORTS {len(self.plant.ingress)} {len(self.plant.egress)}"],
+            "ID?": lambda session, tokens, now: [
+                f"ID assumed,{self.model},{self.serial},{self.firmware}"
+            ],
+            "PORTS?": lambda session, tokens, now: [
+                f"PORTS {len(self.plant.ingress)} {len(self.plant.egress)}"
+            ],
             "LIMITS?": lambda session, tokens, now: [self._limits()],
             "MAP?": self._map,
             "SET": self._set,
@@ -167,7 +183,9 @@ class Rotor(Dialect[State]):
         self.plant.missing.clear()
 
     def _reported(self, tag: str, lines: Iterable[str]) -> bytes:
-        return "".join(f"{tag}{''.join(c if ' ' <= c <= '~' else '?' for c in line)}\n" for line in lines).encode()
+        return "".join(
+            f"{tag}{''.join(c if ' ' <= c <= '~' else '?' for c in line)}\n" for line in lines
+        ).encode()
 
     # ---- circuits by hand
 
@@ -182,8 +200,13 @@ class Rotor(Dialect[State]):
         for side in sorted(sides):
             existing = self.plant.circuit(side)
             if existing is not None and existing.pair not in pairs:
-                self.plant.connect([pair for pair in pairs if side in (("in", pair[0]), ("out", pair[1]))][:1], now)  # a violation
-                raise RotorError(IN_USE, f"port {side[1]} in use by {existing.ingress}>{existing.egress}")
+                # a violation
+                self.plant.connect(
+                    [pair for pair in pairs if side in (("in", pair[0]), ("out", pair[1]))][:1], now
+                )
+                raise RotorError(
+                    IN_USE, f"port {side[1]} in use by {existing.ingress}>{existing.egress}"
+                )
         self._unlocked(pair for pair in pairs if self.plant.since(pair) is None)
         return self._by_hand(self.plant.connect, pairs, now)
 
@@ -193,7 +216,12 @@ class Rotor(Dialect[State]):
         self._unlocked(pair for pair in pairs if self.plant.since(pair) is not None)
         return self._by_hand(self.plant.disconnect, self.some(pairs), now)
 
-    def _by_hand(self, change: Callable[[Iterable[Pair], float], dict[Pair, str]], pairs: list[Pair], now: float) -> list[str]:
+    def _by_hand(
+        self,
+        change: Callable[[Iterable[Pair], float], dict[Pair, str]],
+        pairs: list[Pair],
+        now: float,
+    ) -> list[str]:
         self.wrote(now)
         failed = change(pairs, now)
         if not self.silent:
@@ -253,8 +281,13 @@ class Rotor(Dialect[State]):
         stored = self.program
         if stored is None:
             return ["PROGRAM -"]
-        first = f"PROGRAM {len(stored.slots)} {stored.dwell_us} {stored.dark_window_us} {stored.crc}"
-        return [first, *(f"SLOT {number} {written(slot)}" for number, slot in enumerate(stored.slots))]
+        first = (
+            f"PROGRAM {len(stored.slots)} {stored.dwell_us} {stored.dark_window_us} {stored.crc}"
+        )
+        return [
+            first,
+            *(f"SLOT {number} {written(slot)}" for number, slot in enumerate(stored.slots)),
+        ]
 
     # ---- turning
 
@@ -286,7 +319,11 @@ class Rotor(Dialect[State]):
         first = _number(numbers[0]) if numbers else self.slot or 0
         stored = self._stored(first)
         self._at_rest()
-        present = self.slot == first and self._phase[1] <= now and set(self.plant.pairs()) == stored.slots[first]
+        present = (
+            self.slot == first
+            and self._phase[1] <= now
+            and set(self.plant.pairs()) == stored.slots[first]
+        )
         soonest = self._clock(now) + (0 if present and at is None else stored.dark_window_us)
         if at is not None and at < soonest:
             raise RotorError(TOO_SOON, f"AT {at} is too soon: {soonest} or later")
@@ -299,7 +336,14 @@ class Rotor(Dialect[State]):
         if not self.silent:
             start_ns = round(self._s(start_us) * NS)
             self.plant.start(
-                RotorSchedule(start_ns, stored.dwell_us * 1000, stored.dark_window_us * 1000, stored.slots, first), now
+                RotorSchedule(
+                    start_ns,
+                    stored.dwell_us * 1000,
+                    stored.dark_window_us * 1000,
+                    stored.slots,
+                    first,
+                ),
+                now,
             )
             self._phase = (now, now)
         return [f"STARTED {start_us}"]
@@ -332,11 +376,15 @@ class Rotor(Dialect[State]):
         if moment.step < 0:
             return [f"POS WAITING {schedule.first} DAY 0 {self._us(since_s)} {until_us}"]
         phase, cycle = "DAY" if moment.day else "NIGHT", moment.step // len(schedule.slots)
-        return [f"POS TURNING {schedule.slot(moment.step)} {phase} {cycle} {self._us(moment.since_ns / NS)} {until_us}"]
+        return [
+            f"POS TURNING {schedule.slot(moment.step)} {phase} {cycle} {self._us(moment.since_ns / NS)} {until_us}"
+        ]
 
     def _statistics(self, session: Session, tokens: list[str], now: float) -> list[str]:
         self.plant.advance(now)
-        return [f"STATS turns={self.plant.steps} late={self.plant.late} worst_us={round(self.plant.worst_s * US)}"]
+        return [
+            f"STATS turns={self.plant.steps} late={self.plant.late} worst_us={round(self.plant.worst_s * US)}"
+        ]
 
     def _power(self, session: Session, tokens: list[str], now: float) -> list[str]:
         ports = [*self.plant.ingress, *self.plant.egress]
@@ -354,7 +402,9 @@ class Rotor(Dialect[State]):
         if self.program is None:
             raise RotorError(NO_PROGRAM, "no program")
         if slot >= len(self.program.slots):
-            raise RotorError(NO_SLOT, f"no slot {slot}: there are {len(self.program.slots)}, from 0")
+            raise RotorError(
+                NO_SLOT, f"no slot {slot}: there are {len(self.program.slots)}, from 0"
+            )
         return self.program
 
     def _pairs(self, tokens: list[str]) -> list[Pair]:
@@ -372,7 +422,9 @@ class Rotor(Dialect[State]):
         return pairs
 
     def _clock(self, now: float) -> int:
-        """What the device's clock shows now: the last whole microsecond, so that nothing ordered from now on lies ahead."""
+        """What the device's clock shows now: the last whole microsecond, so that nothing ordered
+        from now on lies ahead.
+        """
         return int((now + self._ahead_s) * US)
 
     def _us(self, at_s: float) -> int:

@@ -1,23 +1,32 @@
-"""Santec OSX-100 and OSX-150, JGR Optics SX1: chassis of 1xN and 2xN switches, over SCPI (TCP, lines end with LF both ways).
+"""Santec OSX-100 and OSX-150, JGR Optics SX1: chassis of 1xN and 2xN switches, over SCPI (TCP,
+lines end with LF both ways).
 
-Grades: CODE is what public programs send and read (an SX1 driver, an OSX-150 driver, an OSX-100 driver and the simulator kept with
-it, which cite tables 4 and 5 of manual M-OSX_SX1-001.04), U unconfirmed. CODE: `*IDN?` of four fields, the serial third; `CLOSe`,
-`CLOSe?`, `CFG:SWT:END?` are of the selected module; modules count from 0, channels from 1; `ROUTe0:CHANnel`, `:COMMon`, `:HOMe`;
-commands are asynchronous and `STAT:OPER:COND?` is 0 when all is done; `0,"No error"`, -222 for a channel or a module that is not
-there; 1A has one input, 2A one of two inputs at any output, 2B two inputs at outputs of their own that move together. DOC (SX8
-manual G-UM-00004, another switch of this maker): a header goes on where the last one of the message was unless a colon leads it. U,
-and chosen so that they ask most of a driver:
+Grades: CODE is what public programs send and read (an SX1 driver, an OSX-150 driver, an OSX-100
+driver and the simulator kept with it, which cite tables 4 and 5 of manual M-OSX_SX1-001.04), U
+unconfirmed. CODE: `*IDN?` of four fields, the serial third; `CLOSe`, `CLOSe?`, `CFG:SWT:END?` are
+of the selected module; modules count from 0, channels from 1; `ROUTe0:CHANnel`, `:COMMon`, `:HOMe`;
+commands are asynchronous and `STAT:OPER:COND?` is 0 when all is done; `0,"No error"`, -222 for a
+channel or a module that is not there; 1A has one input, 2A one of two inputs at any output, 2B two
+inputs at outputs of their own that move together. DOC (SX8 manual G-UM-00004, another switch of
+this maker): a header goes on where the last one of the message was unless a colon leads it. U, and
+chosen so that they ask most of a driver:
 
-- `CLOSe?` says the new channel at once, as in the simulator, while the light comes `settle_s` later: only the condition tells;
-- what is queried of a module that moves is answered, not kept back; `*OPC?` is 1 even then, as in the simulator;
-- the selected module belongs to the device: one client's `MODule:SELect` turns what another's `CLOSe` means;
-- logical channels that an OSX-150 leads to other ports (it has such a table) lead to the port of their number here;
-- a reboot that keeps the channels keeps them; one that loses them ends at channel 1, lit. There is no dark position;
-- the inputs of a 2A count from 1; the wording of errors beyond the two of the simulator; *RST is home for every module;
+- `CLOSe?` says the new channel at once, as in the simulator, while the light comes `settle_s`
+  later: only the condition tells;
+- what is queried of a module that moves is answered, not kept back; `*OPC?` is 1 even then, as in
+  the simulator;
+- the selected module belongs to the device: one client's `MODule:SELect` turns what another's
+  `CLOSe` means;
+- logical channels that an OSX-150 leads to other ports (it has such a table) lead to the port of
+  their number here;
+- a reboot that keeps the channels keeps them; one that loses them ends at channel 1, lit. There is
+  no dark position;
+- the inputs of a 2A count from 1; the wording of errors beyond the two of the simulator; *RST is
+  home for every module;
 - local mode (`LCL 1`) refuses nothing.
 
-The TCP port is set at the front panel; the public programs default to 5025. No public program has a 2C (the second input follows
-the first), so there is none here.
+The TCP port is set at the front panel; the public programs default to 5025. No public program has a
+2C (the second input follows the first), so there is none here.
 """
 
 from __future__ import annotations
@@ -54,12 +63,16 @@ class Module:
     def pairs(self, channel: int, common: int) -> tuple[Pair, ...]:
         """Return its circuits at this position."""
         if self.both:
-            return (f"{self.name}.in", f"{self.name}.{channel}"), (f"{self.name}.in2", f"{self.name}.b{channel}")
+            return (f"{self.name}.in", f"{self.name}.{channel}"), (
+                f"{self.name}.in2",
+                f"{self.name}.b{channel}",
+            )
         return ((f"{self.name}.in{'2' if common == 2 else ''}", f"{self.name}.{channel}"),)
 
 
 def modules_of(plant: Plant) -> list[Module]:
-    """Return the modules that the labels describe: 0.in and 0.1..N is a 1A, with 0.in2 a 2A, with 0.b1..N too a 2B.
+    """Return the modules that the labels describe: 0.in and 0.1..N is a 1A, with 0.in2 a 2A, with
+    0.b1..N too a 2B.
 
     Raises ValueError: labels of no such chassis.
     """
@@ -69,14 +82,24 @@ def modules_of(plant: Plant) -> list[Module]:
     found = []
     for number in range(len({label.split(".")[0] for label in plant.ingress})):
         inputs = sum(f"{number}.in{n}" in plant.ingress for n in ("", "2"))
-        outs = [sum(bool(re.fullmatch(rf"{number}\.{side}[0-9]+", label)) for label in plant.egress) for side in ("", "b")]
+        outs = [
+            sum(bool(re.fullmatch(rf"{number}\.{side}[0-9]+", label)) for label in plant.egress)
+            for side in ("", "b")
+        ]
         module = Module(str(number), inputs, outs[0], bool(outs[1]))
-        wanted = [pair for n in range(1, outs[0] + 1) for common in (1, inputs) for pair in module.pairs(n, common)]
+        wanted = [
+            pair
+            for n in range(1, outs[0] + 1)
+            for common in (1, inputs)
+            for pair in module.pairs(n, common)
+        ]
         if not wanted or outs[1] not in (0, outs[0]) or (outs[1] and inputs != 2):
             raise ValueError(f"{plant.name}: ports: module {number} is no switch of 1 or 2 inputs")
         for ingress, egress in wanted:
             if ingress not in plant.ingress or egress not in plant.egress:
-                raise ValueError(f"{plant.name}: ports: module {number} has no {ingress} or no {egress}")
+                raise ValueError(
+                    f"{plant.name}: ports: module {number} has no {ingress} or no {egress}"
+                )
         found.append(module)
     return found
 
@@ -84,7 +107,9 @@ def modules_of(plant: Plant) -> list[Module]:
 class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
     """One chassis. The error queue and the selected module belong to the device (U)."""
 
-    writes = re.compile(r"\b(CLOSE?\b(?!\?)|CHAN(NEL)?(:ALL)?\s+\d|COMM(ON)?\s+\d|HOM(E)?\b)|\*RST", re.IGNORECASE)
+    writes = re.compile(
+        r"\b(CLOSE?\b(?!\?)|CHAN(NEL)?(:ALL)?\s+\d|COMM(ON)?\s+\d|HOM(E)?\b)|\*RST", re.IGNORECASE
+    )
 
     def __init__(
         self,
@@ -128,23 +153,35 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
             "SYSTem:ERRor?": reported(self.errors.next),
             "SYSTem:ERRor:NEXT?": reported(self.errors.next),
             "SYSTem:VERSion?": reported(lambda: "1999.0"),
-            "STATus:OPERation:CONDition?": lambda session, numbers, rest, now: str(int(self.moving(now) > 0)),
+            "STATus:OPERation:CONDition?": lambda session, numbers, rest, now: str(
+                int(self.moving(now) > 0)
+            ),
             "CLOSe": self._close,
             "CLOSe?": lambda session, numbers, rest, now: self._channel(self.selected, now),
             "CFG:SWT:END?": reported(lambda: self.modules[self.selected].channels),
-            "MODule:CATalog?": reported(lambda: ",".join(f'"SX {module.kind}"' for module in self.modules)),
+            "MODule:CATalog?": reported(
+                lambda: ",".join(f'"SX {module.kind}"' for module in self.modules)
+            ),
             "MODule:NUMber?": reported(lambda: len(self.modules)),
             "MODule:SELect": self._select,
             "MODule:SELect?": reported(lambda: self.selected),
             "MODule#:INFO?": self._info,
             "ROUTe:CHANnel:ALL": self._all,
             "ROUTe#:CHANnel": self._route,
-            "ROUTe#:CHANnel?": lambda session, numbers, rest, now: self._channel(self._number(numbers), now),
+            "ROUTe#:CHANnel?": lambda session, numbers, rest, now: self._channel(
+                self._number(numbers), now
+            ),
             "ROUTe#:CLOSe": self._route,
-            "ROUTe#:CLOSe?": lambda session, numbers, rest, now: self._channel(self._number(numbers), now),
+            "ROUTe#:CLOSe?": lambda session, numbers, rest, now: self._channel(
+                self._number(numbers), now
+            ),
             "ROUTe#:COMMon": self._common,
-            "ROUTe#:COMMon?": lambda session, numbers, rest, now: str(self.view(now)[self._number(numbers)][1]),
-            "ROUTe#:HOMe": lambda session, numbers, rest, now: self._move([self._number(numbers)], now, 1),
+            "ROUTe#:COMMon?": lambda session, numbers, rest, now: str(
+                self.view(now)[self._number(numbers)][1]
+            ),
+            "ROUTe#:HOMe": lambda session, numbers, rest, now: self._move(
+                [self._number(numbers)], now, 1
+            ),
             "LCL": self._set_local,
             "LCL?": reported(lambda: int(self.local)),
         }
@@ -175,7 +212,9 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
     def _channel(self, number: int, now: float) -> str:
         return str(self.view(now)[number][0])
 
-    def _move(self, numbers: list[int], now: float, channel: int, common: int | None = None) -> None:
+    def _move(
+        self, numbers: list[int], now: float, channel: int, common: int | None = None
+    ) -> None:
         self.wrote(now)
         for number in self.some(numbers):
             module = self.modules[number]
@@ -189,16 +228,24 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
     def _close(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         """`CLOSe 3`, or `CLOSe` alone: the next channel, after the last the first."""
         module = self.modules[self.selected]
-        self._move([self.selected], now, whole(rest, 1, module.channels) if rest else module.channel % module.channels + 1)
+        self._move(
+            [self.selected],
+            now,
+            whole(rest, 1, module.channels) if rest else module.channel % module.channels + 1,
+        )
 
     def _route(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         number = self._number(numbers)
         self._move([number], now, whole(rest, 1, self.modules[number].channels))
 
     def _all(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
-        """Every module that has the channel goes there (the simulator's way); where none has it, it is out of range (U)."""
+        """Every module that has the channel goes there (the simulator's way); where none has it, it
+        is out of range (U).
+        """
         channel = whole(rest, 1, max(module.channels for module in self.modules))
-        self._move([n for n, module in enumerate(self.modules) if channel <= module.channels], now, channel)
+        self._move(
+            [n for n, module in enumerate(self.modules) if channel <= module.channels], now, channel
+        )
 
     def _common(self, session: Session, numbers: tuple[int, ...], rest: str, now: float) -> None:
         number = self._number(numbers)
@@ -227,7 +274,9 @@ class SantecScpi(NumberedScpi[tuple[tuple[int, int], ...]]):
 
 
 def chassis(modules: int, channels: int) -> tuple[Labels, Labels]:
-    """Return the labels of so many 1A modules with so many channels each. Raises ValueError: too many modules."""
+    """Return the labels of so many 1A modules with so many channels each. Raises ValueError: too
+    many modules.
+    """
     return selectors(modules, channels, 0, MOST_MODULES)
 
 

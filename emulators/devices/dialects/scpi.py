@@ -1,4 +1,6 @@
-"""SCPI as instruments speak it: headers, compounding, lists, the error queue. IEEE 488.2 and SCPI-99 are the sources."""
+"""SCPI as instruments speak it: headers, compounding, lists, the error queue. IEEE 488.2 and
+SCPI-99 are the sources.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def spellings(header: str) -> Iterable[str]:
     ['SYST:ERR?', 'SYST:ERROR?', 'SYSTEM:ERR?', 'SYSTEM:ERROR?']
     """
     body, query = header.rstrip("?"), "?" if header.endswith("?") else ""
-    forms = [{"".join(c for c in node if not c.islower()), node.upper()} for node in body.split(":")]
+    forms = [
+        {"".join(c for c in node if not c.islower()), node.upper()} for node in body.split(":")
+    ]
     return (":".join(nodes) + query for nodes in product(*forms))
 
 
@@ -66,7 +70,10 @@ def channels(text: str) -> list[list[str]]:
 
     Ranges (`1:3`, `3:1`) are SCPI-99 volume 1, 8.3.2; no public Polatis material has one.
     """
-    lists = [[item.strip() for item in body.split(",")] if body.strip() else [] for body in _CHANNELS.findall(text)]
+    lists = [
+        [item.strip() for item in body.split(",")] if body.strip() else []
+        for body in _CHANNELS.findall(text)
+    ]
     if not lists or _CHANNELS.sub("", text).replace(",", "").strip():
         raise ScpiError(MISSING if not text.strip() else PARAMETER_TYPE, text.strip())
     return [[str(number) for item in items for number in _numbers(item)] for items in lists]
@@ -97,7 +104,9 @@ class ErrorQueue:
         if len(self._errors) >= self._size:
             code, text = OVERFLOW, TEXT[OVERFLOW]
             self._errors.pop()
-        self._errors.append((code, "".join(c if " " <= c <= "~" and c != '"' else "?" for c in text)))
+        self._errors.append(
+            (code, "".join(c if " " <= c <= "~" and c != '"' else "?" for c in text))
+        )
 
     def clear(self) -> None:
         self._errors.clear()
@@ -119,10 +128,16 @@ Handler = Callable[[str, float], str | None]
 
 
 class Commands:
-    """Headers to handlers, with the current path that a header without a leading colon continues (SCPI-99 6.2.4)."""
+    """Headers to handlers, with the current path that a header without a leading colon continues
+    (SCPI-99 6.2.4).
+    """
 
     def __init__(self, handlers: dict[str, Handler]) -> None:
-        self._handlers = {spelling: handler for header, handler in handlers.items() for spelling in spellings(header)}
+        self._handlers = {
+            spelling: handler
+            for header, handler in handlers.items()
+            for spelling in spellings(header)
+        }
 
     def find(self, header: str, path: str) -> tuple[Handler, str]:
         """Return the handler of `header` and the path after it. Raises ScpiError."""

@@ -1,9 +1,11 @@
 """Optical circuit switches under SONiC: its command line over SSH, typed or one command per call.
 
-Grades: DOC is the SONiC OCS and SAI OCS design text, CODE a literal of sonic-mgmt (its OCS tests and ocs_cross_connect.py), U
-unconfirmed. The configuration takes what is well formed at once; the hardware follows later and may fail (DOC).
+Grades: DOC is the SONiC OCS and SAI OCS design text, CODE a literal of sonic-mgmt (its OCS tests
+and ocs_cross_connect.py), U unconfirmed. The configuration takes what is well formed at once; the
+hardware follows later and may fail (DOC).
 
-A cross-connect 1A-2B is directed: light enters 1A and leaves 2B. A duplex link of a and b is two of them.
+A cross-connect 1A-2B is directed: light enters 1A and leaves 2B. A duplex link of a and b is two of
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from emulators.devices.dialects.sonic_db import Databases, Row, database_command
 from emulators.devices.family import Family
 from emulators.optics.plant import Pair, Plant, Side
 
-APPLY_S = 1.0  # from the configuration's change to the mirrors' (U); clients check 12 times, every 5 s (CODE)
+# from the configuration's change to the mirrors' (U); clients check 12 times, every 5 s (CODE)
+APPLY_S = 1.0
 SETTLE_S = 0.05  # 3D mirrors (U, as other OCS)
 STATES = ("normal", "force-blocked")  # DOC; the developer guide adds one
 POWERED_OFF = "powered-off"
@@ -33,14 +36,19 @@ class Bad(Exception):
 
 
 class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
-    """One switch. `config` is what is wanted, `rows` what the hardware has or is at: id -> the state of each side.
+    """One switch. `config` is what is wanted, `rows` what the hardware has or is at: id -> the
+    state of each side.
 
-    apply_s: from the configuration to the hardware (s), divided by time_scale. stale: ids that the hardware has and the
-    configuration does not; they cannot be deleted, only added and then deleted (CODE). hostname: in the prompt.
-    verbs: `ocs` or, generated from the YANG modules, `generated` (DOC: the developer guide; what they print is U, as the others).
+    apply_s: from the configuration to the hardware (s), divided by time_scale. stale: ids that the
+    hardware has and the configuration does not; they cannot be deleted, only added and then deleted
+    (CODE). hostname: in the prompt. verbs: `ocs` or, generated from the YANG modules, `generated`
+    (DOC: the developer guide; what they print is U, as the others).
     """
 
-    writes = re.compile(r"\bconfig\s+(ocs|apply-patch)|sonic-db-cli\s+CONFIG_DB\s+(hset|hmset|hdel|del)\b", re.IGNORECASE)
+    writes = re.compile(
+        r"\bconfig\s+(ocs|apply-patch)|sonic-db-cli\s+CONFIG_DB\s+(hset|hmset|hdel|del)\b",
+        re.IGNORECASE,
+    )
     user_prompt, password_prompt = b"login: ", b"Password: "
 
     def __init__(
@@ -61,18 +69,22 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         idle_s: float | None = None,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         if verbs not in ("ocs", "generated"):
             raise ValueError(f"{plant.name}: verbs {verbs!r} is none of ocs, generated")
         self.apply_s, self.verbs = apply_s / time_scale, verbs
         self.hostname, self.model, self.serial, self.firmware = hostname, model, serial, firmware
         self.config: dict[str, Pair] = {}
         self.port_config: dict[str, Row] = {
-            port: {"config_status": STATES[0], "label": ""} for port in [*plant.ingress, *plant.egress]
+            port: {"config_status": STATES[0], "label": ""}
+            for port in [*plant.ingress, *plant.egress]
         }
         self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; "" follows the glass
         self.files: dict[str, str] = {}
-        self._due: deque[tuple[float, str, str, bool]] = deque()  # when, "make"/"break"/"port", what, silent
+        # when, "make"/"break"/"port", what, silent
+        self._due: deque[tuple[float, str, str, bool]] = deque()
         for row in stale:
             (name,) = self._ids(str(row))
             self.plant.preset([self._pair(name)])
@@ -106,10 +118,14 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
         session.exit_status = 1
-        return self._printed(session, "Error: Failed to acquire lock on the configuration database\n", now)  # U
+        # U
+        return self._printed(
+            session, "Error: Failed to acquire lock on the configuration database\n", now
+        )
 
     def unsolicited(self, now: float) -> bytes:
-        return b"\r\nBroadcast message from root@sonic: system maintenance\r\n"  # wall(1) on any Linux shell
+        # wall(1) on any Linux shell
+        return b"\r\nBroadcast message from root@sonic: system maintenance\r\n"
 
     def snapshot(self, now: float) -> tuple[tuple[str, str, str], ...]:
         """Return (id, state of its A side, state of its B side), by id."""
@@ -129,7 +145,9 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return min((t for t in times if t is not None), default=None)
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """The saved configuration is applied anew at boot, in its order; stale rows are gone with the power (U)."""
+        """The saved configuration is applied anew at boot, in its order; stale rows are gone with
+        the power (U).
+        """
         self._due.clear()
         self.rows = {}
         if not keep:
@@ -150,17 +168,27 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             case ["show", "platform", "summary"]:
                 return self._summary()
             case ["show", "platform", "firmware", "status"]:
-                return table(("Chassis", "Module", "Component", "Version", "Description"), self._components())
+                return table(
+                    ("Chassis", "Module", "Component", "Version", "Description"), self._components()
+                )
             case [
                 ("show" | "config"),
-                ("ocs" | "ocs-port" | "ocs-port-table" | "ocs-cross-connect" | "ocs-cross-connect-table"),
+                (
+                    "ocs"
+                    | "ocs-port"
+                    | "ocs-port-table"
+                    | "ocs-cross-connect"
+                    | "ocs-cross-connect-table"
+                ),
                 *_,
             ]:
                 return self._switching(tokens, now)
             case ["config", "apply-patch", file]:
                 return self._patch(file, now)
             case ["sonic-db-cli", *rest]:
-                return database_command(self._databases(now), rest, lambda name, row: self._set(name, row, now))
+                return database_command(
+                    self._databases(now), rest, lambda name, row: self._set(name, row, now)
+                )
             case ["echo" | "printf", text, ">", file]:
                 self.files[file] = text
                 return ""
@@ -177,7 +205,10 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         """The words about ports and cross-connects, of either family; a version knows one."""
         match tokens if self.verbs == "ocs" else _known(tokens):
             case ["show", "ocs", "cross-connect", "config"]:
-                return table(("id", "a_side", "b_side"), [(name, *self.config[name]) for name in sorted(self.config, key=_order)])
+                return table(
+                    ("id", "a_side", "b_side"),
+                    [(name, *self.config[name]) for name in sorted(self.config, key=_order)],
+                )
             case ["show", "ocs", "cross-connect", "status"]:
                 rows = [(name, *self._pair(name), a, b) for name, a, b in self.view(now)]
                 return table(("id", "a_side", "b_side", "a_side_status", "b_side_status"), rows)
@@ -186,8 +217,21 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 return table(("id", "label", "config_status"), wanted)
             case ["show", "ocs", "port", "status"]:
                 ports = [(p, *self._port_state(p, now).values()) for p in self.port_config]
-                return table(("id", "connector_type", "connector_pin", "target_simplex_port_id", "oper_status"), ports)
-            case ["config", "ocs", "cross-connect", "add", ids, *mode] if mode in ([], ["update"], ["safe"]):
+                return table(
+                    (
+                        "id",
+                        "connector_type",
+                        "connector_pin",
+                        "target_simplex_port_id",
+                        "oper_status",
+                    ),
+                    ports,
+                )
+            case ["config", "ocs", "cross-connect", "add", ids, *mode] if mode in (
+                [],
+                ["update"],
+                ["safe"],
+            ):
                 return self._add(self._ids(ids), "safe" in mode, now)
             case ["config", "ocs", "cross-connect", "delete", ids]:
                 return self._delete(self._ids(ids), now)
@@ -202,17 +246,20 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 pair = self._pair(name)
                 for other, existing in self.config.items():
                     if other != name and (pair[0] == existing[0] or pair[1] == existing[1]):
-                        raise Bad(f"Error: {name} conflicts with existing cross-connect {other}")  # CODE: its last three words
+                        # CODE: its last three words
+                        raise Bad(f"Error: {name} conflicts with existing cross-connect {other}")
         self.wrote(now)
         for name in self.some(names):
             self.config[name] = self._pair(name)
             self._follow("make", name, now)
-        return f"Add ocs cross-connect succeeded: {','.join(names)}\n"  # CODE: clients search for "cross-connect succeeded"
+        # CODE: clients search for "cross-connect succeeded"
+        return f"Add ocs cross-connect succeeded: {','.join(names)}\n"
 
     def _delete(self, names: list[str], now: float) -> str:
         for name in names:
             if name not in self.config:
-                raise Bad(f"Error: cross-connect {name} does not exist in the configuration")  # CODE: a stale row is not deleted
+                # CODE: a stale row is not deleted
+                raise Bad(f"Error: cross-connect {name} does not exist in the configuration")
         self.wrote(now)
         for name in self.some(names):
             del self.config[name]
@@ -230,7 +277,9 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         self._due.append((now + self.apply_s, "port", port, self.silent))
 
     def _set(self, key: str, row: Row | None, now: float) -> bool:
-        """Write a key of CONFIG_DB, None deletes it; return whether there is such a table. Nothing is checked, as in Redis (U)."""
+        """Write a key of CONFIG_DB, None deletes it; return whether there is such a table. Nothing
+        is checked, as in Redis (U).
+        """
         name, _, what = key.partition("|")
         if name == "OCS_PORT" and row is not None and what in self.port_config:
             self._set_port(what, row, now)
@@ -245,12 +294,17 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return True
 
     def _patch(self, file: str, now: float) -> str:
-        """RFC 6902 on the cross-connects: add and remove, whole rows or (DOC) field by field; all of it or nothing."""
+        """RFC 6902 on the cross-connects: add and remove, whole rows or (DOC) field by field; all
+        of it or nothing.
+        """
         if file not in self.files:
             raise Bad(f"Error: Could not open file '{file[:60]}': No such file or directory")
         try:
             add, remove = json_patch(self.files[file])
-            made, ended = [self._ids(name)[0] for name in add], [self._ids(name)[0] for name in remove]
+            made, ended = (
+                [self._ids(name)[0] for name in add],
+                [self._ids(name)[0] for name in remove],
+            )
         except (ValueError, Bad) as error:
             raise Bad(f"Failed to apply patch due to: {error}") from None
         for name in ended:
@@ -266,7 +320,9 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return "Patch applied successfully.\n"
 
     def _version(self, now: float) -> str:
-        """REAL (the README of the KVM image): lines and their order; build, distribution and load are made up."""
+        """REAL (the README of the KVM image): lines and their order; build, distribution and load
+        are made up.
+        """
         up = int(max(0.0, now - self._down_until_s))
         return (
             f"\nSONiC Software Version: SONiC.{self.firmware}\nSONiC OS Version: 13\nDistribution: Debian 13.6\n"
@@ -286,7 +342,13 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         size = f"{len(self.plant.ingress)}x{len(self.plant.egress)}"
         return [
             ("OCS", "LINE-CARD0", "OCS0-0", "1", f"Optical Circuit Switch of {size}"),
-            ("", "SUPERVISOR0", "BIOS", "1", "Performs initialization of hardware components during booting"),
+            (
+                "",
+                "SUPERVISOR0",
+                "BIOS",
+                "1",
+                "Performs initialization of hardware components during booting",
+            ),
             ("", "", "FPGA", "1", "Platform managment controller for on-board components"),
             ("", "", "CPLD", "1", "Used for managing IO modules"),
             ("", "", "ONIE", "1", "Open network install environment"),
@@ -309,7 +371,9 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 continue
             if what == "port":
                 side: Side = ("in" if name.endswith("A") else "out", name)
-                self.plant.set_disabled([side], self.port_config[name]["config_status"] != STATES[0], at)
+                self.plant.set_disabled(
+                    [side], self.port_config[name]["config_status"] != STATES[0], at
+                )
                 continue
             pair = self._pair(name)
             if what == "make":
@@ -329,22 +393,38 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             return "failed", "failed"
         moving = "tuned" if circuit.settled(now) else "tuning"
         sides = zip(("in", "out"), pair, strict=True)
-        a, b = ("blocked" if self.plant.disabled(s) else "failed" if s in self.plant.wrong.failed else moving for s in sides)
+        a, b = (
+            "blocked"
+            if self.plant.disabled(s)
+            else "failed"
+            if s in self.plant.wrong.failed
+            else moving
+            for s in sides
+        )
         return a, b
 
     def _port_state(self, port: str, now: float) -> Row:
         side: Side = ("in" if port.endswith("A") else "out", port)
         circuit = self.plant.circuit(side)
         target = "" if circuit is None else circuit.egress if side[0] == "in" else circuit.ingress
-        state = "failed" if side in self.plant.wrong.failed else "blocked"  # U, as in the status of its cross-connect
+        # U, as in the status of its cross-connect
+        state = "failed" if side in self.plant.wrong.failed else "blocked"
         for name, a, b in self.view(now) if target else ():
             if port in self._pair(name):
                 state = a if side[0] == "in" else b
-        return {"connector_type": "LC UPC", "connector_pin": "1", "target_simplex_port_id": target, "oper_status": state}
+        return {
+            "connector_type": "LC UPC",
+            "connector_pin": "1",
+            "target_simplex_port_id": target,
+            "oper_status": state,
+        }
 
     def _databases(self, now: float) -> Databases:
         config = {f"OCS_PORT|{p}": row for p, row in self.port_config.items()}
-        config |= {f"OCS_CROSS_CONNECT|{name}": {"a_side": a, "b_side": b} for name, (a, b) in self.config.items()}
+        config |= {
+            f"OCS_CROSS_CONNECT|{name}": {"a_side": a, "b_side": b}
+            for name, (a, b) in self.config.items()
+        }
         state: dict[str, Row] = {}
         for port in self.port_config:
             state[f"OCS_PORT_TABLE|{port}"] = self._port_state(port, now)
@@ -386,7 +466,9 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
 
 
 def _known(tokens: list[str]) -> list[str]:
-    """Return what words of the generated family mean in the other, nothing if they are none (DOC: the six forms)."""
+    """Return what words of the generated family mean in the other, nothing if they are none (DOC:
+    the six forms).
+    """
     match tokens:
         case ["show", ("ocs-port" | "ocs-cross-connect") as what]:
             return ["show", "ocs", what[4:], "config"]
@@ -394,7 +476,9 @@ def _known(tokens: list[str]) -> list[str]:
             return ["show", "ocs", what[4:-6], "status"]
         case ["config", "ocs-port", *_]:
             return tokens
-        case ["config", "ocs-cross-connect", ("add" | "update"), name, a, b] if name.upper() == f"{a}-{b}".upper():
+        case ["config", "ocs-cross-connect", ("add" | "update"), name, a, b] if (
+            name.upper() == f"{a}-{b}".upper()
+        ):
             return ["config", "ocs", "cross-connect", "add", name]
         case ["config", "ocs-cross-connect", "delete", name]:
             return ["config", "ocs", "cross-connect", "delete", name]
@@ -412,7 +496,11 @@ def _order(name: str) -> tuple[int, int]:
 
 def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return 1A..NA in, 1B..MB out (DOC)."""
-    return tuple(f"{n}A" for n in range(1, ingress + 1)), tuple(f"{n}B" for n in range(1, egress + 1))
+    return tuple(f"{n}A" for n in range(1, ingress + 1)), tuple(
+        f"{n}B" for n in range(1, egress + 1)
+    )
 
 
-FAMILY = Family("sonic-ocs", ("ssh",), SonicOcs, faceplate, settle_s=SETTLE_S, login=("admin", "admin"))
+FAMILY = Family(
+    "sonic-ocs", ("ssh",), SonicOcs, faceplate, settle_s=SETTLE_S, login=("admin", "admin")
+)

@@ -1,12 +1,15 @@
 """Telescent patch-panel robots over their SSH command line, as far as it is public.
 
-Grades: CODE is a literal of ericrqs/cloudshell-L1-Telescent, U unconfirmed. That driver gives the commands, the words it takes for
-a failure (`Exception`, `ERROR`) and a pattern for the rows of `switchstate`; no output of a device is public. U are all other words
-of an answer, the prompt, the colours, the status letters (but that A.. is allocated), the locking rules, the moves and their time.
+Grades: CODE is a literal of ericrqs/cloudshell-L1-Telescent, U unconfirmed. That driver gives the
+commands, the words it takes for a failure (`Exception`, `ERROR`) and a pattern for the rows of
+`switchstate`; no output of a device is public. U are all other words of an answer, the prompt, the
+colours, the status letters (but that A.. is allocated), the locking rules, the moves and their
+time.
 
-`switchstate`: one row `R<row>#<state>` per twelve egress ports, in it twelve cells, each some letters and a number. The cell in
-column c (from 0) of row R stands for egress port R*12+c. An allocated port (letters beginning with A; AL: locked) names the ingress
-port connected to it (CODE), M the ingress whose fibre is being moved (U). Others repeat their own number: F free, FL free and
+`switchstate`: one row `R<row>#<state>` per twelve egress ports, in it twelve cells, each some
+letters and a number. The cell in column c (from 0) of row R stands for egress port R*12+c. An
+allocated port (letters beginning with A; AL: locked) names the ingress port connected to it (CODE),
+M the ingress whose fibre is being moved (U). Others repeat their own number: F free, FL free and
 locked, N no such port (U): the first cell of R0 would be port 0, which these panels do not have.
 """
 
@@ -27,11 +30,13 @@ State = tuple[frozenset[Pair], frozenset[Side]]
 
 
 class TelescentCli(CliDialect[State]):
-    """One panel: one gripper, one queue. What a connection uses is allocated and locked until it is unlocked and unallocated.
+    """One panel: one gripper, one queue. What a connection uses is allocated and locked until it is
+    unlocked and unallocated.
 
-    waits: the prompt comes when the fibre is in its socket, not when the command is accepted. move_s: as Rome.
-    A stalled one does not move until it boots: no command that homes it is public (U).
-    unlock_quirk: a port unlocked on one side only cannot be unallocated (CODE: README, "apparent bug in switch/simulator").
+    waits: the prompt comes when the fibre is in its socket, not when the command is accepted.
+    move_s: as Rome. A stalled one does not move until it boots: no command that homes it is public
+    (U). unlock_quirk: a port unlocked on one side only cannot be unallocated (CODE: README,
+    "apparent bug in switch/simulator").
     """
 
     robot = True
@@ -51,7 +56,9 @@ class TelescentCli(CliDialect[State]):
         idle_s: float | None = None,
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        super().__init__(
+            plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s
+        )
         if move_s is not None:
             plant.settle_s = move_s / time_scale
         self.waits, self.unlock_quirk = waits, unlock_quirk
@@ -115,14 +122,21 @@ class TelescentCli(CliDialect[State]):
         super().tick(now)
 
     def next_event(self, now: float) -> float | None:
-        return min((t for t in (super().next_event(now), self.gripper.next_event()) if t is not None), default=None)
+        return min(
+            (t for t in (super().next_event(now), self.gripper.next_event()) if t is not None),
+            default=None,
+        )
 
     def close(self, session: Session) -> None:
         super().close(session)
-        self._waiting = {number: whose for number, whose in self._waiting.items() if whose is not session}
+        self._waiting = {
+            number: whose for number, whose in self._waiting.items() if whose is not session
+        }
 
     def reboot(self, keep: bool, now: float) -> None:
-        """Fibres, allocations and locks outlive a power cut (U); `keep` False takes the fibres out, as the fault asks."""
+        """Fibres, allocations and locks outlive a power cut (U); `keep` False takes the fibres out,
+        as the fault asks.
+        """
         self.gripper.cut_power(now)
         self.gripper.stalled = False  # it homes while it boots (U)
         self._waiting.clear()
@@ -139,7 +153,11 @@ class TelescentCli(CliDialect[State]):
     def _switchstate(self, now: float) -> str:
         light, locked = self.view(now)
         sources = {egress: ingress for ingress, egress in light}
-        coming = {circuit.egress: circuit.ingress for p in self.plant.egress if (circuit := self.plant.circuit(("out", p)))}
+        coming = {
+            circuit.egress: circuit.ingress
+            for p in self.plant.egress
+            if (circuit := self.plant.circuit(("out", p)))
+        }
         last = max(int(port) for port in self.plant.egress)
         rows = -(-(last + 1) // COLUMNS)
         lines = []
@@ -180,7 +198,9 @@ class TelescentCli(CliDialect[State]):
         self.wrote(now)
         inside = {circuit.pair for side in sides if (circuit := self.plant.circuit(side))}
         self._jobs += 1
-        if inside:  # CODE: the driver never unallocates before it connects, so --force takes a fibre that blocks the port
+        # CODE: the driver never unallocates before it connects, so --force takes a fibre that
+        # blocks the port
+        if inside:
             self.gripper.add(Job(self._jobs, *pairs[0], False, sorted(inside)), now)
         self.gripper.add(Job(self._jobs, *pairs[0], True, wanted), now)
         for pair in wanted:
@@ -224,7 +244,9 @@ class TelescentCli(CliDialect[State]):
         return ""
 
     def _lock(self, pair: Pair) -> None:
-        sides = [(which, port) for port in pair for which in ("in", "out")] if self.unlock_quirk else []
+        sides = (
+            [(which, port) for port in pair for which in ("in", "out")] if self.unlock_quirk else []
+        )
         self.locked.update([("in", pair[0]), ("out", pair[1]), *sides])
 
     def _reports(self, what: str, job: Job | None, pair: Pair | None, at: float) -> None:
@@ -233,7 +255,11 @@ class TelescentCli(CliDialect[State]):
         if what == "failed" and job.connects and pair is not None:
             self.locked -= {("in", pair[0]), ("out", pair[1])}
         if what == "end" and job.connects and (session := self._waiting.pop(job.number, None)):
-            word = "ERROR: move failed" if "failed" in job.outcome else f"OK: request {job.number} done"
+            word = (
+                "ERROR: move failed"
+                if "failed" in job.outcome
+                else f"OK: request {job.number} done"
+            )
             session.busy_until_s = at
             session.exit_status = int("failed" in job.outcome)
             self.send(session, at, self._printed(session, f"{word}\n", at))

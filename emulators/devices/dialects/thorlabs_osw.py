@@ -1,16 +1,22 @@
-"""Thorlabs OSW12 and OSW22 MEMS fibre switches on their serial line (USB): 115200 8N1; LF ends a command, CR LF an answer.
+"""Thorlabs OSW12 and OSW22 MEMS fibre switches on their serial line (USB): 115200 8N1; LF ends a
+command, CR LF an answer.
 
-Grades: CODE is what public programs send and read (qudi's osw12, QPnP's switch of the OSWxx-yyyyE series, tried on an OSW22-1310E),
-U unconfirmed. CODE: `S 1` is bar, `S 2` cross, neither is answered; `S?` -> 1 or 2; a state that it is in already is no error; the
-first answer to `S?` after a change may be the state before it (qudi discards one, QPnP asks until it is right, at most 3 s); `I?`
-is a name with the firmware's version, `T?` a type code, both for people; the serial number is the USB chip's and not asked here.
-U, and chosen so that they ask most of a driver:
+Grades: CODE is what public programs send and read (qudi's osw12, QPnP's switch of the OSWxx-yyyyE
+series, tried on an OSW22-1310E), U unconfirmed. CODE: `S 1` is bar, `S 2` cross, neither is
+answered; `S?` -> 1 or 2; a state that it is in already is no error; the first answer to `S?` after
+a change may be the state before it (qudi discards one, QPnP asks until it is right, at most 3 s);
+`I?` is a name with the firmware's version, `T?` a type code, both for people; the serial number is
+the USB chip's and not asked here. U, and chosen so that they ask most of a driver:
 
-- the first answer after a change is always the state before it, however long the client waited; the next is true;
-- nothing is said about a command that is not known or has no such state: it is as if it had not come;
+- the first answer after a change is always the state before it, however long the client waited; the
+  next is true;
+- nothing is said about a command that is not known or has no such state: it is as if it had not
+  come;
 - the state says what was commanded: light comes `settle_s` later;
-- a reboot that keeps the state keeps it (the mirror latches); one that loses it ends in bar, lit: there is no dark position;
-- the texts of `I?` and `T?`. RTS/CTS, which QPnP switches on, is not to be had on a pseudo-terminal.
+- a reboot that keeps the state keeps it (the mirror latches); one that loses it ends in bar, lit:
+  there is no dark position;
+- the texts of `I?` and `T?`. RTS/CTS, which QPnP switches on, is not to be had on a
+  pseudo-terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +31,9 @@ BAR, CROSS = 1, 2
 
 
 class ThorlabsOsw(Dialect[int]):
-    """One switch: bar leads input n to output n, cross to the other output. A 1x2 has input 1 alone."""
+    """One switch: bar leads input n to output n, cross to the other output. A 1x2 has input 1
+    alone.
+    """
 
     writes = re.compile(r"^\s*S\s*[12]\s*$", re.IGNORECASE)
 
@@ -46,7 +54,9 @@ class ThorlabsOsw(Dialect[int]):
 
     def preset(self, ingress: str, egress: str) -> None:
         """Be in the state that has this pair as if it had been so for ever. Raises ValueError."""
-        state = next((state for state in (BAR, CROSS) if (ingress, egress) in self.pairs(state)), None)
+        state = next(
+            (state for state in (BAR, CROSS) if (ingress, egress) in self.pairs(state)), None
+        )
         if state is None:
             raise ValueError(f"{self.plant.name}: preset {ingress}->{egress}: there is no such way")
         if state != self.state:
@@ -117,4 +127,5 @@ def bar_and_cross(inputs: int, outputs: int) -> tuple[Labels, Labels]:
     return two_sided(inputs, outputs)
 
 
-FAMILY = Family("thorlabs-osw", ("serial",), ThorlabsOsw, bar_and_cross, size="2x2", baud=115_200)  # baud: CODE; settle_s: U
+# baud: CODE; settle_s: U
+FAMILY = Family("thorlabs-osw", ("serial",), ThorlabsOsw, bar_and_cross, size="2x2", baud=115_200)

@@ -1,7 +1,8 @@
 """TL1 as network elements speak it: commands in, blocks out.
 
-Layout and denial: Symmetricom SSU-2000 manual p. 271, TimeProvider 500 manual, GR-831. Two-digit years: every public capture
-(Quali cloudshell-L1-calient tests, the public Glimmerglass driver log, MonALISA). Raw mode: no echo, no prompt.
+Layout and denial: Symmetricom SSU-2000 manual p. 271, TimeProvider 500 manual, GR-831. Two-digit
+years: every public capture (Quali cloudshell-L1-calient tests, the public Glimmerglass driver log,
+MonALISA). Raw mode: no echo, no prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Denied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`VERB-MOD:TID:AID:CTAG:GENERAL:payload;` taken apart; the verb is upper case, a missing part is empty."""
+    """`VERB-MOD:TID:AID:CTAG:GENERAL:payload;` taken apart; the verb is upper case, a missing part
+    is empty.
+    """
 
     verb: str
     tid: str
@@ -42,7 +45,9 @@ class Command:
 
     @property
     def options(self) -> dict[str, str]:
-        """The `KEY=value` items of all blocks after the ctag, keys in upper case, quotes taken off."""
+        """The `KEY=value` items of all blocks after the ctag, keys in upper case, quotes taken
+        off.
+        """
         found: dict[str, str] = {}
         for block in self.blocks:
             for item in unquoted_split(block, ","):
@@ -58,7 +63,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a completed command brings: rows of quoted text, lines without quotes, then comment lines."""
+    """What a completed command brings: rows of quoted text, lines without quotes, then comment
+    lines.
+    """
 
     rows: Sequence[str] = ()
     comments: Sequence[str] = field(default=())
@@ -70,11 +77,16 @@ def unquoted_split(text: str, at: str) -> list[str]:
     if '"' not in text:
         return text.split(at)
     kept = iter(_QUOTED.findall(text))
-    return [re.sub("\0", lambda _: next(kept), part) for part in _QUOTED.sub("\0", text.replace("\0", " ")).split(at)]
+    return [
+        re.sub("\0", lambda _: next(kept), part)
+        for part in _QUOTED.sub("\0", text.replace("\0", " ")).split(at)
+    ]
 
 
 def listed(text: str) -> list[str]:
-    """Return the numbers of a list `1&4&&7`: `a&b` and, for ranges, `a&&b` (Polatis, Glimmerglass). Raises Denied (IIAC)."""
+    """Return the numbers of a list `1&4&&7`: `a&b` and, for ranges, `a&&b` (Polatis, Glimmerglass).
+    Raises Denied (IIAC).
+    """
     found: list[str] = []
     for part in text.replace("&&", "~").split("&"):
         ends = part.split("~")
@@ -96,7 +108,8 @@ def split_commands(buffer: bytes) -> tuple[list[str], bytes]:
     for index, byte in enumerate(buffer):
         if byte == 0x22:
             quoted = not quoted
-        elif byte == 0x0A:  # no quoted text spans lines: one stray quote must not swallow the session
+        # no quoted text spans lines: one stray quote must not swallow the session
+        elif byte == 0x0A:
             quoted = False
         elif byte == 0x3B and not quoted:
             commands.append(buffer[start:index].decode("latin-1").strip())
@@ -105,7 +118,9 @@ def split_commands(buffer: bytes) -> tuple[list[str], bytes]:
 
 
 def parse(text: str) -> Command:
-    """Take a command apart. Raises Denied (IISP, IICT): the ctag answered is then 0 (SSU-2000 manual)."""
+    """Take a command apart. Raises Denied (IISP, IICT): the ctag answered is then 0 (SSU-2000
+    manual).
+    """
     parts = unquoted_split(text, ":")  # a colon or comma inside quotes is text
     sent = tuple(parts)
     parts = [part.strip() for part in parts]
@@ -130,9 +145,10 @@ def parse(text: str) -> Command:
 class Writer:
     """Makes output blocks. `epoch_s`: Unix time of the plant's second 0.
 
-    A new block begins before the row that would be more than `block_rows` or would make the block longer than `block_bytes` (0: no
-    limit). Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed.
-    `sid` of a call: a name other than the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
+    A new block begins before the row that would be more than `block_rows` or would make the block
+    longer than `block_bytes` (0: no limit). Continuation (`>`, then `<` and a whole new header) is
+    REAL on Glimmerglass; whether Calient splits is unconfirmed. `sid` of a call: a name other than
+    the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
     `indents`: blanks before the header and before a row.
     """
 
@@ -179,7 +195,8 @@ class Writer:
             blocks[-1].append(line)
             size += len(line)
         blocks[-1] += [f"   {text}\r\n" for text in reply.bare]
-        blocks[-1] += [f"   /* {comment}*/\r\n" for comment in reply.comments]  # REAL (Quali): no blank before the end
+        # REAL (Quali): no blank before the end
+        blocks[-1] += [f"   /* {comment}*/\r\n" for comment in reply.comments]
         texts = [f"{head}{''.join(lines)}{';' if lines is blocks[-1] else '>'}" for lines in blocks]
         return "\r\n<".join(texts).encode("latin-1", "replace") + self.trailer
 
@@ -187,21 +204,32 @@ class Writer:
         """Return a DENY answer with code and comment."""
         comment = f"   /* {denial.text} */\r\n" if denial.text else ""
         return (
-            f"{self.header(now, sid)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode("latin-1", "replace") + self.trailer
+            f"{self.header(now, sid)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode(
+                "latin-1", "replace"
+            )
+            + self.trailer
         )
 
     def autonomous(self, alarm: str, what: str, rows: Iterable[str], now: float) -> bytes:
-        """Return an autonomous message: `alarm` is "*C", "**", "*^", "* " or "A " (pynt's TL1 parser)."""
+        """Return an autonomous message: `alarm` is "*C", "**", "*^", "* " or "A " (pynt's TL1
+        parser).
+        """
         self._atag += 1
         lines = "".join(f'{self.before_row}"{row}"\r\n' for row in rows)
-        return f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode("latin-1", "replace") + self.trailer
+        return (
+            f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode(
+                "latin-1", "replace"
+            )
+            + self.trailer
+        )
 
 
 class Tl1Dialect(Dialect[State]):
-    """The common part of the TL1 families: `;` ends a command, the login, denials, the clock in every header.
+    """The common part of the TL1 families: `;` ends a command, the login, denials, the clock in
+    every header.
 
-    verbs: commands of a logged-in user. anyone: commands answered before the login too. An account of None takes any login and
-    needs none.
+    verbs: commands of a logged-in user. anyone: commands answered before the login too. An account
+    of None takes any login and needs none.
     """
 
     logs_in = True
@@ -223,7 +251,8 @@ class Tl1Dialect(Dialect[State]):
         self.anyone: Mapping[str, Verb] = {
             "ACT-USER": self.login,
             "CANC-USER": self.logout,
-            "RTRV-HDR": lambda session, asked, now: Reply(),  # a ping; answered before login too (U)
+            # a ping; answered before login too (U)
+            "RTRV-HDR": lambda session, asked, now: Reply(),
         }
         self.verbs: Mapping[str, Verb] = {}
 
@@ -239,13 +268,20 @@ class Tl1Dialect(Dialect[State]):
             asked = parse(command)
             ctag = asked.ctag
             reply = self.answer(session, asked, now)
-            return self.framed(command, self.writer.completed(ctag, reply, now, self.shown_sid(session)))
+            return self.framed(
+                command, self.writer.completed(ctag, reply, now, self.shown_sid(session))
+            )
         except Denied as denial:
-            return self.framed(command, self.writer.denied(ctag, denial, now, self.shown_sid(session)))
+            return self.framed(
+                command, self.writer.denied(ctag, denial, now, self.shown_sid(session))
+            )
 
     def answer(self, session: Session, asked: Command, now: float) -> Reply:
         """Carry out a command. Raises Denied."""
-        if asked.tid.strip() and asked.tid.upper() not in (self.writer.sid.upper(), (self.shown_sid(session) or "").upper()):
+        if asked.tid.strip() and asked.tid.upper() not in (
+            self.writer.sid.upper(),
+            (self.shown_sid(session) or "").upper(),
+        ):
             raise Denied("IITA", "Invalid target identifier")
         if verb := self.anyone.get(asked.verb):
             return verb(session, asked, now)
@@ -293,7 +329,10 @@ class Tl1Dialect(Dialect[State]):
         if self.account and (user, password) != self.account:
             raise Denied("IDNV", "Login Failed - Invalid user or password")
         limit = self.faults.persistent("login-limit")
-        if limit and sum(s.user is not None for s in self.sessions if s is not session) >= limit.limit:
+        if (
+            limit
+            and sum(s.user is not None for s in self.sessions if s is not session) >= limit.limit
+        ):
             raise Denied("SARB", "Login Failed - all sessions busy")
         self.enter(session, user, now)
         return Reply()

@@ -1,16 +1,19 @@
 """WaveShaper profiles: the content of a WSP file, and the rules it breaks.
 
-DOC: WSUTIL User Guide rev B p. 4 and the A-series manual 4.3. A row is `frequency (THz) TAB attenuation (dB) TAB phase (rad) TAB
-port`, no header; frequencies are absolute, 0.001 THz apart, with three decimals or more, a contiguous range that need not be the
-whole; port 0 blocks; attenuation below 0 is 0, up to 30 dB is kept, up to 40 tried, more blocks; phase counts modulo 2 pi; a port
-gets at least 10 GHz in one piece.
+DOC: WSUTIL User Guide rev B p. 4 and the A-series manual 4.3. A row is
+`frequency (THz) TAB attenuation (dB) TAB phase (rad) TAB port`, no header; frequencies are
+absolute, 0.001 THz apart, with three decimals or more, a contiguous range that need not be the
+whole; port 0 blocks; attenuation below 0 is 0, up to 30 dB is kept, up to 40 tried, more blocks;
+phase counts modulo 2 pi; a port gets at least 10 GHz in one piece.
 
-REAL (vendor's own upload example, on a 1000A): its last row is the device's `stopfreq`, and its rows are up to 0.01 % further apart
-than 1 GHz, so that they drift off the grid. Each grid frequency gets the row nearest to it; how far off a row may be is U.
+REAL (vendor's own upload example, on a 1000A): its last row is the device's `stopfreq`, and its
+rows are up to 0.01 % further apart than 1 GHz, so that they drift off the grid. Each grid frequency
+gets the row nearest to it; how far off a row may be is U.
 
-U: the row of frequency f shapes the light from f up to, not including, f + 1 GHz (client code of the A-series ends at 196.274 where
-the range ends at 196.275), hence the row at `stopfreq` shapes nothing; a run is measured in the profile that results, so that a
-slice may go on where another stopped.
+U: the row of frequency f shapes the light from f up to, not including, f + 1 GHz (client code of
+the A-series ends at 196.274 where the range ends at 196.275), hence the row at `stopfreq` shapes
+nothing; a run is measured in the profile that results, so that a slice may go on where another
+stopped.
 """
 
 from __future__ import annotations
@@ -74,7 +77,9 @@ def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
         if before and abs(mhz - before - STEP_MHZ) > OFF_MHZ:
             raise BadProfile(f"line {number}: frequencies not contiguous")
         nearest = round(mhz / STEP_MHZ) * STEP_MHZ
-        rows |= dict.fromkeys(range(last + STEP_MHZ if before else nearest, nearest + STEP_MHZ, STEP_MHZ), cell)
+        rows |= dict.fromkeys(
+            range(last + STEP_MHZ if before else nearest, nearest + STEP_MHZ, STEP_MHZ), cell
+        )
         last, before = nearest, mhz
     rows.pop(range_mhz[1], None)
     if not rows:
@@ -115,7 +120,10 @@ def runs(profile: Profile) -> Iterator[tuple[int, int, int, float]]:
     """Yield what passes: from MHz, to MHz, port, attenuation (dB)."""
     start, last, held = 0, 0, Row()
     for mhz, cell in sorted(profile.items()):
-        same = (cell.port, cell.attenuation_db) == (held.port, held.attenuation_db) and mhz == last + STEP_MHZ
+        same = (cell.port, cell.attenuation_db) == (
+            held.port,
+            held.attenuation_db,
+        ) and mhz == last + STEP_MHZ
         if not same:
             if held.passes:
                 yield start, last + STEP_MHZ, held.port, held.attenuation_db
@@ -126,8 +134,13 @@ def runs(profile: Profile) -> Iterator[tuple[int, int, int, float]]:
 
 
 def text(profile: Profile) -> str:
-    """Return a profile as a WSP file (DOC: the shape of a row; U: how many decimals the device prints)."""
-    return "".join(f"{mhz // 1_000_000}.{mhz % 1_000_000 // STEP_MHZ:03d}{_shown(cell)}" for mhz, cell in sorted(profile.items()))
+    """Return a profile as a WSP file (DOC: the shape of a row; U: how many decimals the device
+    prints).
+    """
+    return "".join(
+        f"{mhz // 1_000_000}.{mhz % 1_000_000 // STEP_MHZ:03d}{_shown(cell)}"
+        for mhz, cell in sorted(profile.items())
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -139,8 +152,17 @@ def frequencies(range_mhz: tuple[int, int]) -> Iterable[int]:
     return range(range_mhz[0], range_mhz[1], STEP_MHZ)
 
 
-def predefined(kind: str, port: int, centre_mhz: int, width_mhz: int, attenuation_db: float, range_mhz: tuple[int, int]) -> Profile:
-    """Return one of the built-in filters over the whole range (CODE: their names and parameters; U: the shape of the Gaussian)."""
+def predefined(
+    kind: str,
+    port: int,
+    centre_mhz: int,
+    width_mhz: int,
+    attenuation_db: float,
+    range_mhz: tuple[int, int],
+) -> Profile:
+    """Return one of the built-in filters over the whole range (CODE: their names and parameters; U:
+    the shape of the Gaussian).
+    """
     profile: dict[int, Row] = {}
     for mhz in frequencies(range_mhz):
         off = mhz + STEP_MHZ // 2 - centre_mhz

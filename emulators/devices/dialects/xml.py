@@ -1,4 +1,6 @@
-"""XML as emulated devices read it: no entities, no DTD, no network, nothing deeper than libxml2's own limit."""
+"""XML as emulated devices read it: no entities, no DTD, no network, nothing deeper than libxml2's
+own limit.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def read(data: bytes) -> etree._Element:
 
 
 def element(tag: str, spaces: Any = None, attributes: Any = None) -> etree._Element:
-    """Return a new element. spaces: prefix (None: the default one) -> namespace; lxml's stubs do not know None."""
+    """Return a new element. spaces: prefix (None: the default one) -> namespace; lxml's stubs do
+    not know None.
+    """
     return etree.Element(tag, attributes, nsmap=spaces)
 
 

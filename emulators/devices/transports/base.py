@@ -1,4 +1,6 @@
-"""The common part of every transport: one client's replies at their times and in the wanted pieces."""
+"""The common part of every transport: one client's replies at their times and in the wanted
+pieces.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from typing import Literal, Protocol, runtime_checkable
 from emulators.devices.dialects.base import AnyDialect, Session
 
 BYTEWISE = 4096
-"""This much of an answer is sent one byte at a time if requested; the rest of a long one is sent in larger pieces."""
+"""This much of an answer is sent one byte at a time if requested; the rest of a long one is sent in
+larger pieces.
+"""
 
 Chunking = Literal["whole", "split", "byte"]
 
@@ -23,8 +27,9 @@ Chunking = Literal["whole", "split", "byte"]
 class Access:
     """Who may log in over SSH, and the device's own key.
 
-    username None: any name. password None: no login by password. authorized: public keys that may log in, lines as in an
-    authorized_keys file. host_key: the device's private key in OpenSSH form; "": one made at the start.
+    username None: any name. password None: no login by password. authorized: public keys that may
+    log in, lines as in an authorized_keys file. host_key: the device's private key in OpenSSH form;
+    "": one made at the start.
     """
 
     username: str | None = None
@@ -51,7 +56,9 @@ class Wire(Protocol):
         """Send."""
 
     def close(self, session: Session) -> None:
-        """End the connection, or the part of it that belongs to `session`, after all that was written."""
+        """End the connection, or the part of it that belongs to `session`, after all that was
+        written.
+        """
 
     def abort(self) -> None:
         """End the connection now."""
@@ -66,7 +73,9 @@ class Device(Protocol):
     chunking: Chunking
 
     def open(self, wire: Wire, command: str | None = None) -> Conversation | None:
-        """Begin a conversation, with one command in place of a shell if given; None: the device takes no connection now."""
+        """Begin a conversation, with one command in place of a shell if given; None: the device
+        takes no connection now.
+        """
 
     def received(self, conversation: Conversation, data: bytes) -> None:
         """Hand bytes of the client to the device."""
@@ -76,7 +85,9 @@ class Device(Protocol):
 
 
 class Listener(Protocol):
-    """The listener for clients of one scheme. `address` is the one that clients use; port 0: it has none."""
+    """The listener for clients of one scheme. `address` is the one that clients use; port 0: it has
+    none.
+    """
 
     @property
     def address(self) -> str: ...
@@ -142,7 +153,9 @@ class Conversation:
         return bool(self.session.queue or self.session.held or self._later)
 
     def emit(self, at: float, data: bytes | None, now: float) -> None:
-        """Send `data` at `at`, after whatever was to be sent at or before that time; None ends the connection."""
+        """Send `data` at `at`, after whatever was to be sent at or before that time; None ends the
+        connection.
+        """
         if at <= now and not self._later:
             return self._write(data)
         self._order += 1
@@ -176,7 +189,9 @@ class Conversation:
             self._pump()
 
     def _pump(self) -> None:
-        """Send one piece per turn of the loop, so that a client in the same loop sees each alone."""
+        """Send one piece per turn of the loop, so that a client in the same loop sees each
+        alone.
+        """
         self._pumping = None
         if self.ended or not self._pieces:
             return
@@ -201,5 +216,9 @@ class Conversation:
             bytewise = [first[i : i + 1] for i in range(len(first))]
             return [*bytewise, *(rest[i : i + BYTEWISE] for i in range(0, len(rest), BYTEWISE))]
         count = min(len(data) - 1, self._random.randint(1, 4))
-        cuts = [0, *sorted(self._random.sample(range(1, len(data)), count)), len(data)] if count > 0 else [0, len(data)]
+        cuts = (
+            [0, *sorted(self._random.sample(range(1, len(data)), count)), len(data)]
+            if count > 0
+            else [0, len(data)]
+        )
         return [data[a:b] for a, b in pairwise(cuts)]

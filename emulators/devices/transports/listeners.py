@@ -11,12 +11,18 @@ from emulators.devices.transports.tcp import TcpListener
 SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "serial")
 
 
-def listener(scheme: str, opened: socket.socket | Line | None, access: Access, host: str, port: int) -> Listener:
-    """Return the door for `scheme`, on what is `opened` already or on host:port. Raises ValueError, OSError."""
+def listener(
+    scheme: str, opened: socket.socket | Line | None, access: Access, host: str, port: int
+) -> Listener:
+    """Return the door for `scheme`, on what is `opened` already or on host:port. Raises ValueError,
+    OSError.
+    """
     if scheme not in SCHEMES:
         raise ValueError(f"no transport for {scheme!r}; there are {', '.join(SCHEMES)}")
     if isinstance(opened, Line) is not (scheme == "serial"):
-        raise ValueError(f"{scheme}: wanted {'an opened line' if scheme == 'serial' else 'a socket'}")
+        raise ValueError(
+            f"{scheme}: wanted {'an opened line' if scheme == 'serial' else 'a socket'}"
+        )
     if isinstance(opened, Line):
         return SerialListener(opened)
     if scheme in ("ssh", "netconf"):

@@ -13,14 +13,17 @@ from emulators.devices.dialects.base import Session
 from emulators.devices.transports.base import Conversation, Device
 
 DEFAULT_BAUD = 38_400  # Polatis RS-232 (devices.md 3.1)
-MAX_UNSENT = 262_144  # bytes for a client that does not read; the rest is lost: a serial line has no memory
+# bytes for a client that does not read; the rest is lost: a serial line has no memory
+MAX_UNSENT = 262_144
 PIECE = 4096
 
 
 class Line:
-    """The two ends of a pseudo-terminal, raw, 8 data bits. The lab holds the client's end too: its closing changes nothing.
+    """The two ends of a pseudo-terminal, raw, 8 data bits. The lab holds the client's end too: its
+    closing changes nothing.
 
-    baud 0: any speed. Raises: OSError - no terminal, no such speed, or the path is taken by something other than a link.
+    baud 0: any speed. Raises: OSError - no terminal, no such speed, or the path is taken by
+    something other than a link.
     """
 
     def __init__(self, path: str, baud: int = DEFAULT_BAUD) -> None:
@@ -32,7 +35,10 @@ class Line:
         self._speed: int = speed
         where = Path(path)
         where.parent.mkdir(parents=True, exist_ok=True)
-        self._folder, self._name = os.open(where.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), where.name
+        self._folder, self._name = (
+            os.open(where.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+            where.name,
+        )
         try:
             self.renew()
         except OSError:
@@ -43,8 +49,12 @@ class Line:
         """Hang up on the client that has the line open, and offer a new one at the same path."""
         self._end()
         with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISLNK(os.stat(self._name, dir_fd=self._folder, follow_symlinks=False).st_mode):
-                raise FileExistsError(f"{self.path}: there is something else, which is no link of a lab")
+            if not stat.S_ISLNK(
+                os.stat(self._name, dir_fd=self._folder, follow_symlinks=False).st_mode
+            ):
+                raise FileExistsError(
+                    f"{self.path}: there is something else, which is no link of a lab"
+                )
         self.master, self._client_end = os.openpty()
         os.set_blocking(self.master, False)
         tty.setraw(self._client_end)
@@ -60,7 +70,9 @@ class Line:
 
     @property
     def in_tune(self) -> bool:
-        """Whether the client has set the speed of the line; otherwise neither side understands the other."""
+        """Whether the client has set the speed of the line; otherwise neither side understands the
+        other.
+        """
         return not self.baud or bool(termios.tcgetattr(self._client_end)[5] == self._speed)
 
     def remove(self) -> None:
@@ -86,9 +98,10 @@ class Line:
 class SerialListener:
     """One line, one client.
 
-    A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device
-    hangs up, the USB converter is unplugged: the client gets EIO and reopens the path; a device that reboots only falls silent.
-    Bytes take no time; with the wrong speed neither side receives anything.
+    A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does
+    not signal. When the device hangs up, the USB converter is unplugged: the client gets EIO and
+    reopens the path; a device that reboots only falls silent. Bytes take no time; with the wrong
+    speed neither side receives anything.
     """
 
     port = 0

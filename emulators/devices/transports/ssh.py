@@ -1,4 +1,5 @@
-"""SSH: a shell or single commands for command lines, the subsystem `netconf` for NETCONF (RFC 6242).
+"""SSH: a shell or single commands for command lines, the subsystem `netconf` for NETCONF (RFC
+6242).
 
 Imported only where a lab has such a device: asyncssh takes a fifth of a second.
 """
@@ -16,7 +17,8 @@ from emulators.devices.transports.base import Access, Conversation, Device, Runs
 
 LOGIN_S = 60.0  # a client that does not log in within this time is disconnected
 TOO_MANY = asyncssh.DISC_TOO_MANY_CONNECTIONS
-KEX = ["curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256"]  # no post-quantum: it would hold the loop
+# no post-quantum: it would hold the loop
+KEX = ["curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256"]
 
 
 class Channel(asyncssh.SSHServerSession[bytes]):
@@ -42,7 +44,11 @@ class Channel(asyncssh.SSHServerSession[bytes]):
     def exec_requested(self, command: str) -> bool:
         self._command = command
         dialect = self.device.dialect
-        return self.login.listener.scheme == "ssh" and "exec" in dialect.channels and isinstance(dialect, RunsOnce)
+        return (
+            self.login.listener.scheme == "ssh"
+            and "exec" in dialect.channels
+            and isinstance(dialect, RunsOnce)
+        )
 
     def subsystem_requested(self, subsystem: str) -> bool:
         return self.login.listener.scheme == subsystem == "netconf"
@@ -172,9 +178,13 @@ class Login(asyncssh.SSHServer):
 
 
 class SshListener:
-    """Clients come over SSH, to a socket that is bound already or to host:port (0: any free one)."""
+    """Clients come over SSH, to a socket that is bound already or to host:port (0: any free
+    one).
+    """
 
-    def __init__(self, scheme: str, access: Access, sock: socket.socket | None, host: str, port: int) -> None:
+    def __init__(
+        self, scheme: str, access: Access, sock: socket.socket | None, host: str, port: int
+    ) -> None:
         self.scheme, self.access, self.host, self.port = scheme, access, host, port
         self._sock = sock
         self._acceptor: asyncssh.SSHAcceptor | None = None
@@ -182,7 +192,11 @@ class SshListener:
         self.logins: set[Login] = set()
         self.keys = {asyncssh.import_public_key(line).public_data for line in access.authorized}
         given = access.host_key
-        self.host_key = asyncssh.import_private_key(given) if given else asyncssh.generate_private_key("ssh-ed25519")
+        self.host_key = (
+            asyncssh.import_private_key(given)
+            if given
+            else asyncssh.generate_private_key("ssh-ed25519")
+        )
 
     @property
     def address(self) -> str:
@@ -194,7 +208,11 @@ class SshListener:
         return f"[{self.host}]:{self.port} {self.host_key.export_public_key().decode().strip()}\n"
 
     async def open(self, device: Device) -> None:
-        where = {"sock": self._sock} if self._sock is not None else {"host": self.host, "port": self.port}
+        where = (
+            {"sock": self._sock}
+            if self._sock is not None
+            else {"host": self.host, "port": self.port}
+        )
         self._acceptor = await asyncssh.listen(
             **where,
             server_factory=lambda: Login(self, device),

@@ -81,7 +81,9 @@ class TelnetWire(TcpWire):
 
 
 class TcpListener:
-    """Clients come over TCP, to a socket that is bound already or to host:port (0: any free one)."""
+    """Clients come over TCP, to a socket that is bound already or to host:port (0: any free
+    one).
+    """
 
     def __init__(self, scheme: str, sock: socket.socket | None, host: str, port: int) -> None:
         self.scheme, self.host, self.port = scheme, host, port
@@ -100,7 +102,9 @@ class TcpListener:
         if self._sock is not None:
             self._server = await loop.create_server(lambda: make(self, device), sock=self._sock)
         else:
-            self._server = await loop.create_server(lambda: make(self, device), self.host, self.port)
+            self._server = await loop.create_server(
+                lambda: make(self, device), self.host, self.port
+            )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:

@@ -1,4 +1,5 @@
-"""The telnet protocol as a device's command line uses it (RFC 854, 855, 857, 858, 1091, 1073; answers as RFC 1143 asks).
+"""The telnet protocol as a device's command line uses it (RFC 854, 855, 857, 858, 1091, 1073;
+answers as RFC 1143 asks).
 
 No socket here: bytes in; clean bytes, and bytes to answer, out.
 """
@@ -8,13 +9,16 @@ from __future__ import annotations
 IAC, DONT, DO, WONT, WILL, SB, GA, EL, EC, AYT, AO, IP, BRK, DM, NOP, SE = range(255, 239, -1)
 BINARY, ECHO, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE = 0, 1, 3, 24, 31
 SERVER_OPTIONS = frozenset({BINARY, ECHO, SUPPRESS_GO_AHEAD})  # options the device has
-CLIENT_OPTIONS = frozenset({BINARY, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE})  # options it lets a client have
+# options it lets a client have
+CLIENT_OPTIONS = frozenset({BINARY, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE})
 SEND = 1  # RFC 1091: ask for the name of the terminal
 _CTRL_C = 3
 
 
 class Telnet:
-    """One client's side of the options. What is kept does not grow with what arrives: a subnegotiation's content is dropped."""
+    """One client's side of the options. What is kept does not grow with what arrives: a
+    subnegotiation's content is dropped.
+    """
 
     def __init__(self) -> None:
         self._state = "text"
@@ -25,7 +29,9 @@ class Telnet:
         self._asked: set[tuple[int, int]] = set()  # our offers and requests not yet answered
 
     def offers(self) -> bytes:
-        """Return the device's opening: WILL ECHO, WILL SUPPRESS-GO-AHEAD, DO TERMINAL-TYPE, DO NAWS, as login servers do."""
+        """Return the device's opening: WILL ECHO, WILL SUPPRESS-GO-AHEAD, DO TERMINAL-TYPE, DO
+        NAWS, as login servers do.
+        """
         out = bytearray()
         for option in (ECHO, SUPPRESS_GO_AHEAD):
             self._mine.add(option)
@@ -54,7 +60,8 @@ class Telnet:
             case "text":
                 if byte == IAC:
                     self._state = "command"
-                elif byte:  # CR NUL is a carriage return alone; a NUL elsewhere does nothing (RFC 854)
+                # CR NUL is a carriage return alone; a NUL elsewhere does nothing (RFC 854)
+                elif byte:
                     text.append(byte)
             case "command":
                 self._state = "text"
@@ -79,7 +86,9 @@ class Telnet:
                 self._state = "text" if byte == SE else "content"
 
     def _agree(self, verb: int, option: int) -> bytes:
-        """Answer a request but not an acknowledgement, or both sides would answer each other endlessly (RFC 1143)."""
+        """Answer a request but not an acknowledgement, or both sides would answer each other
+        endlessly (RFC 1143).
+        """
         wish = verb in (WILL, DO)
         by_client = verb in (WILL, WONT)
         asked = (DO if by_client else WILL, option)
@@ -89,7 +98,11 @@ class Telnet:
             self._asked.discard(asked)
             if wish and option in allowed:
                 on.add(option)
-                return bytes((IAC, SB, TERMINAL_TYPE, SEND, IAC, SE)) if by_client and option == TERMINAL_TYPE else b""
+                return (
+                    bytes((IAC, SB, TERMINAL_TYPE, SEND, IAC, SE))
+                    if by_client and option == TERMINAL_TYPE
+                    else b""
+                )
             on.discard(option)
             return b""
         if wish == (option in on):

@@ -1,4 +1,6 @@
-"""`python -m acme_emulator PORT`: an Acme switch of 16x16 ports on a port of this machine. It is independent of the driver."""
+"""`python -m acme_emulator PORT`: an Acme switch of 16x16 ports on a port of this machine. It is
+independent of the driver.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Switch:
             case ["WHO?"]:
                 return f"A-{PORTS},7,1.4,{PORTS}"
             case ["MAP?"]:  # a circuit is reported when its mirrors rest
-                return ",".join(f"{a}>{b}" for a, (b, since) in self.held.items() if now >= since + SETTLE_S)
+                return ",".join(
+                    f"{a}>{b}" for a, (b, since) in self.held.items() if now >= since + SETTLE_S
+                )
             case ["MAKE", a, b]:
                 return self._make(int(a), int(b), now)
             case ["BREAK", a, b]:
@@ -43,7 +47,9 @@ async def main(port: int) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                writer.write(f"{switch.answer(line.decode('ascii', 'replace'), loop.time())}\n".encode())
+                writer.write(
+                    f"{switch.answer(line.decode('ascii', 'replace'), loop.time())}\n".encode()
+                )
                 await writer.drain()
         except (ConnectionError, ValueError):
             pass

@@ -11,7 +11,17 @@ from drivers.api import Evidence, Ready, at_once
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.watch import patience_s, watch
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
+from optics import (
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    Garbled,
+    Identity,
+    Outcome,
+    Port,
+    Setting,
+    Traits,
+)
 
 Pair = tuple[str, str]
 
@@ -20,9 +30,13 @@ class AcmeLine:
     """An Acme switch: ports 1..N let light in, N+1..2N let it out."""
 
     TRAITS: ClassVar[Traits] = Traits(settle_s=0.02, at_once=1, latching=False)  # manual, page 2
-    OPTIONS: ClassVar[Mapping[str, str]] = {"patience_s": "longest time (s) that the device may report no change"}
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "patience_s": "longest time (s) that the device may report no change"
+    }
     EVIDENCE: ClassVar[Evidence] = Evidence(
-        "Acme line switches (imaginary)", ("tcp",), {"identify": "DOC", "read": "DOC", "change": "DOC", "refusals": "DOC"}
+        "Acme line switches (imaginary)",
+        ("tcp",),
+        {"identify": "DOC", "read": "DOC", "change": "DOC", "refusals": "DOC"},
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -40,7 +54,9 @@ class AcmeLine:
         except ValueError:
             raise Garbled(f'{self.name}: answer to "WHO?": {answer[:80]!r}') from None
         half = len(numbers) // 2
-        return Identity("Acme", model, serial, firmware, tuple(numbers[:half]), tuple(numbers[half:]))
+        return Identity(
+            "Acme", model, serial, firmware, tuple(numbers[:half]), tuple(numbers[half:])
+        )
 
     async def read(self) -> frozenset[Setting]:
         async with self._lock:
@@ -58,10 +74,16 @@ class AcmeLine:
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
-        failed = {s: f"{s} is not a port pair of {self.name}: not a port" for s in change.remove | change.add if not self._pair(s)}
+        failed = {
+            s: f"{s} is not a port pair of {self.name}: not a port"
+            for s in change.remove | change.add
+            if not self._pair(s)
+        }
 
         def wrong(held: frozenset[Pair]) -> dict[Pair, Setting]:
-            return {p: s for p, s in remove.items() if p in held} | {p: s for p, s in add.items() if p not in held}
+            return {p: s for p, s in remove.items() if p in held} | {
+                p: s for p, s in add.items() if p not in held
+            }
 
         held = await self._map()  # read first: after a lost answer the state is unknown
         if wrong(held):
@@ -80,8 +102,12 @@ class AcmeLine:
             patience_s=self._patience_s,
         )
         late = f"not reported after {last.watched_s:.1f} s"
-        failed |= {setting: marks.reasons.get(pair, late) for pair, setting in wrong(last.report).items()}
-        return marks.outcome(self.name, frozenset(self._setting(pair) for pair in last.report), last.at_ns, failed)
+        failed |= {
+            setting: marks.reasons.get(pair, late) for pair, setting in wrong(last.report).items()
+        }
+        return marks.outcome(
+            self.name, frozenset(self._setting(pair) for pair in last.report), last.at_ns, failed
+        )
 
     async def _change(self, verb: str, pair: Pair, marks: Marks[Pair]) -> None:
         marks.write()
@@ -104,7 +130,9 @@ class AcmeLine:
             received.extend(chunk)
             return received.endswith(b"\n")
 
-        await self._link.exchange(f"{question}\n".encode(), complete, question=question, discard=True)
+        await self._link.exchange(
+            f"{question}\n".encode(), complete, question=question, discard=True
+        )
         return received.decode("ascii", "replace").strip()
 
     def _setting(self, pair: Pair) -> Setting:
@@ -115,4 +143,8 @@ class AcmeLine:
         ports = (setting.ingress, setting.egress)
         if not isinstance(setting, CrossConnect) or any(port.device != self.name for port in ports):
             return None
-        return (ports[0].label, ports[1].label) if all(re.fullmatch(r"[1-9][0-9]{0,3}", p.label) for p in ports) else None
+        return (
+            (ports[0].label, ports[1].label)
+            if all(re.fullmatch(r"[1-9][0-9]{0,3}", p.label) for p in ports)
+            else None
+        )

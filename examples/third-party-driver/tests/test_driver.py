@@ -1,4 +1,6 @@
-"""The Acme driver in front of the Acme emulator: what the plugin `testbed` gives, used from outside."""
+"""The Acme driver in front of the Acme emulator: what the plugin `testbed` gives, used from
+outside.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ def test_an_inventory_may_name_the_driver() -> None:
 def test_the_driver_keeps_what_it_declares(device: Opened) -> None:
     report = device.conform()
     assert report.ok, [(result.check.name, result.message) for result in report.failed]
-    assert {"identify", "read", "change", "refusals"} <= {n for n, existing in report.statuses.items() if existing == "confirmed"}
+    assert {"identify", "read", "change", "refusals"} <= {
+        n for n, existing in report.statuses.items() if existing == "confirmed"
+    }
 
 
-@pytest.mark.parametrize("check", [check.name for check in all_checks() if not check.truth and check.capability == "change"])
+@pytest.mark.parametrize(
+    "check",
+    [check.name for check in all_checks() if not check.truth and check.capability == "change"],
+)
 def test_a_change_is_what_it_should_be(device: Opened, check: str) -> None:
     report = device.conform(check)
     assert report.ok, report.failed[0].message

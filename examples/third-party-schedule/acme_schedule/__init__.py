@@ -11,7 +11,9 @@ from planner.schedule.bfb import Send
 
 
 def trees(shape: Shape) -> Iterator[Send]:
-    """All-gather: each rank's shard travels whole along a breadth-first tree, over the links that are least used so far."""
+    """All-gather: each rank's shard travels whole along a breadth-first tree, over the links that
+    are least used so far.
+    """
     onward: dict[int, set[int]] = {rank: set() for rank in range(shape.n)}
     for src, dst in shape.links:
         onward[src].add(dst)
@@ -23,9 +25,15 @@ def trees(shape: Shape) -> Iterator[Send]:
             edge = [rank for rank, at in reached.items() if at == step - 1]
             fresh = sorted({dst for src in edge for dst in onward[src]} - reached.keys())
             if not fresh:
-                raise Infeasible(f"rank {shard} cannot send to all others", "give the topology a ring through all ranks")
+                raise Infeasible(
+                    f"rank {shard} cannot send to all others",
+                    "give the topology a ring through all ranks",
+                )
             for dst in fresh:
-                src = min((rank for rank in edge if dst in onward[rank]), key=lambda rank: (used[rank, dst], rank))
+                src = min(
+                    (rank for rank in edge if dst in onward[rank]),
+                    key=lambda rank: (used[rank, dst], rank),
+                )
                 used[src, dst] += 1
                 reached[dst] = step
                 yield Send(step, src, dst, shard, 1.0)

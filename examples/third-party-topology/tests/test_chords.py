@@ -22,7 +22,9 @@ def test_testbed_finds_it() -> None:
     assert not found.problem and str(found).startswith("acme-chords (acme_topology:chords of ")
 
 
-@pytest.mark.parametrize(("n", "degree", "strides"), [(12, 4, [1, 5]), (8, 4, [1, 3]), (7, 6, [1, 2, 3]), (2, 1, [1])])
+@pytest.mark.parametrize(
+    ("n", "degree", "strides"), [(12, 4, [1, 5]), (8, 4, [1, 3]), (7, 6, [1, 2, 3]), (2, 1, [1])]
+)
 def test_every_ring_has_a_stride_of_its_own(n: int, degree: int, strides: list[int]) -> None:
     (found,) = method("acme-chords")(demand(n), Lab(n, degree), WANTED)
     assert [ring.order[1] - ring.order[0] for ring in found.shape.rings] == strides

@@ -1,10 +1,12 @@
-"""The congestion control of a job's connections: set on their sockets once they are connected, and on those that come later.
+"""The congestion control of a job's connections: set on their sockets once they are connected, and
+on those that come later.
 
-A route that names a congestion control overrides what a program asks for before it connects, and a program of other people asks
-for nothing: so this program looks for the job's sockets, reaches them as agent/tcp/flush.py does, and sets it on each. One of the
-controls is our own (bpf/progress.bpf.c), whose window grows the faster the more of an iteration's bytes were sent; its parameters
-are the job's, and a lease: without word for LEASE_S, or after the death of this process, open connections that have it do as RFC
-5681 says.
+A route that names a congestion control overrides what a program asks for before it connects, and a
+program of other people asks for nothing: so this program looks for the job's sockets, reaches them
+as agent/tcp/flush.py does, and sets it on each. One of the controls is our own
+(bpf/progress.bpf.c), whose window grows the faster the more of an iteration's bytes were sent; its
+parameters are the job's, and a lease: without word for LEASE_S, or after the death of this process,
+open connections that have it do as RFC 5681 says.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ MOST_BYTES, MOST_GAP_MS = 1 << 53, 3_600_000.0
 LEASE_S = 5.0
 LOOK_S = 0.5
 SEARCH_NS = 100_000_000
-"""How long one search through /proc for new sockets may take; the daemon does nothing else meanwhile."""
+"""How long one search through /proc for new sockets may take; the daemon does nothing else
+meanwhile.
+"""
 SOCKETS = 256
 """Sockets of one host that are set at one look at most."""
 STATE = RUN + "/congestion.json"
@@ -49,21 +53,38 @@ KNOWN = struct.Struct("=QQQ8I")  # struct known of bpf/progress.bpf.c
 
 
 def checked(request: Json) -> Json:
-    """The control and, of our own, its parameters, as they are kept. Raises: Failure - they are none."""
+    """The control and, of our own, its parameters, as they are kept. Raises: Failure - they are
+    none.
+    """
     control, given = request.get("control"), request.get("parameters") or {}
     if control not in CONTROLS:
-        raise bad("control: one of {} is needed, got {!r:.100}".format(", ".join(CONTROLS), control))
+        raise bad(
+            "control: one of {} is needed, got {!r:.100}".format(", ".join(CONTROLS), control)
+        )
     if not isinstance(given, dict) or (given and control != OWN):
         raise bad(f"parameters: a mapping, of control {OWN} only, is needed, got {given!r:.200}")
     if control != OWN:
         return {"control": control}
     if strange := set(given) - {"slope", "intercept", "bytes", "gap_ms"}:
-        raise bad("parameters: {} {} unknown".format(", ".join(sorted(strange))[:100], "is" if len(strange) == 1 else "are"))
-    slope, intercept = (_figure(given, name, usual, MOST) for name, usual in (("slope", SLOPE), ("intercept", INTERCEPT)))
+        raise bad(
+            "parameters: {} {} unknown".format(
+                ", ".join(sorted(strange))[:100], "is" if len(strange) == 1 else "are"
+            )
+        )
+    slope, intercept = (
+        _figure(given, name, usual, MOST)
+        for name, usual in (("slope", SLOPE), ("intercept", INTERCEPT))
+    )
     if not intercept * ONE >= 1:
-        raise bad(f"intercept: at least {1 / ONE} is needed, or a window would never grow; got {intercept!r}")
-    size = 0 if given.get("bytes") in (None, "auto") else int(_figure(given, "bytes", 0, MOST_BYTES))
-    gap_ms = 0.0 if given.get("gap_ms") in (None, "auto") else _figure(given, "gap_ms", 0, MOST_GAP_MS)
+        raise bad(
+            f"intercept: at least {1 / ONE} is needed, or a window would never grow; got {intercept!r}"
+        )
+    size = (
+        0 if given.get("bytes") in (None, "auto") else int(_figure(given, "bytes", 0, MOST_BYTES))
+    )
+    gap_ms = (
+        0.0 if given.get("gap_ms") in (None, "auto") else _figure(given, "gap_ms", 0, MOST_GAP_MS)
+    )
     return {"control": OWN, "slope": slope, "intercept": intercept, "bytes": size, "gap_ms": gap_ms}
 
 
@@ -84,11 +105,15 @@ def unsupported(control: str) -> str:
 
 
 class Registered(structops.Program):
-    """The control with progress, registered in the kernel for as long as this object is not closed."""
+    """The control with progress, registered in the kernel for as long as this object is not
+    closed.
+    """
 
     def __init__(self, name: str) -> None:
         """Raises: Failure, with what the kernel or the machine lacks."""
-        super().__init__("progress", name, ("lease", "parameters", "progress"), f"congestion control {OWN}")
+        super().__init__(
+            "progress", name, ("lease", "parameters", "progress"), f"congestion control {OWN}"
+        )
 
     def renew(self, for_s: float) -> None:
         """Parameters count for so long from now. Raises: OSError."""
@@ -98,12 +123,23 @@ class Registered(structops.Program):
         """Give the connection its parameters. Raises: OSError."""
         slope, intercept = (int(wanted[name] * ONE) for name in ("slope", "intercept"))
         gap_us = min(int(wanted["gap_ms"] * 1000), (1 << 32) - 1)
-        self.put("parameters", fd, struct.pack("=IIIIQ", slope, intercept, gap_us, 0, wanted["bytes"]))
+        self.put(
+            "parameters", fd, struct.pack("=IIIIQ", slope, intercept, gap_us, 0, wanted["bytes"])
+        )
 
     def seen(self, fd: int) -> Json:
-        """What it knows of the connection: begun iterations, bytes of one, usual gap, the factor now. Raises: OSError."""
-        _, total, _, usual_us, iterations, factor, *_ = KNOWN.unpack(self.get("progress", fd, KNOWN.size))
-        return {"iterations": iterations, "bytes": total, "gap_ms": usual_us / 1000, "factor": round(factor / ONE, 3)}
+        """What it knows of the connection: begun iterations, bytes of one, usual gap, the factor
+        now. Raises: OSError.
+        """
+        _, total, _, usual_us, iterations, factor, *_ = KNOWN.unpack(
+            self.get("progress", fd, KNOWN.size)
+        )
+        return {
+            "iterations": iterations,
+            "bytes": total,
+            "gap_ms": usual_us / 1000,
+            "factor": round(factor / ONE, 3),
+        }
 
 
 class Congestions(Mechanism):
@@ -126,7 +162,8 @@ class Congestions(Mechanism):
     def __init__(self, server: Daemon) -> None:
         super().__init__(server)
         self.wanted: dict[str, Json] = {}
-        self.known: dict[str, dict[int, tuple[int, int, str]]] = {}  # of a job, by inode: process, descriptor, far address
+        # of a job, by inode: process, descriptor, far address
+        self.known: dict[str, dict[int, tuple[int, int, str]]] = {}
         self.strange: set[int] = set()  # inodes of no job's sockets
         self.searched_ns = self.rest_ns = 0
         self.registered: Registered | None = None
@@ -136,11 +173,15 @@ class Congestions(Mechanism):
         kept = read_json(STATE)
         for name, wanted in kept.items() if isinstance(kept, dict) else ():
             with contextlib.suppress(Failure):
-                self.wanted[name] = checked({"control": wanted["control"], "parameters": _parameters(wanted)})
+                self.wanted[name] = checked(
+                    {"control": wanted["control"], "parameters": _parameters(wanted)}
+                )
         self.start()
 
     def set(self, request: Json) -> Json:
-        """Give a running job's connections a congestion control, now and when they are made; `back`: if it was given one before."""
+        """Give a running job's connections a congestion control, now and when they are made;
+        `back`: if it was given one before.
+        """
         name, wanted = job_name(request, "job"), checked(request)
         if self.server.jobs.state(VAR + "/jobs/" + name)["state"] != "running":
             raise refused(f"no job {name} runs on this host")
@@ -160,7 +201,9 @@ class Congestions(Mechanism):
         return structops.name_here(prefix, (self.server.facts.get("partition") or {}).get("index"))
 
     def ready(self, request: Json) -> Json:
-        """Whether this host can have a control: ours is registered for a moment. Raises: Failure - it cannot."""
+        """Whether this host can have a control: ours is registered for a moment. Raises: Failure -
+        it cannot.
+        """
         control = checked({"control": request.get("control")})["control"]
         if missing := unsupported(control):
             raise refused(f"congestion control {control}: {missing}")
@@ -169,7 +212,9 @@ class Congestions(Mechanism):
         return {"control": control}
 
     def wish(self, request: Json) -> Json | None:
-        """What a job that is to start is given, if anything. Raises: Failure - this host cannot have it."""
+        """What a job that is to start is given, if anything. Raises: Failure - this host cannot
+        have it.
+        """
         if request.get("congestion") is None:
             return None
         if not isinstance(request["congestion"], dict):
@@ -221,24 +266,38 @@ class Congestions(Mechanism):
 
     def settle(self) -> None:
         """Take our own control away once no job has it."""
-        if self.registered is not None and not any(wanted["control"] == OWN for wanted in self.wanted.values()):
+        if self.registered is not None and not any(
+            wanted["control"] == OWN for wanted in self.wanted.values()
+        ):
             self.registered.close()
             self.registered = None
 
     def look(self) -> None:
-        """Set it on every socket that has come since the last look. Nothing here raises: jobs go on without."""
+        """Set it on every socket that has come since the last look. Nothing here raises: jobs go on
+        without.
+        """
         began, lanes = time.monotonic_ns(), self.server.facts.get("lanes", [])
-        for name in [name for name in self.wanted if self.server.jobs.state(VAR + "/jobs/" + name)["state"] != "running"]:
+        for name in [
+            name
+            for name in self.wanted
+            if self.server.jobs.state(VAR + "/jobs/" + name)["state"] != "running"
+        ]:
             self.end(name)
         try:
-            if self.registered is None and any(wanted["control"] == OWN for wanted in self.wanted.values()):
+            if self.registered is None and any(
+                wanted["control"] == OWN for wanted in self.wanted.values()
+            ):
                 self.able(OWN)  # this program was killed, and begins again
             if self.registered is not None:
                 self.registered.renew(LEASE_S)
             if not self.wanted or began < self.rest_ns:
                 return
             self.getfd = self.getfd or flush.system_call()
-            found = {s["inode"]: s["target"] for s in flush.sockets(lanes) if s["inode"] and s["target"] not in lanes}
+            found = {
+                s["inode"]: s["target"]
+                for s in flush.sockets(lanes)
+                if s["inode"] and s["target"] not in lanes
+            }
             self.rest_ns = flush.rested(began, time.monotonic_ns())
             self.problem = ""
             self.sort(found, began)
@@ -248,14 +307,18 @@ class Congestions(Mechanism):
             self.problem = str(e)
 
     def sort(self, found: dict[int, str], began: int) -> None:
-        """Find out whose the sockets `found` (inode, far address) are, and set the control of those of a job."""
+        """Find out whose the sockets `found` (inode, far address) are, and set the control of those
+        of a job.
+        """
         for sockets in self.known.values():
             for inode in sockets.keys() - found.keys():
                 del sockets[inode]
         done = {inode for sockets in self.known.values() for inode in sockets}
         if began - self.searched_ns > flush.AGAIN_NS:
             self.strange = set()
-        fresh = [inode for inode in found if inode not in done and inode not in self.strange][:SOCKETS]
+        fresh = [inode for inode in found if inode not in done and inode not in self.strange][
+            :SOCKETS
+        ]
         if not fresh:
             return
         self.searched_ns = began
@@ -295,7 +358,9 @@ class Congestions(Mechanism):
         return True
 
     def reach(self, pid: int, fd: int, inode: int) -> socket.socket | None:
-        """The socket of another process as one of ours; None where that descriptor is another file by now."""
+        """The socket of another process as one of ours; None where that descriptor is another file
+        by now.
+        """
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -312,9 +377,14 @@ class Congestions(Mechanism):
         return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=own)
 
     def status(self, request: Json) -> Json:
-        """What each job was given, and each of its sockets that has it; of our own control what it knows of each."""
+        """What each job was given, and each of its sockets that has it; of our own control what it
+        knows of each.
+        """
         names = list(self.wanted) if request.get("job") is None else [job_name(request, "job")]
-        return {"jobs": {name: self.row(name) for name in names if name in self.wanted}, "problem": self.problem}
+        return {
+            "jobs": {name: self.row(name) for name in names if name in self.wanted},
+            "problem": self.problem,
+        }
 
     def row(self, name: str) -> Json:
         sockets = []

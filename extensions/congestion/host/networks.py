@@ -1,7 +1,9 @@
-"""A TCP congestion control with a window for each of two networks: loaded from bpf/networks.bpf.o, and told which network is there.
+"""A TCP congestion control with a window for each of two networks: loaded from bpf/networks.bpf.o,
+and told which network is there.
 
-The kernel's BPF does the work (bpf/networks.bpf.c). What the network is, is a lease in a map: without word for LEASE_S, or after
-the death of this process, connections that are open use one window as any other does.
+The kernel's BPF does the work (bpf/networks.bpf.c). What the network is, is a lease in a map:
+without word for LEASE_S, or after the death of this process, connections that are open use one
+window as any other does.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Registered(Program):
         super().__init__("networks", name, ("networks",), "congestion control for two networks")
 
     def emit(self, network: int, states: int, for_s: float) -> None:
-        """Have connections use the window of `network` (0, 1) for `for_s` seconds from now. states: 1, there is but one window.
+        """Have connections use the window of `network` (0, 1) for `for_s` seconds from now. states:
+        1, there is but one window.
 
         Raises: OSError.
         """
@@ -45,7 +48,9 @@ class Registered(Program):
 
 
 class Networks(Mechanism):
-    """Which network each generation stands for, as `networks.load` said; network 0 for every other, a hold as well."""
+    """Which network each generation stands for, as `networks.load` said; network 0 for every other,
+    a hold as well.
+    """
 
     OPERATIONS: ClassVar[Operations] = {
         "networks": lambda self, *_: self.status(),
@@ -63,7 +68,11 @@ class Networks(Mechanism):
 
     def __init__(self, server: Daemon) -> None:
         super().__init__(server)
-        self.generations, self.timer, self.cancel = server.generations, server.timer, server.cancelled.add
+        self.generations, self.timer, self.cancel = (
+            server.generations,
+            server.timer,
+            server.cancelled.add,
+        )
         self.controls = {PER_NETWORK: name_here("net2")}
         self.of: dict[int, int] = {}
         self.states = 2
@@ -73,14 +82,21 @@ class Networks(Mechanism):
         if kept:
             try:
                 self.load(kept)
-            except Exception as e:  # what was kept may be of another version: the daemon starts all the same
+            # what was kept may be of another version: the daemon starts all the same
+            except Exception as e:
                 sys.stderr.write(f"agent: networks are not loaded again: {e}\n")
 
     def load(self, request: Json) -> Json:
         """Register the congestion control, and from now on tell it the network at every commit."""
         of, states = request.get("networks"), request.get("states", 2)
-        if not isinstance(of, dict) or len(of) > MOST or not all(str(g).isdecimal() and n in (0, 1) for g, n in of.items()):
-            raise bad(f"networks: 0 or 1 by generation is needed, for {MOST} of them at most, got {of!r:.200}")
+        if (
+            not isinstance(of, dict)
+            or len(of) > MOST
+            or not all(str(g).isdecimal() and n in (0, 1) for g, n in of.items())
+        ):
+            raise bad(
+                f"networks: 0 or 1 by generation is needed, for {MOST} of them at most, got {of!r:.200}"
+            )
         if states not in (1, 2):
             raise bad(f"states: 1 or 2 is needed, got {states!r:.200}")
         if self.registered is None:
@@ -91,7 +107,9 @@ class Networks(Mechanism):
         return self.status()
 
     def follow(self) -> None:
-        """Say which network the active generation stands for. Called at every commit and every return."""
+        """Say which network the active generation stands for. Called at every commit and every
+        return.
+        """
         if self.registered is None:
             return
         if self.handle is not None:
@@ -107,7 +125,9 @@ class Networks(Mechanism):
         return self.of.get(self.generations.active, 0) if self.generations.active is not None else 0
 
     def drop(self) -> Json:
-        """Take the congestion control away: routes that name it give the host's own to new connections."""
+        """Take the congestion control away: routes that name it give the host's own to new
+        connections.
+        """
         if self.registered is not None:
             self.registered.close()
         self.registered, self.of = None, {}

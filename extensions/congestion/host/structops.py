@@ -1,7 +1,8 @@
-"""What the compiled BPF programs (bpf/) need: a TCP congestion control is loaded, registered and taken away.
+"""What the compiled BPF programs (bpf/) need: a TCP congestion control is loaded, registered and
+taken away.
 
-libbpf, called by ctypes, fits a program to the running kernel. What registers it is a BPF link, a descriptor of this process:
-nothing is pinned, so it is gone when this process is.
+libbpf, called by ctypes, fits a program to the running kernel. What registers it is a BPF link, a
+descriptor of this process: nothing is pinned, so it is gone when this process is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 PLACE = b"NAME-PLACE-HOLD"  # of 15 characters, the most that a congestion control's name may have
-BPF_NUMBER: Mapping[str, int] = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
+BPF_NUMBER: Mapping[str, int] = {
+    "x86_64": 321,
+    "aarch64": 280,
+    "riscv64": 280,
+    "s390x": 351,
+    "ppc64le": 361,
+}
 MAP_LOOKUP, MAP_UPDATE, LINK_CREATE = 1, 2, 28  # commands of bpf(2)
 F_LINK, STRUCT_OPS = 1 << 13, 44  # BPF_F_LINK (Linux 6.4); BPF_STRUCT_OPS, an attach type
 NEEDS = "libbpf1, root with CAP_BPF, and Linux 6.4 or newer with CONFIG_DEBUG_INFO_BTF, CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
@@ -29,9 +36,11 @@ LINES = 20  # of what libbpf and the verifier say, the last
 
 
 def name_here(prefix: str, index: int | None = None) -> str:
-    """A congestion control's name in this network namespace. The kernel has one list of names for the whole machine.
+    """A congestion control's name in this network namespace. The kernel has one list of names for
+    the whole machine.
 
-    index: of the partition whose agent this is; the agents of a host's partitions are in one network namespace.
+    index: of the partition whose agent this is; the agents of a host's partitions are in one
+    network namespace.
     """
     prefix = prefix if index is None else prefix[:3] + str(index)
     return "{}_{}".format(prefix, os.stat("/proc/self/ns/net").st_ino)
@@ -54,10 +63,13 @@ def unsupported() -> str:
 
 
 class Program:
-    """A compiled congestion control, registered in the kernel for as long as this object is not closed."""
+    """A compiled congestion control, registered in the kernel for as long as this object is not
+    closed.
+    """
 
     def __init__(self, stem: str, name: str, maps: Sequence[str], purpose: str) -> None:
-        """stem: of its file in bpf/, and of its operations' name. maps: whose descriptors are kept in `maps`.
+        """stem: of its file in bpf/, and of its operations' name. maps: whose descriptors are kept
+        in `maps`.
 
         Raises: Failure, with what the kernel or the machine lacks.
         """
@@ -78,7 +90,9 @@ class Program:
         self._load(code.replace(PLACE, name.encode().ljust(len(PLACE), b"\0")), f"{stem}_ops", maps)
 
     def put(self, into: str, key: int, value: bytes) -> None:
-        """Write an entry of a map; the key of one that belongs to sockets is a descriptor of the socket. Raises: OSError."""
+        """Write an entry of a map; the key of one that belongs to sockets is a descriptor of the
+        socket. Raises: OSError.
+        """
         self._entry(MAP_UPDATE, into, key, ctypes.create_string_buffer(value, len(value)))
 
     def get(self, of: str, key: int, size: int) -> bytes:
@@ -96,11 +110,20 @@ class Program:
 
     def _entry(self, command: int, which: str, key: int, value: Any) -> None:
         held = ctypes.create_string_buffer(struct.pack("=i", key), 4)
-        bpf(command, struct.pack("=IxxxxQQQ", self.maps[which], ctypes.addressof(held), ctypes.addressof(value), 0))
+        bpf(
+            command,
+            struct.pack(
+                "=IxxxxQQQ", self.maps[which], ctypes.addressof(held), ctypes.addressof(value), 0
+            ),
+        )
 
     def _load(self, code: bytes, operations_name: str, maps: Sequence[str]) -> None:
         lib: Any = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        for function in ("bpf_object__open_mem", "bpf_object__find_map_by_name", "bpf_map__attach_struct_ops"):
+        for function in (
+            "bpf_object__open_mem",
+            "bpf_object__find_map_by_name",
+            "bpf_map__attach_struct_ops",
+        ):
             getattr(lib, function).restype = ctypes.c_void_p
         hear = _HEAR(self._hear)
         lib.libbpf_set_print(hear)
@@ -110,7 +133,9 @@ class Program:
             if not made:
                 raise self._refusal("the object cannot be read")
             made = ctypes.c_void_p(made)
-            operations = ctypes.c_void_p(lib.bpf_object__find_map_by_name(made, operations_name.encode()))
+            operations = ctypes.c_void_p(
+                lib.bpf_object__find_map_by_name(made, operations_name.encode())
+            )
             lib.bpf_map__set_map_flags(operations, ctypes.c_uint(F_LINK))
             if lib.bpf_object__load(made) < 0:
                 raise self._refusal("the kernel does not take the program")
@@ -118,7 +143,8 @@ class Program:
             if not attached:
                 raise self._refusal("the kernel does not take the congestion control")
             if lib.libbpf_minor_version() >= 2 or lib.libbpf_major_version() > 1:
-                self.link = lib.bpf_link__fd(ctypes.c_void_p(attached))  # ours: a copy would leave another that nobody closes
+                # ours: a copy would leave another that nobody closes
+                self.link = lib.bpf_link__fd(ctypes.c_void_p(attached))
             else:  # it fills in the map, and knows nothing of links
                 made_of = lib.bpf_map__fd(operations)
                 self.link = bpf(LINK_CREATE, struct.pack("=IIII", made_of, 0, STRUCT_OPS, 0))
@@ -140,7 +166,12 @@ class Program:
 
     def _refusal(self, what: str) -> Failure:
         problem = os.strerror(ctypes.get_errno())
-        return Failure("failed", "congestion control {}: {}: {}: {}".format(self.name, what, problem, "; ".join(self._text[-6:])))
+        return Failure(
+            "failed",
+            "congestion control {}: {}: {}: {}".format(
+                self.name, what, problem, "; ".join(self._text[-6:])
+            ),
+        )
 
 
 _HEAR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -152,7 +183,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def bpf(command: int, attributes: bytes) -> int:
     """bpf(2). Raises: OSError."""
     held = ctypes.create_string_buffer(attributes, 128)
-    fd = int(_LIBC.syscall(ctypes.c_long(BPF_NUMBER[platform.machine()]), ctypes.c_int(command), held, ctypes.c_uint(128)))
+    fd = int(
+        _LIBC.syscall(
+            ctypes.c_long(BPF_NUMBER[platform.machine()]),
+            ctypes.c_int(command),
+            held,
+            ctypes.c_uint(128),
+        )
+    )
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"bpf(2), command {command}: {os.strerror(number)}")
@@ -165,7 +203,9 @@ def lease(for_s: float) -> int:
 
 
 def tried(prefix: str, register: Callable[[str], Program]) -> None:
-    """Register a program under a name that nobody uses, and take it away again. Raises: Failure, refused - what is needed."""
+    """Register a program under a name that nobody uses, and take it away again. Raises: Failure,
+    refused - what is needed.
+    """
     try:
         register(f"{prefix}_try{os.getpid() % 1_000_000}").close()
     except Failure as e:

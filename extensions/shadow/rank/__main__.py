@@ -1,9 +1,11 @@
 """`python -m extensions.shadow.rank`: follows one job until it ends; see the package.
 
-TESTBED_OBSERVER_SHADOW says where to listen, on the management network, and the key of those who may connect: taps, rank 0, and
-with `restore` a rank 0 that may begin from the checkpoint of an earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per
-iteration, and TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended, written at the rate of
-TESTBED_STORAGE_MBPS. Exit codes: 0 done, 2 bad environment, 75 no job came, 1 anything else.
+TESTBED_OBSERVER_SHADOW says where to listen, on the management network, and the key of those who
+may connect: taps, rank 0, and with `restore` a rank 0 that may begin from the checkpoint of an
+earlier shadow. In TESTBED_JOB_DIR `shadow.jsonl` gets a line per iteration, and
+TESTBED_CHECKPOINT_DIR the newest checkpoint when the job has ended, however it ended, written at
+the rate of TESTBED_STORAGE_MBPS. Exit codes: 0 done, 2 bad environment, 75 no job came, 1 anything
+else.
 """
 
 from __future__ import annotations
@@ -31,20 +33,26 @@ RECORDS = "shadow.jsonl"
 TAKEN = 1 << 20
 """Bytes that are taken of a connection at once."""
 HEAD = struct.Struct("!III")
-"""Before each block of a tap: its length, the number of a port, how many packets were lost there so far (host/tap.py)."""
+"""Before each block of a tap: its length, the number of a port, how many packets were lost there so
+far (host/tap.py).
+"""
 BLOCK = 1 << 20
 LINE = 16 << 20
 PEERS = 64
 JOB_S = 600.0
 """How long (s) a shadow waits for its job to begin."""
 DRAIN_S, QUIET_S = 3.0, 0.3
-"""How long (s) what is on its way from the taps is waited for once the job has ended: at most; and until nothing comes any more."""
+"""How long (s) what is on its way from the taps is waited for once the job has ended: at most; and
+until nothing comes any more.
+"""
 TICK_S = 0.05
 SEND_S = 30.0
 
 
 class Peer:
-    """A connection. role: tap, job, state or restore; empty while the other end has not shown that it knows the key."""
+    """A connection. role: tap, job, state or restore; empty while the other end has not shown that
+    it knows the key.
+    """
 
     def __init__(self, link: socket.socket, key: bytes, who: str) -> None:
         self.link, self.who, self.role = link, who, ""
@@ -58,7 +66,14 @@ class Peer:
 class Reader:
     """Waits for all that comes in, and hands it to the follower."""
 
-    def __init__(self, listener: socket.socket, key: bytes, directory: Path, checkpoints: Checkpoints, torch: Any) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: bytes,
+        directory: Path,
+        checkpoints: Checkpoints,
+        torch: Any,
+    ) -> None:
         self._listener, self._key, self._torch = listener, key, torch
         self._checkpoints = checkpoints
         self._records = (directory / RECORDS).open("a", buffering=1)
@@ -76,7 +91,9 @@ class Reader:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while not self._over(time.monotonic()):
-            for key, _ in self._selector.select(TICK_S if self._follower.waits or self._ended_s else 1.0):
+            for key, _ in self._selector.select(
+                TICK_S if self._follower.waits or self._ended_s else 1.0
+            ):
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
@@ -93,19 +110,23 @@ class Reader:
         return 0
 
     def _over(self, now_s: float) -> bool:
-        if self.stopped and not self._ended_s:  # it is told to end once the ranks have: what they said last may be on its way
+        # it is told to end once the ranks have: what they said last may be on its way
+        if self.stopped and not self._ended_s:
             self._ended_s = now_s
         if not self._ended_s:
             return False
         quiet = not self._follower.waits or now_s - max(self._latest_s, self._ended_s) > QUIET_S
-        return (quiet and (self._job is None or self._follower.shape is None)) or now_s - self._ended_s > DRAIN_S
+        return (
+            quiet and (self._job is None or self._follower.shape is None)
+        ) or now_s - self._ended_s > DRAIN_S
 
     def _accept(self) -> None:
         try:
             link, (host, port) = self._listener.accept()
         except OSError:
             return
-        if len(self._peers) >= PEERS:  # anybody may connect: who has been silent for the longest time gives way
+        # anybody may connect: who has been silent for the longest time gives way
+        if len(self._peers) >= PEERS:
             silent = [peer for peer in self._peers if not peer.role]
             if not silent:
                 link.close()
@@ -127,7 +148,10 @@ class Reader:
         self._selector.unregister(peer.link)
         peer.link.close()
         if why:
-            print(f"shadow: {peer.who}{' (' + peer.role + ')' if peer.role else ''}: {why}", flush=True)
+            print(
+                f"shadow: {peer.who}{' (' + peer.role + ')' if peer.role else ''}: {why}",
+                flush=True,
+            )
         if peer is self._job:
             self._job, self._ended_s = None, time.monotonic()
 
@@ -145,14 +169,26 @@ class Reader:
                     return
                 data = self._greeted(peer, *greeted)
             peer.data += data
-            {"tap": self._tap, "job": self._reported, "state": self._state}.get(peer.role, self._nothing)(peer)
+            {"tap": self._tap, "job": self._reported, "state": self._state}.get(
+                peer.role, self._nothing
+            )(peer)
         except BlockingIOError:
             return
-        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError, AssertionError) as error:
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            AssertionError,
+        ) as error:
             self._close(peer, f"{type(error).__name__}: {error}")
 
     def _greeted(self, peer: Peer, role: str, proof: bytes, rest: bytes) -> bytes:
-        if role not in ("tap", "job", "state", "restore") or (role == "job" and (self._job or self._ended_s)):
+        if role not in ("tap", "job", "state", "restore") or (
+            role == "job" and (self._job or self._ended_s)
+        ):
             raise ConnectionError(f"wants to be a {role!r}")
         peer.link.send(proof)
         peer.role = role
@@ -206,13 +242,18 @@ class Reader:
                 follower.iterated(message["iterated"], time.monotonic())
 
     def _state(self, peer: Peer) -> None:
-        """A state that rank 0 sends: a line that says of which iteration and how large, then its bytes."""
+        """A state that rank 0 sends: a line that says of which iteration and how large, then its
+        bytes.
+        """
         if peer.announced is None:
             if b"\n" not in peer.data[:4096]:
                 return
             line, _, rest = bytes(peer.data).partition(b"\n")
             reply = json.loads(line)
-            peer.announced, peer.data = (int(reply["iteration"]), int(reply["bytes"])), bytearray(rest)
+            peer.announced, peer.data = (
+                (int(reply["iteration"]), int(reply["bytes"])),
+                bytearray(rest),
+            )
         iteration, size = peer.announced
         if len(peer.data) > size or size > LINE * 64:
             raise ValueError(f"a state of more than {size} bytes")
@@ -223,7 +264,9 @@ class Reader:
         self._close(peer)
 
     def _restore(self, peer: Peer) -> None:
-        """Send the newest checkpoint that an earlier shadow left and that is still as it was written."""
+        """Send the newest checkpoint that an earlier shadow left and that is still as it was
+        written.
+        """
         about: dict[str, Any] = {"iteration": 0, "bytes": 0, "same": {}}
         content = b""
         for iteration in reversed(self._checkpoints.kept()):
@@ -236,7 +279,10 @@ class Reader:
                 about = {"iteration": iteration, "bytes": len(content), "same": kept["same"]}
                 break
             except (Damaged, ValueError, TypeError, LookupError, RuntimeError) as error:
-                print(f"shadow: the checkpoint of iteration {iteration} is not used: {error}", flush=True)
+                print(
+                    f"shadow: the checkpoint of iteration {iteration} is not used: {error}",
+                    flush=True,
+                )
                 content = b""
         peer.link.settimeout(SEND_S)
         peer.link.sendall(json.dumps(about).encode() + b"\n" + content)
@@ -268,10 +314,15 @@ class Reader:
             print("shadow: no iteration was followed", flush=True)
             return
         shape, iteration, state = newest
-        tensors = {"parameters": [each.clone() for each in state.parameters], "momentum": [each.clone() for each in state.momentum]}
+        tensors = {
+            "parameters": [each.clone() for each in state.parameters],
+            "momentum": [each.clone() for each in state.momentum],
+        }
         same = dict(shape.same)
         reply = {"same": same, "digest": state.digest()}
-        print(f"shadow: kept {self._checkpoints.write(iteration, same | tensors | reply)}", flush=True)
+        print(
+            f"shadow: kept {self._checkpoints.write(iteration, same | tensors | reply)}", flush=True
+        )
 
 
 def main() -> int:
@@ -287,7 +338,8 @@ def main() -> int:
     directory = Path(os.environ.get("TESTBED_JOB_DIR", "."))
     kept = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or directory)
     checkpoints = Checkpoints(kept, 0, torch, storage_mbps=storage_mbps)
-    if not met.restore:  # they are of another training than the ranks', or older than what these begin from
+    # they are of another training than the ranks', or older than what these begin from
+    if not met.restore:
         checkpoints.forget()
     reader = Reader(listener, met.key, directory, checkpoints, torch)
 

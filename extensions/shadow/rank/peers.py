@@ -1,8 +1,8 @@
 """Who talks to a shadow: both ends show that they know the job's key before anything else is said.
 
-The shadow says a number, the other answers with what it wants, a number of its own and a proof, and the shadow proves itself. A
-process that took the shadow's port meanwhile gets nothing, and nobody else can give the shadow anything. The agent has the same
-(extensions/shadow/host/tap.py).
+The shadow says a number, the other answers with what it wants, a number of its own and a proof, and
+the shadow proves itself. A process that took the shadow's port meanwhile gets nothing, and nobody
+else can give the shadow anything. The agent has the same (extensions/shadow/host/tap.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 NUMBER, PROOF = 16, 32
 """Bytes of the numbers of both ends, and of a proof."""
 ROLE = 8
-"""Bytes of the word for what the other end wants: tap, job, state or restore, filled up with spaces."""
+"""Bytes of the word for what the other end wants: tap, job, state or restore, filled up with
+spaces.
+"""
 SILENT_S = 60
 """A connection ends when the other end's host does not answer for so long (s)."""
 GREETING_S = 20.0
@@ -32,8 +34,8 @@ RESTORE = ("", "shadow", "newest")
 class Meeting:
     """Where a job's shadow listens, and the key of both.
 
-    restore: the ranks begin from the checkpoint of an earlier shadow; `newest`: where theirs in common is older. Empty: from
-    theirs, and the shadow drops what it finds.
+    restore: the ranks begin from the checkpoint of an earlier shadow; `newest`: where theirs in
+    common is older. Empty: from theirs, and the shadow drops what it finds.
     """
 
     address: str
@@ -43,16 +45,21 @@ class Meeting:
 
 
 def meeting(text: str) -> Meeting:
-    """What TESTBED_OBSERVER_SHADOW says: JSON with address, port, key (hexadecimal) and restore (of RESTORE).
+    """What TESTBED_OBSERVER_SHADOW says: JSON with address, port, key (hexadecimal) and restore (of
+    RESTORE).
 
     Raises: ValueError - it is something else.
     """
     try:
         reply = json.loads(text)
         restore = RESTORE[RESTORE.index(reply.get("restore", ""))]
-        return Meeting(str(reply["address"]), int(reply["port"]), bytes.fromhex(reply["key"]), restore)
+        return Meeting(
+            str(reply["address"]), int(reply["port"]), bytes.fromhex(reply["key"]), restore
+        )
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{VARIABLE}: not a JSON object with address, port and key: {error}") from error
+        raise ValueError(
+            f"{VARIABLE}: not a JSON object with address, port and key: {error}"
+        ) from error
 
 
 def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
@@ -61,14 +68,17 @@ def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def connect(meeting: Meeting, role: str, within_s: float) -> socket.socket:
-    """A connection to the shadow, in the role `job`, `state` or `restore`; tries until the time is over, as it may not listen yet.
+    """A connection to the shadow, in the role `job`, `state` or `restore`; tries until the time is
+    over, as it may not listen yet.
 
     Raises: OSError - it does not answer, or does not know the key.
     """
     until_s = time.monotonic() + within_s
     while True:
         try:
-            link = socket.create_connection((meeting.address, meeting.port), timeout=max(until_s - time.monotonic(), 0.1))
+            link = socket.create_connection(
+                (meeting.address, meeting.port), timeout=max(until_s - time.monotonic(), 0.1)
+            )
             break
         except OSError:
             if time.monotonic() >= until_s:
@@ -77,9 +87,15 @@ def connect(meeting: Meeting, role: str, within_s: float) -> socket.socket:
     try:
         notice_silence(link)
         link.settimeout(GREETING_S)
-        first, second, who = exactly(link, NUMBER), secrets.token_bytes(NUMBER), role.encode().ljust(ROLE)
+        first, second, who = (
+            exactly(link, NUMBER),
+            secrets.token_bytes(NUMBER),
+            role.encode().ljust(ROLE),
+        )
         link.sendall(who + second + proof(meeting.key, who, first, second))
-        if not hmac.compare_digest(exactly(link, PROOF), proof(meeting.key, b"shadow", first, second)):
+        if not hmac.compare_digest(
+            exactly(link, PROOF), proof(meeting.key, b"shadow", first, second)
+        ):
             raise ConnectionError(f"{meeting.address}:{meeting.port} is not the job's shadow")
     except BaseException:
         link.close()
@@ -89,7 +105,11 @@ def connect(meeting: Meeting, role: str, within_s: float) -> socket.socket:
 
 def notice_silence(link: socket.socket) -> None:
     """Have a connection end although the other end's host lost power, or its network."""
-    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_USER_TIMEOUT, 1000 * SILENT_S)):
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 5),
+        (socket.TCP_KEEPINTVL, 5),
+        (socket.TCP_USER_TIMEOUT, 1000 * SILENT_S),
+    ):
         link.setsockopt(socket.IPPROTO_TCP, option, value)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -115,7 +135,8 @@ class Listener:
         self._reported = b""
 
     def take(self, data: bytes) -> tuple[str, bytes, bytes] | None:
-        """The role, the shadow's proof to send, and what came after the greeting; None while it is not whole.
+        """The role, the shadow's proof to send, and what came after the greeting; None while it is
+        not whole.
 
         Raises: ConnectionError - the other end does not know the key.
         """
@@ -124,6 +145,12 @@ class Listener:
             return None
         lines, rest = self._reported[: self.WHOLE], self._reported[self.WHOLE :]
         who, second = lines[:ROLE], lines[ROLE : ROLE + NUMBER]
-        if not hmac.compare_digest(lines[ROLE + NUMBER :], proof(self._key, who, self.number, second)):
+        if not hmac.compare_digest(
+            lines[ROLE + NUMBER :], proof(self._key, who, self.number, second)
+        ):
             raise ConnectionError("does not know the job's key")
-        return who.decode("ascii", "replace").strip(), proof(self._key, b"shadow", self.number, second), rest
+        return (
+            who.decode("ascii", "replace").strip(),
+            proof(self._key, b"shadow", self.number, second),
+            rest,
+        )

@@ -1,6 +1,8 @@
-"""TCP segments out of the blocks that a tap sends: blocks of the kernel's packet ring (packet(7), TPACKET_V3), as they are.
+"""TCP segments out of the blocks that a tap sends: blocks of the kernel's packet ring (packet(7),
+TPACKET_V3), as they are.
 
-What is in the packets comes from the data fabric, where anybody may have written it. Everything is checked against the block's end.
+What is in the packets comes from the data fabric, where anybody may have written it. Everything is
+checked against the block's end.
 """
 
 from __future__ import annotations
@@ -9,20 +11,28 @@ import struct
 from collections.abc import Iterator
 
 BLOCK = struct.Struct("=6IQ")
-"""tpacket_block_desc with tpacket_hdr_v1: version, private, status, packets, offset of the first, length, sequence number."""
+"""tpacket_block_desc with tpacket_hdr_v1: version, private, status, packets, offset of the first,
+length, sequence number.
+"""
 PACKET = struct.Struct("=6I2H")
-"""tpacket3_hdr: offset of the next, s, ns, bytes captured, bytes on the wire, status, offsets of link and network header."""
+"""tpacket3_hdr: offset of the next, s, ns, bytes captured, bytes on the wire, status, offsets of
+link and network header.
+"""
 IP = struct.Struct("!BxHxxHxB")
 TCP = struct.Struct("!4xI4xBB")
 SYN, RST = 2, 4
 FRAGMENT = 0x3FFF  # more fragments, or an offset
 
 Segment = tuple[bytes, int, int, memoryview]
-"""Source, destination and both ports, as in the packet (12 bytes); sequence number; flags; payload."""
+"""Source, destination and both ports, as in the packet (12 bytes); sequence number; flags;
+payload.
+"""
 
 
 def segments(block: memoryview) -> Iterator[Segment]:
-    """The TCP segments over IPv4 in a block; of a packet that is cut off what was captured. What is malformed is left out."""
+    """The TCP segments over IPv4 in a block; of a packet that is cut off what was captured. What is
+    malformed is left out.
+    """
     size = len(block)
     if size < BLOCK.size:
         return
@@ -54,4 +64,9 @@ def _segment(block: memoryview, ip: int, end: int) -> Segment | None:
     end = min(end, ip + total)  # a short frame is padded
     if begin < tcp + 20:
         return None
-    return bytes(block[ip + 12 : ip + 20]) + bytes(block[tcp : tcp + 4]), sequence, flags, block[begin : max(begin, end)]
+    return (
+        bytes(block[ip + 12 : ip + 20]) + bytes(block[tcp : tcp + 4]),
+        sequence,
+        flags,
+        block[begin : max(begin, end)],
+    )

@@ -1,8 +1,10 @@
-"""What rank 0 tells the job's shadow: rings, layout of the buckets, and after each iteration the hash of its state.
+"""What rank 0 tells the job's shadow: rings, layout of the buckets, and after each iteration the
+hash of its state.
 
-Nothing here makes an iteration wait for the shadow. The hash of a state is computed by a thread during the exchange of the next
-iteration, when the processor would wait for the links, and sent by another. A state is copied at the end of an iteration when the
-shadow asks for one, and sent by a thread on a connection of its own.
+Nothing here makes an iteration wait for the shadow. The hash of a state is computed by a thread
+during the exchange of the next iteration, when the processor would wait for the links, and sent by
+another. A state is copied at the end of an iteration when the shadow asks for one, and sent by a
+thread on a connection of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ LARGEST = 1 << 30
 
 
 class ShadowObserver(Observer):
-    """Rank 0's connection to the shadow. One that fails says so once, and the job goes on without."""
+    """Rank 0's connection to the shadow. One that fails says so once, and the job goes on
+    without.
+    """
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting, self.alone = meeting, meeting.restore == "shadow"
@@ -49,7 +53,9 @@ class ShadowObserver(Observer):
         self._link: socket.socket | None = None
 
     def restore(self, training: Training, after: int) -> int:
-        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as `restored`, if it is `alone`."""
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as
+        `restored`, if it is `alone`.
+        """
         if not self._meeting.restore:
             return 0
         rank, torch = training.job.place.rank, training.job.torch
@@ -59,14 +65,22 @@ class ShadowObserver(Observer):
                 try:
                     found, flat = restored(self._meeting, training.same, torch, after)
                     if flat.numel() != (numbers := sum(tensor.numel() for tensor in tensors)):
-                        raise ValueError(f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}")
+                        raise ValueError(
+                            f"the shadow's checkpoint has {flat.numel()} numbers, this job has {numbers}"
+                        )
                     iteration = found
                 except (OSError, ValueError) as error:
                     if self.alone:
                         raise
-                    print(f"# shadow: the ranks' own checkpoints are used: {error}", file=sys.stderr, flush=True)
+                    print(
+                        f"# shadow: the ranks' own checkpoints are used: {error}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 else:
-                    for tensor, was in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                    for tensor, was in zip(
+                        tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True
+                    ):
                         tensor.copy_(was.view(tensor.shape))
             iteration = int(max(training.job.accord.gather("from the shadow", iteration)))
             for tensor in tensors if iteration else ():
@@ -74,7 +88,9 @@ class ShadowObserver(Observer):
         return iteration
 
     def begin(self, training: Training, iteration: int) -> None:
-        """Connect, and send the state. A failure is said; the job goes on. Raises: ValueError - it cannot be followed."""
+        """Connect, and send the state. A failure is said; the job goes on. Raises: ValueError - it
+        cannot be followed.
+        """
         if training.job.place.rank:
             return  # it knows of the shadow to begin from it
         held = [each.detach() for each in (*training.parameters, *training.momentum)]
@@ -84,12 +100,17 @@ class ShadowObserver(Observer):
         try:
             self._link = connect(self._meeting, "job", CONNECT_S)
             self._link.settimeout(SEND_S)
-            self._send({"begin": {"lr": training.lr, "shapes": shapes, "same": dict(training.same)}})
+            self._send(
+                {"begin": {"lr": training.lr, "shapes": shapes, "same": dict(training.same)}}
+            )
             self._send_state(iteration, b"".join(self._memory))
         except OSError as error:
             self._failed(error)
             return
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._digest, self._deliver, self._listen)]
+        self._threads = [
+            threading.Thread(target=each, daemon=True)
+            for each in (self._digest, self._deliver, self._listen)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -104,10 +125,14 @@ class ShadowObserver(Observer):
         key = tuple(map(id, parameters))
         if key not in self._parts:
             flat, gradients = bucket.buffer(), bucket.gradients()
-            begins = [(each.data_ptr() - flat.data_ptr()) // flat.element_size() for each in gradients]
+            begins = [
+                (each.data_ptr() - flat.data_ptr()) // flat.element_size() for each in gradients
+            ]
             self._parts[key] = {
                 "numbers": flat.numel(),
-                "parts": [[self._numbers[one], begin] for one, begin in zip(key, begins, strict=True)],
+                "parts": [
+                    [self._numbers[one], begin] for one, begin in zip(key, begins, strict=True)
+                ],
             }
         self._buckets.append(key)
         if bucket.is_last():
@@ -122,13 +147,22 @@ class ShadowObserver(Observer):
         key = tuple(self._buckets)
         if key not in self._layouts:
             self._layouts[key] = len(self._layouts)
-            self._notify({"layout": {"layout": self._layouts[key], "buckets": [self._parts[each] for each in key]}})
+            self._notify(
+                {
+                    "layout": {
+                        "layout": self._layouts[key],
+                        "buckets": [self._parts[each] for each in key],
+                    }
+                }
+            )
         self._buckets.clear()
         self._due = {"iteration": iteration, "set": self._set, "layout": self._layouts[key]}
         if self._wanted:
             self._wanted = False
             content = b"".join(self._memory)  # a copy, 1 ms for 10 MB
-            threading.Thread(target=self._fetched, args=(iteration, content), name="state", daemon=True).start()
+            threading.Thread(
+                target=self._fetched, args=(iteration, content), name="state", daemon=True
+            ).start()
 
     def end(self) -> None:
         """Have the last iteration's hash sent."""
@@ -192,12 +226,17 @@ class ShadowObserver(Observer):
         try:
             self._send_state(iteration, content)
         except OSError as error:
-            print(f"# shadow: the state of iteration {iteration} could not be sent: {error}", file=sys.stderr)
+            print(
+                f"# shadow: the state of iteration {iteration} could not be sent: {error}",
+                file=sys.stderr,
+            )
 
     def _send_state(self, iteration: int, content: bytes) -> None:
         with connect(self._meeting, "state", SEND_S) as link:
             link.settimeout(SEND_S)
-            link.sendall(json.dumps({"iteration": iteration, "bytes": len(content)}).encode() + b"\n")
+            link.sendall(
+                json.dumps({"iteration": iteration, "bytes": len(content)}).encode() + b"\n"
+            )
             link.sendall(content)
             link.recv(1)  # it was taken
 
@@ -208,10 +247,14 @@ class ShadowObserver(Observer):
         print(f"# shadow: lost, the job goes on without: {error}", file=sys.stderr, flush=True)
 
 
-def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any, after: int = 0) -> tuple[int, Any]:
-    """The shadow's newest checkpoint: its iteration, and its numbers: parameters, then their speeds (one flat tensor).
+def restored(
+    meeting: Meeting, same: Mapping[str, Any], torch: Any, after: int = 0
+) -> tuple[int, Any]:
+    """The shadow's newest checkpoint: its iteration, and its numbers: parameters, then their speeds
+    (one flat tensor).
 
-    Raises: ValueError - it has none of an iteration beyond `after`, or one of another training. OSError - it does not answer.
+    Raises: ValueError - it has none of an iteration beyond `after`, or one of another training.
+    OSError - it does not answer.
     """
     with connect(meeting, "restore", CONNECT_S) as link:
         link.settimeout(CONNECT_S)
@@ -222,11 +265,17 @@ def restored(meeting: Meeting, same: Mapping[str, Any], torch: Any, after: int =
             head += exactly(link, 1)
         about = json.loads(head)
         if not about["iteration"]:
-            raise ValueError("the job's shadow has no checkpoint to restore from; without it: testbed job launch")
+            raise ValueError(
+                "the job's shadow has no checkpoint to restore from; without it: testbed job launch"
+            )
         if about["same"] != dict(same):
-            raise ValueError(f"the shadow's checkpoint was made with {about['same']}, this job has {dict(same)}")
+            raise ValueError(
+                f"the shadow's checkpoint was made with {about['same']}, this job has {dict(same)}"
+            )
         if about["iteration"] <= after:
-            raise ValueError(f"the shadow's checkpoint is of iteration {about['iteration']}, the ranks have one of {after}")
+            raise ValueError(
+                f"the shadow's checkpoint is of iteration {about['iteration']}, the ranks have one of {after}"
+            )
         if not 0 <= about["bytes"] <= LARGEST:
             raise ConnectionError(f"the shadow announced {about['bytes']} bytes")
         content = bytearray(exactly(link, about["bytes"]))

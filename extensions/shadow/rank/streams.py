@@ -1,4 +1,6 @@
-"""TCP streams put together again from captured segments: in any order, with holes, within bounds."""
+"""TCP streams put together again from captured segments: in any order, with holes, within
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import struct
 from .segments import RST, SYN, Segment
 
 FLOWS = 1024
-"""Connections that are looked at at once; beyond, the one that has not said its name for the longest time gives way."""
+"""Connections that are looked at at once; beyond, the one that has not said its name for the
+longest time gives way.
+"""
 ALIKE = 4
 """Connections of the same name that are kept: a stranger may use the name of one of the job's."""
 HOLES = 1024
@@ -26,9 +30,11 @@ class Budget:
 
 
 class Stream:
-    """The bytes of one direction of a connection, counted from 0, as far as they were seen and are not dropped.
+    """The bytes of one direction of a connection, counted from 0, as far as they were seen and are
+    not dropped.
 
-    initial: the sequence number of the SYN. What is seen twice is taken from the first time, as the receiver's kernel does.
+    initial: the sequence number of the SYN. What is seen twice is taken from the first time, as the
+    receiver's kernel does.
     """
 
     def __init__(self, initial: int, budget: Budget, most: int = STREAM) -> None:
@@ -58,7 +64,10 @@ class Stream:
             if not len(payload):
                 return
         more = position + len(payload) - end
-        if position + len(payload) - self.start > self._most or self._budget.used + more > self._budget.most:
+        if (
+            position + len(payload) - self.start > self._most
+            or self._budget.used + more > self._budget.most
+        ):
             return
         if position > end:
             if len(self._holes) >= HOLES:
@@ -78,14 +87,20 @@ class Stream:
             if low >= high:
                 left.append((begin, end))
                 continue
-            self._data[low - self.start : high - self.start] = payload[low - position : high - position]
+            self._data[low - self.start : high - self.start] = payload[
+                low - position : high - position
+            ]
             left += [(a, b) for a, b in ((begin, low), (high, end)) if a < b]
         if len(left) <= HOLES:
             self._holes = left
 
     def has(self, begin: int, end: int) -> bool:
         """Whether all bytes from `begin` to `end` were seen and are not dropped."""
-        return begin >= self.start and end <= self.end and not any(a < end and begin < b for a, b in self._holes)
+        return (
+            begin >= self.start
+            and end <= self.end
+            and not any(a < end and begin < b for a, b in self._holes)
+        )
 
     def missing(self, begin: int, end: int) -> int:
         """How many bytes between `begin` and `end` were not seen, or are dropped."""
@@ -138,7 +153,8 @@ class Streams:
             if stream is None or stream.initial != sequence:
                 self._begin(key, sequence)
             return
-        if stream is None or flags & RST:  # a reset may be forged, and a real one needs nothing done
+        # a reset may be forged, and a real one needs nothing done
+        if stream is None or flags & RST:
             return
         stream.feed(sequence, payload)
         if key in self._unnamed:
@@ -175,9 +191,15 @@ class Streams:
         del alike[:-ALIKE]
 
     def _room(self, name: str) -> bool:
-        """Whether one more name can be kept, once the oldest that never carried anything (of a turn that was given up) has gone."""
+        """Whether one more name can be kept, once the oldest that never carried anything (of a turn
+        that was given up) has gone.
+        """
         if name not in self.named and len(self.named) >= FLOWS:
-            idle = (old for old, each in self.named.items() if all(stream.end <= greeting for stream, greeting in each))
+            idle = (
+                old
+                for old, each in self.named.items()
+                if all(stream.end <= greeting for stream, greeting in each)
+            )
             if (oldest := next(idle, None)) is None:
                 return False
             self._drop(oldest)

@@ -1,1 +1,3 @@
-"""Rehearsal: a change made on an emulated twin of the lab first, with the engine that makes it on the lab."""
+"""Rehearsal: a change made on an emulated twin of the lab first, with the engine that makes it on
+the lab.
+"""

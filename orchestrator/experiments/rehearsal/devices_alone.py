@@ -1,4 +1,6 @@
-"""A change of the twin's devices alone, for labs with more hosts than this machine bears: the light moves, and no host is there."""
+"""A change of the twin's devices alone, for labs with more hosts than this machine bears: the light
+moves, and no host is there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from orchestrator.deadline import deadline, unless_stopped
 from orchestrator.experiments.rehearsal.findings import links_dark
 from orchestrator.experiments.rehearsal.report import GoingBack, RehearsalReport
 from orchestrator.experiments.rehearsal.twin import Twin
-from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest_device, switching_s
+from orchestrator.plan.target import (
+    Target,
+    dark_time_scale,
+    diff,
+    expected_dark_ms,
+    slowest_device,
+    switching_s,
+)
 from orchestrator.session import Command, Session, open_session
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.ladder import Ladder
@@ -28,7 +37,8 @@ LEVELS = ("map", "light")
 
 
 async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) -> RehearsalReport:
-    """Make the change on the twin's devices, all at once as `up` does, check map and light, and go back.
+    """Make the change on the twin's devices, all at once as `up` does, check map and light, and go
+    back.
 
     A change that fails is a result. Raises: as `unless_stopped`; TimedOut.
     """
@@ -36,7 +46,9 @@ async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) 
     firm = inside.settings.origins.get("timeout", "default") != "default"
     async with AsyncExitStack() as stack:
         limit = await stack.enter_async_context(deadline(inside.timeout_s, "rehearse", firm=firm))
-        session = await stack.enter_async_context(open_session(twin.lab, twin.inventory, twin.settings.cache_dir))
+        session = await stack.enter_async_context(
+            open_session(twin.lab, twin.inventory, twin.settings.cache_dir)
+        )
         if (needs := slowest_device(goal.change, session.traits)) is not None:
             limit.need(2 * needs[1], needs[0])
         report = RehearsalReport(
@@ -51,15 +63,29 @@ async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) 
         try:
             if goal.early:
                 await _step(session, goal.early, "prewire", recorder)
-            dark_ms = await _step(session, goal.late.changes, "switch", recorder) if goal.late else None
+            dark_ms = (
+                await _step(session, goal.late.changes, "switch", recorder) if goal.late else None
+            )
             with recorder.phase("light") as phase:
-                levels = await Ladder(session, plan, goal.links, goal.circuits, {}, {}).run_levels(LEVELS)
+                levels = await Ladder(session, plan, goal.links, goal.circuits, {}, {}).run_levels(
+                    LEVELS
+                )
                 if failed := [level for level in levels if not level.ok]:
-                    raise NotVerified("\n".join(f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence) for r in failed))
+                    raise NotVerified(
+                        "\n".join(
+                            f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence)
+                            for r in failed
+                        )
+                    )
                 phase.detail = ", ".join(level.detail for level in levels)
         except TestbedError as error:
             unless_stopped(error)
-            return replace(report, failed=str(error), phases=tuple(recorder.phases), parts=tuple(recorder.parts))
+            return replace(
+                report,
+                failed=str(error),
+                phases=tuple(recorder.phases),
+                parts=tuple(recorder.parts),
+            )
         events = twin.history(goal.change.changes)
         return replace(
             report,
@@ -78,7 +104,8 @@ async def _back(session: Session, goal: Target, recorder: Recorder) -> GoingBack
         for changes in (goal.late.changes, goal.early):
             if back := {n: Change(n, c.add, c.remove, c.order[::-1]) for n, c in changes.items()}:
                 ms = await _step(session, back, "rollback", recorder)
-                dark_ms = ms if dark_ms is None else dark_ms  # nothing depends on the light of the early part
+                # nothing depends on the light of the early part
+                dark_ms = ms if dark_ms is None else dark_ms
     except TestbedError as error:
         unless_stopped(error)
         return GoingBack(0.0, failed=str(error))
@@ -97,11 +124,25 @@ async def _step(session: Session, changes: Changes, name: str, recorder: Recorde
             asked = (start.apply(devices[name], change) for name, change in changes.items())
             answers = await asyncio.gather(*asked, return_exceptions=True)
         outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
-        if errors := [a for a in answers if isinstance(a, BaseException) and not isinstance(a, NotBegun)]:
+        if errors := [
+            a for a in answers if isinstance(a, BaseException) and not isinstance(a, NotBegun)
+        ]:
             raise errors[0]
         for o in outcomes:
-            recorder.part("device", o.device, name, o.sent_ns, o.settled_ns, "", session.lab.time_scale(o.device))
-        failed = sorted((o.device, sort_key(s), f"{o.device}: {short(s)}: {why}") for o in outcomes for s, why in o.failed.items())
+            recorder.part(
+                "device",
+                o.device,
+                name,
+                o.sent_ns,
+                o.settled_ns,
+                "",
+                session.lab.time_scale(o.device),
+            )
+        failed = sorted(
+            (o.device, sort_key(s), f"{o.device}: {short(s)}: {why}")
+            for o in outcomes
+            for s, why in o.failed.items()
+        )
         if failed:
             raise ChangeFailed("\n".join(line for *_, line in failed))
         phase.detail = counts_of(changes)

@@ -1,4 +1,6 @@
-"""What follows from a change and from what was measured of it: hosts cut off, dark links, the time that traffic stands. Pure."""
+"""What follows from a change and from what was measured of it: hosts cut off, dark links, the time
+that traffic stands. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,33 @@ from orchestrator.store.records import StallPoint
 from orchestrator.telemetry.phases import PhaseTime
 
 Event = Sequence[object]
-"""Of a device's glass: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral routes two edges (MHz)."""
+"""Of a device's glass: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral
+routes two edges (MHz).
+"""
 
 
 def cut_off_pairs(goal: Target) -> tuple[tuple[HostName, HostName], ...]:
     """The ordered pairs of hosts that have a path now and none over the links that stay."""
     now, meanwhile = graph(goal.old_links), graph(goal.kept_links)
     hosts = sorted(now, key=natural)
-    lost = ((source, host) for host in hosts for source in set(distances(now, host)) - set(distances(meanwhile, host)))
+    lost = (
+        (source, host)
+        for host in hosts
+        for source in set(distances(now, host)) - set(distances(meanwhile, host))
+    )
     return tuple(sorted(lost, key=lambda pair: (natural(pair[0]), natural(pair[1]))))
 
 
-def links_dark(goal: Target, history: Mapping[DeviceName, Iterable[Event]], since_s: float) -> tuple[LinkDark, ...]:
-    """How long the light of every link with new light was away, from the events of the devices' glass since `since_s` (s)."""
-    events = {device: [e for e in found if float(str(e[0])) >= since_s] for device, found in history.items()}
+def links_dark(
+    goal: Target, history: Mapping[DeviceName, Iterable[Event]], since_s: float
+) -> tuple[LinkDark, ...]:
+    """How long the light of every link with new light was away, from the events of the devices'
+    glass since `since_s` (s).
+    """
+    events = {
+        device: [e for e in found if float(str(e[0])) >= since_s]
+        for device, found in history.items()
+    }
     circuits = {(c.transmitter, c.receiver): c for c in goal.circuits}
     rows = []
     for link in goal.links:
@@ -49,14 +64,20 @@ def _dark_ms(circuit: Circuit, events: Mapping[DeviceName, Sequence[Event]]) -> 
     for setting in circuit.path:
         here = events.get(setting.ingress.device, ())
         lit += [float(str(e[0])) for e in here if e[1] == "lit" and _same(setting, e)]
-        broken += [float(str(e[0])) for e in here if e[1] == "broken" and e[3] == setting.egress.label and not _same(setting, e)]
+        broken += [
+            float(str(e[0]))
+            for e in here
+            if e[1] == "broken" and e[3] == setting.egress.label and not _same(setting, e)
+        ]
     if not lit or not broken or max(lit) < min(broken):
         return None
     return (max(lit) - min(broken)) * 1e3
 
 
 def _same(setting: Setting, event: Event) -> bool:
-    edges = [setting.slot.low_mhz, setting.slot.high_mhz] if isinstance(setting, SpectralRoute) else []
+    edges = (
+        [setting.slot.low_mhz, setting.slot.high_mhz] if isinstance(setting, SpectralRoute) else []
+    )
     return list(event[2:]) == [setting.ingress.label, setting.egress.label, *edges]
 
 
@@ -66,8 +87,12 @@ def mode_of(phases: Iterable[PhaseTime]) -> str:
     return "drained" if "drain" in names else "held" if "hold" in names else "sending"
 
 
-def estimate_stall(points: Iterable[StallPoint], mode: str, dark_ms: float | None) -> StallEstimate | None:
-    """The time lost at that darkness between the curve's nearest points; beyond its ends the loss grows with the darkness."""
+def estimate_stall(
+    points: Iterable[StallPoint], mode: str, dark_ms: float | None
+) -> StallEstimate | None:
+    """The time lost at that darkness between the curve's nearest points; beyond its ends the loss
+    grows with the darkness.
+    """
     curve = sorted((p.dark_ms, p.lost_ms) for p in points if p.mode == mode)
     if dark_ms is None or not curve:
         return None

@@ -1,4 +1,6 @@
-"""The inventory of a lab's twin: the same hosts, devices, ports and fibres, at addresses of this machine. Values in, texts out."""
+"""The inventory of a lab's twin: the same hosts, devices, ports and fibres, at addresses of this
+machine. Values in, texts out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 
 FASTEST_MBPS = 1000.0
-"""Faster ports are emulated at a hundredth of their rate: more than a machine's processors can carry for a whole lab."""
+"""Faster ports are emulated at a hundredth of their rate: more than a machine's processors can
+carry for a whole lab.
+"""
 SLOWER = 100.0
 LEAST_QUEUE_KB = 68
 """The shortest queue that an inventory may have (`QueueEdge`)."""
@@ -21,7 +25,9 @@ _PLACES = frozenset({"known_hosts", "key_file"})
 
 @dataclass(frozen=True, slots=True)
 class AccessPaths:
-    """Where the twin's parts answer: a loopback port for every host, device and segment with functions; its keys' directory."""
+    """Where the twin's parts answer: a loopback port for every host, device and segment with
+    functions; its keys' directory.
+    """
 
     hosts: Mapping[str, int]
     devices: Mapping[str, int]
@@ -41,27 +47,41 @@ def lab_without_devices(lab: Lab, removed: Collection[DeviceName]) -> Lab:
 
 def slower(lab: Lab) -> float:
     """By how much the twin's ports are slower than the lab's."""
-    return SLOWER if max((host.link_mbps for host in lab.hosts.values()), default=0.0) > FASTEST_MBPS else 1.0
+    return (
+        SLOWER
+        if max((host.link_mbps for host in lab.hosts.values()), default=0.0) > FASTEST_MBPS
+        else 1.0
+    )
 
 
 def texts(
-    lab: Lab, identities: Mapping[DeviceName, Identity], families: Mapping[str, Mapping[str, Any]], paths: AccessPaths
+    lab: Lab,
+    identities: Mapping[DeviceName, Identity],
+    families: Mapping[str, Mapping[str, Any]],
+    paths: AccessPaths,
 ) -> dict[str, str]:
-    """The twin's files by name. families: the emulators' facts, by driver. Devices switch at once until they are told a time."""
+    """The twin's files by name. families: the emulators' facts, by driver. Devices switch at once
+    until they are told a time.
+    """
     import yaml
 
     parts = {
         "hosts.yml": _hosts(lab, paths),
         "devices.yml": {
             "lab": lab.name,
-            "devices": {n: _device(lab, c, families[c.driver], paths) for n, c in lab.devices.items()},
+            "devices": {
+                n: _device(lab, c, families[c.driver], paths) for n, c in lab.devices.items()
+            },
         },
         "fibres.yml": _cables(lab, paths),
         "emulator.yml": {
             "hosts": True,
             "seed": 1,
             "link_rate_mbps": min(host.link_mbps for host in lab.hosts.values()) / slower(lab),
-            "devices": {name: {**_faceplate(identities[name]), "settle_s": 0.0, "bulk_settle_s": 0.0} for name in lab.devices},
+            "devices": {
+                name: {**_faceplate(identities[name]), "settle_s": 0.0, "bulk_settle_s": 0.0}
+                for name in lab.devices
+            },
         },
     }
     return {name: yaml.safe_dump(part, sort_keys=False) for name, part in parts.items()}
@@ -86,16 +106,25 @@ def _hosts(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
         "ansible_ssh_common_args": known,
         "ansible_python_interpreter": "python3",
     }
-    return {"all": {"vars": common, "hosts": {h.name: _host(h, n, lab, paths) for n, h in enumerate(lab.hosts.values(), 1)}}}
+    return {
+        "all": {
+            "vars": common,
+            "hosts": {h.name: _host(h, n, lab, paths) for n, h in enumerate(lab.hosts.values(), 1)},
+        }
+    }
 
 
 def _host(host: Host, number: int, lab: Lab, paths: AccessPaths) -> dict[str, Any]:
-    """number: from 1, of the hosts of the twin, which has fewer than there are numbers in an inventory."""
+    """number: from 1, of the hosts of the twin, which has fewer than there are numbers in an
+    inventory.
+    """
     return {
         "ansible_port": paths.hosts[host.name],
         "testbed_host_id": host.host_id,
         "testbed_mgmt_address": f"10.254.0.{number}",
-        "testbed_ports": {number: {"interface": port.interface} for number, port in host.ports.items()},
+        "testbed_ports": {
+            number: {"interface": port.interface} for number, port in host.ports.items()
+        },
         "testbed_forwarding": "kernel",
         "testbed_node_prefix": host.node_prefix,
         "testbed_port_prefix": host.port_prefix.partition(".")[0],
@@ -109,19 +138,28 @@ def _host(host: Host, number: int, lab: Lab, paths: AccessPaths) -> dict[str, An
     }
 
 
-def _device(lab: Lab, config: DeviceConfig, family: Mapping[str, Any], paths: AccessPaths) -> dict[str, Any]:
+def _device(
+    lab: Lab, config: DeviceConfig, family: Mapping[str, Any], paths: AccessPaths
+) -> dict[str, Any]:
     asked = config.address.partition("://")[0]
     scheme = asked if asked in family["schemes"] else family["schemes"][0]
-    known = {"known_hosts": f"{paths.state}/known_hosts_devices"} if scheme in ("ssh", "netconf") else {}
+    known = (
+        {"known_hosts": f"{paths.state}/known_hosts_devices"}
+        if scheme in ("ssh", "netconf")
+        else {}
+    )
     line = f"serial://{paths.state}/{config.name}"
     limits = dict(lab.input_limits.get(config.name, {}))
     found: dict[str, Any] = {
         "driver": config.driver,
-        "address": line if scheme == "serial" else f"{scheme}://127.0.0.1:{paths.devices[config.name]}",
+        "address": line
+        if scheme == "serial"
+        else f"{scheme}://127.0.0.1:{paths.devices[config.name]}",
         "traits": dict(config.traits),
         "timeout_s": config.timeout_s,
         # what names a file or another machine is the lab's own
-        "options": {k: v for k, v in config.options.items() if k not in _PLACES and "/" not in v} | known,
+        "options": {k: v for k, v in config.options.items() if k not in _PLACES and "/" not in v}
+        | known,
         "time_scale": config.time_scale,
     }
     if "" in limits:
@@ -134,7 +172,9 @@ def _device(lab: Lab, config: DeviceConfig, family: Mapping[str, Any], paths: Ac
 
 
 def _faceplate(identity: Identity) -> dict[str, Any]:
-    """The ports of an emulated device: listed where both sides have the same labels, else how many there are on each side."""
+    """The ports of an emulated device: listed where both sides have the same labels, else how many
+    there are on each side.
+    """
     if set(identity.ingress) == set(identity.egress):
         return {"ports": list(identity.ingress)}
     return {"size": f"{len(identity.ingress)}x{len(identity.egress)}"}
@@ -151,7 +191,11 @@ def _cables(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
             "leaves": fibre.leaves.label,
             "length_m": fibre.length_m,
             "loss_db": fibre.loss_db,
-            **({} if fibre.slot is None or fibre.slot.grid is None else {"slot": dict(zip("nm", fibre.slot.grid, strict=True))}),
+            **(
+                {}
+                if fibre.slot is None or fibre.slot.grid is None
+                else {"slot": dict(zip("nm", fibre.slot.grid, strict=True))}
+            ),
             **({} if fibre.tx_dbm is None else {"tx_dbm": fibre.tx_dbm}),
         }
         for port, fibre in lab.fibres.items()
@@ -173,12 +217,21 @@ def _cables(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
 def _segments(lab: Lab, paths: AccessPaths) -> Iterable[dict[str, Any]]:
     by = slower(lab)
     for segment in lab.segments.values():
-        racks = [{"hosts": list(rack.hosts), "uplink_mbps": rack.uplink_mbps / by} for rack in segment.racks]
+        racks = [
+            {"hosts": list(rack.hosts), "uplink_mbps": rack.uplink_mbps / by}
+            for rack in segment.racks
+        ]
         ports = [str(port) for port in segment.ports.values()]
         more: dict[str, Any] = {"racks": racks} if racks else {}
         if segment.functions:
             functions = {name: dict(most) for name, most in segment.functions.items()}
-            more |= {"address": f"127.0.0.1:{paths.functions[segment.name]}", "functions": functions}
+            more |= {
+                "address": f"127.0.0.1:{paths.functions[segment.name]}",
+                "functions": functions,
+            }
         if segment.queue:
-            more["queue"] = {"kb": max(LEAST_QUEUE_KB, round(segment.queue.kb / by)), "share": segment.queue.share}
+            more["queue"] = {
+                "kb": max(LEAST_QUEUE_KB, round(segment.queue.kb / by)),
+                "share": segment.queue.share,
+            }
         yield {"name": segment.name, "ports": ports, "link_mbps": segment.link_mbps / by, **more}

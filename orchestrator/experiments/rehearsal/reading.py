@@ -1,4 +1,6 @@
-"""What a rehearsal needs to know of a lab, read from its devices and hosts; nothing is written to either."""
+"""What a rehearsal needs to know of a lab, read from its devices and hosts; nothing is written to
+either.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ from orchestrator.verify.power import LOS_DBM
 
 @dataclass(frozen=True, slots=True)
 class LabReading:
-    """One lab as it answered. A device or host that did not answer and is not needed is absent from all of it.
+    """One lab as it answered. A device or host that did not answer and is not needed is absent from
+    all of it.
 
-    power: what the meters of cabled ports read (dBm), by port; the side of a duplex port where light enters as in `entering`.
-    states: ports that are shut or failed. dark: labels of ports into which no light comes, by the device's own meters.
-    holders: entries that hold ports without being settings, in words. notes: what could not be read.
+    power: what the meters of cabled ports read (dBm), by port; the side of a duplex port where
+    light enters as in `entering`. states: ports that are shut or failed. dark: labels of ports into
+    which no light comes, by the device's own meters. holders: entries that hold ports without being
+    settings, in words. notes: what could not be read.
     """
 
     identities: Mapping[DeviceName, Identity]
@@ -35,10 +39,14 @@ class LabReading:
     power: Mapping[Port, Dbm] = field(default_factory=dict)
 
 
-async def read_running_lab(session: Session, needed: Collection[str], *, hosts: bool = True) -> LabReading:
-    """Read identity, settings, port states and power of every device and, unless `hosts` is false, greet every host.
+async def read_running_lab(
+    session: Session, needed: Collection[str], *, hosts: bool = True
+) -> LabReading:
+    """Read identity, settings, port states and power of every device and, unless `hosts` is false,
+    greet every host.
 
-    needed: devices and hosts that the change involves. Raises: Unreachable and the like - one of them does not answer.
+    needed: devices and hosts that the change involves. Raises: Unreachable and the like - one of
+    them does not answer.
     """
     seen = await session.observe(hosts=hosts)
     notes = seen.needing(needed)
@@ -70,7 +78,9 @@ class _Devices:
         self.notes: list[str] = []
 
     async def read(self, name: DeviceName) -> None:
-        """Read one device. Raises: as its driver, if it is needed and does not say which ports it has."""
+        """Read one device. Raises: as its driver, if it is needed and does not say which ports it
+        has.
+        """
         device, lab = self.session.devices[name], self.session.lab
         try:
             self.identities[name] = await device.identify()
@@ -81,15 +91,23 @@ class _Devices:
             return
         ports = sorted(port for port in lab.cabled if port.device == name)
         if isinstance(device, PortHolders):
-            self.holders += [f"{name}: {short(setting)} ({text})" for setting, text in device.holders().items()]
+            self.holders += [
+                f"{name}: {short(setting)} ({text})" for setting, text in device.holders().items()
+            ]
         try:
             if isinstance(device, PortControl):
                 states = await device.port_states(ports)
-                self.states |= {port: state for port, state in states.items() if state is not PortState.ENABLED}
+                self.states |= {
+                    port: state for port, state in states.items() if state is not PortState.ENABLED
+                }
             if isinstance(device, PowerMeter):
                 sides = {entering(port, lab): port for port in ports}
                 self.power |= (power := await device.power({*sides, *ports}))
-                self.dark |= {p for side, p in sides.items() if p in lab.transmitters and power.get(side, 0.0) < LOS_DBM}
+                self.dark |= {
+                    p
+                    for side, p in sides.items()
+                    if p in lab.transmitters and power.get(side, 0.0) < LOS_DBM
+                }
         except TestbedError as error:
             self.notes.append(f"{name}: its port states and power were not read: {error.line}")
 

@@ -1,4 +1,6 @@
-"""Gives a fresh twin the state of its lab: circuits, port states, light, switching times, owners, the plan and job that are up."""
+"""Gives a fresh twin the state of its lab: circuits, port states, light, switching times, owners,
+the plan and job that are up.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,24 @@ from orchestrator.store.store import Store
 from orchestrator.verbs import change as verbs
 
 CALIBRATIONS = 3
-"""So often is a change made on the twin while its devices need no time, to learn what devices and drivers need besides."""
+"""So often is a change made on the twin while its devices need no time, to learn what devices and
+drivers need besides.
+"""
 
 
 async def seed_devices(
-    session: Session, twin: Twin, read: LabReading, changes: Mapping[DeviceName, Change], times: Mapping[DeviceName, Switching]
+    session: Session,
+    twin: Twin,
+    read: LabReading,
+    changes: Mapping[DeviceName, Change],
+    times: Mapping[DeviceName, Switching],
 ) -> tuple[str, ...]:
-    """Give the twin's devices what the lab's hold, and their switching times. Returns what they did not take, in words.
+    """Give the twin's devices what the lab's hold, and their switching times. Returns what they did
+    not take, in words.
 
-    A measured time includes what the device and its driver need besides switching. What they need here is measured too, with
-    `changes` and devices that switch at once, and taken off. Raises: as the drivers.
+    A measured time includes what the device and its driver need besides switching. What they need
+    here is measured too, with `changes` and devices that switch at once, and taken off. Raises: as
+    the drivers.
     """
     missing = list(await _hold(session, read.settings))
     devices = session.devices
@@ -57,23 +67,44 @@ async def seed_devices(
 
 
 async def _hold(session: Session, settings: Held) -> Iterable[str]:
-    asked = {name: Change(name, add=held) for name, held in settings.items() if held and name in session.devices}
-    outcomes = await asyncio.gather(*(session.devices[name].apply(change) for name, change in asked.items()))
-    return [f"{o.device}: {short(s)}: {why}" for o in outcomes for s, why in sorted(o.failed.items(), key=lambda x: sort_key(x[0]))]
+    asked = {
+        name: Change(name, add=held)
+        for name, held in settings.items()
+        if held and name in session.devices
+    }
+    outcomes = await asyncio.gather(
+        *(session.devices[name].apply(change) for name, change in asked.items())
+    )
+    return [
+        f"{o.device}: {short(s)}: {why}"
+        for o in outcomes
+        for s, why in sorted(o.failed.items(), key=lambda x: sort_key(x[0]))
+    ]
 
 
 async def _extra(session: Session, changes: Mapping[DeviceName, Change]) -> dict[DeviceName, float]:
-    """What each device that will change needs for a command besides switching (s): the least of a few tries, all at once."""
+    """What each device that will change needs for a command besides switching (s): the least of a
+    few tries, all at once.
+    """
     least: dict[DeviceName, float] = {}
-    back = {name: Change(name, change.add, change.remove, change.order[::-1]) for name, change in changes.items()}
+    back = {
+        name: Change(name, change.add, change.remove, change.order[::-1])
+        for name, change in changes.items()
+    }
     for _ in range(CALIBRATIONS):
         for step in (changes, back):
-            outcomes = await asyncio.gather(*(session.devices[name].apply(change) for name, change in step.items()))
+            outcomes = await asyncio.gather(
+                *(session.devices[name].apply(change) for name, change in step.items())
+            )
             if step is back:
                 continue
             for outcome in outcomes:
-                count = commands(moves_of(changes[outcome.device]), session.devices[outcome.device].traits)
-                least[outcome.device] = min(least.get(outcome.device, float("inf")), _dark_s(outcome) / count)
+                count = commands(
+                    moves_of(changes[outcome.device]), session.devices[outcome.device].traits
+                )
+                least[outcome.device] = min(
+                    least.get(outcome.device, float("inf")), _dark_s(outcome) / count
+                )
     return least
 
 
@@ -83,7 +114,9 @@ def _dark_s(outcome: Outcome) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What is up on the lab: owner of each circuit, and the owner's plan, with whether its job runs."""
+    """What is up on the lab: owner of each circuit, and the owner's plan, with whether its job
+    runs.
+    """
 
     owners: Mapping[Setting, str]
     owner: str
@@ -102,23 +135,39 @@ def read_stored_state(store: Store, lab: Lab, owner: str) -> StoredState:
     if current is None:
         return StoredState(owners, owner)
     runs = job is not None and job.ended is None and job.state in ("starting", "running", "paused")
-    return StoredState(owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.up, runs)
+    return StoredState(
+        owners, owner, current.plan_name, current.plan_text, current.plan_sha, current.up, runs
+    )
 
 
 async def seed_hosts(session: Session, lab: Lab, read: LabReading) -> None:
-    """Provision the twin's hosts whose counterparts are provisioned. Raises: as `Hosts.provision`."""
-    done = [name for name, hello in read.hellos.items() if hello.provision == facts(lab.hosts[name])["sha"]]
+    """Provision the twin's hosts whose counterparts are provisioned. Raises: as
+    `Hosts.provision`.
+    """
+    done = [
+        name
+        for name, hello in read.hellos.items()
+        if hello.provision == facts(lab.hosts[name])["sha"]
+    ]
     if done:
         await session.hosts.channels.connect()
         await session.hosts.provision(sorted(done))
 
 
 async def bring_up(command: Command, lab: Lab, found: StoredState) -> None:
-    """Bring the plan that is up on the lab up on its twin, which has its circuits, and launch its job. Raises: as `restore`."""
+    """Bring the plan that is up on the lab up on its twin, which has its circuits, and launch its
+    job. Raises: as `restore`.
+    """
     store, key = command.store, key_of(lab)
-    run = store.new_run("up", key, plan_name=found.plan_name, user=command.settings.user, owner=found.owner)
+    run = store.new_run(
+        "up", key, plan_name=found.plan_name, user=command.settings.user, owner=found.owner
+    )
     for owner in sorted(set(found.owners.values())):
-        store.own(tenancy_key(key, owner), run.id, [s for s, whose in found.owners.items() if whose == owner])
+        store.own(
+            tenancy_key(key, owner),
+            run.id,
+            [s for s, whose in found.owners.items() if whose == owner],
+        )
     run.finish("ok")
     if not found.plan_text:
         return
@@ -138,14 +187,18 @@ async def bring_up(command: Command, lab: Lab, found: StoredState) -> None:
 
 
 def shaped(text: str) -> tuple[str, str]:
-    """A plan for the twin, and what its job then is not: a program of the lab's owner becomes traffic over the same rings."""
+    """A plan for the twin, and what its job then is not: a program of the lab's owner becomes
+    traffic over the same rings.
+    """
     plan = json.loads(text)
     job = plan.get("job") if isinstance(plan, dict) else None
     if not isinstance(job, dict):
         return text, ""
     message = ""
     if job.get("workload") == "program":
-        message = f"the program {job.get('program')}: its ranks all-reduce 1 MB again and again instead"
+        message = (
+            f"the program {job.get('program')}: its ranks all-reduce 1 MB again and again instead"
+        )
         job = {k: v for k, v in job.items() if k in ("name", "ranks", "rings")}
         job |= {"workload": "allreduce", "args": {"loop": True, "minbytes": "1M", "check": 0}}
     elif job.get("backend") != "nccl":

@@ -16,21 +16,29 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read_points
 
 RUNS, SAMPLES = 60, 9
-"""The latest runs of the lab whose journals are read, and the latest measurements of each device that count."""
+"""The latest runs of the lab whose journals are read, and the latest measurements of each device
+that count.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """How long a device takes for one command (s, of this lab), its own overhead and that of its driver included.
+    """How long a device takes for one command (s, of this lab), its own overhead and that of its
+    driver included.
 
-    samples: how many measurements that is the median of; 0: it is the data sheet's time, without the overhead.
+    samples: how many measurements that is the median of; 0: it is the data sheet's time, without
+    the overhead.
     """
 
     seconds: float
     samples: int = 0
 
     def __str__(self) -> str:
-        source = f"measured in {self.samples} change{'s' * (self.samples != 1)}" if self.samples else "by data sheet"
+        source = (
+            f"measured in {self.samples} change{'s' * (self.samples != 1)}"
+            if self.samples
+            else "by data sheet"
+        )
         return f"{self.seconds * 1e3:.4g} ms, {source}"
 
 
@@ -43,10 +51,14 @@ def moves_of(change: Change) -> int:
     return len(change.remove) + len(change.add)
 
 
-def switching(lab: Lab, store: Store, settings: Settings, changes: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Switching]:
-    """The switching time of every device, from the dark times in the journals of the lab's latest changes.
+def switching(
+    lab: Lab, store: Store, settings: Settings, changes: Mapping[DeviceName, Change]
+) -> Mapping[DeviceName, Switching]:
+    """The switching time of every device, from the dark times in the journals of the lab's latest
+    changes.
 
-    Mirrors may take longer in large sets: changes about as large as the one in `changes` count, if there were any.
+    Mirrors may take longer in large sets: changes about as large as the one in `changes` count, if
+    there were any.
     """
     found: dict[DeviceName, list[tuple[int, float]]] = defaultdict(list)
     for run in store.history(key_of(lab), RUNS):
@@ -54,15 +66,32 @@ def switching(lab: Lab, store: Store, settings: Settings, changes: Mapping[Devic
             continue
         for point in read_points(settings.run_dir(run.id), ("reconfig_device",)):
             name, fields = point.tags["device"], point.fields
-            if name not in lab.devices or point.tags["model"] != lab.devices[name].driver or fields.get("error"):
+            if (
+                name not in lab.devices
+                or point.tags["model"] != lab.devices[name].driver
+                or fields.get("error")
+            ):
                 continue
-            begin, end, ports = (fields.get(key) for key in ("t_dark_begin_ns", "t_dark_end_ns", "n_ports"))
-            if isinstance(begin, int) and isinstance(end, int) and isinstance(ports, int) and end > begin:
-                found[name].append((ports // 2, (end - begin) / 1e9 / commands(ports // 2, lab.traits_of(name))))
-    return {name: _typical(found[name], changes.get(name), lab.traits_of(name)) for name in lab.devices}
+            begin, end, ports = (
+                fields.get(key) for key in ("t_dark_begin_ns", "t_dark_end_ns", "n_ports")
+            )
+            if (
+                isinstance(begin, int)
+                and isinstance(end, int)
+                and isinstance(ports, int)
+                and end > begin
+            ):
+                found[name].append(
+                    (ports // 2, (end - begin) / 1e9 / commands(ports // 2, lab.traits_of(name)))
+                )
+    return {
+        name: _typical(found[name], changes.get(name), lab.traits_of(name)) for name in lab.devices
+    }
 
 
-def _typical(found: Sequence[tuple[int, float]], change: Change | None, traits: Traits) -> Switching:
+def _typical(
+    found: Sequence[tuple[int, float]], change: Change | None, traits: Traits
+) -> Switching:
     """The median of (moves, seconds per command), the latest first, of changes like this one."""
     wanted = moves_of(change) if change is not None else 0
     alike = [seconds for moves, seconds in found if wanted / 2 <= moves <= 2 * wanted]

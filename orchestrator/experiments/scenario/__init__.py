@@ -1,1 +1,3 @@
-"""Arms measured alternately on one lab: what `compare` and `reproduce` of `experiment` do, kept in a record."""
+"""Arms measured alternately on one lab: what `compare` and `reproduce` of `experiment` do, kept in
+a record.
+"""

@@ -1,4 +1,6 @@
-"""Medians of two arms' measurements, their ratio, and bootstrap intervals of both. The one place that computes them."""
+"""Medians of two arms' measurements, their ratio, and bootstrap intervals of both. The one place
+that computes them.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class ArmComparison:
-    """a, b: median of each arm, of iterations in ms. difference: b - a. ratio: b / a. measured, iterations: number of measurements
-    and of values in them, of each arm; seed, resamples: of the intervals, which come from drawing measurements and the values in
-    each again (bootstrap in two stages)."""
+    """a, b: median of each arm, of iterations in ms. difference: b - a. ratio: b / a. measured,
+    iterations: number of measurements and of values in them, of each arm; seed, resamples: of the
+    intervals, which come from drawing measurements and the values in each again (bootstrap in two
+    stages)."""
 
     a: Interval
     b: Interval
@@ -44,7 +47,11 @@ class ArmComparison:
     @property
     def sure(self) -> bool:
         """Whether the interval of the ratio excludes 1."""
-        return self.ratio.low is not None and self.ratio.high is not None and not self.ratio.low <= 1.0 <= self.ratio.high
+        return (
+            self.ratio.low is not None
+            and self.ratio.high is not None
+            and not self.ratio.low <= 1.0 <= self.ratio.high
+        )
 
     def text(self, a: str, b: str) -> str:
         """The result for arms of these names."""
@@ -61,7 +68,18 @@ class ArmComparison:
     def to_json(self) -> dict[str, Json]:
         return {
             name: to_json(getattr(self, name))
-            for name in ("a", "b", "difference", "ratio", "measured", "iterations", "seed", "resamples", "level", "sure")
+            for name in (
+                "a",
+                "b",
+                "difference",
+                "ratio",
+                "measured",
+                "iterations",
+                "seed",
+                "resamples",
+                "level",
+                "sure",
+            )
         }
 
 
@@ -72,10 +90,12 @@ def compare_arms(
     resamples: int = RESAMPLES,
     middle: Callable[[Iterable[float]], float] = median,
 ) -> ArmComparison | None:
-    """Compare measurements, each a list of values such as iteration times (ms); None if one side has none.
+    """Compare measurements, each a list of values such as iteration times (ms); None if one side
+    has none.
 
-    The median of an arm, or another `middle`, is that of all its values. The interval is the middle 95 % of the results when
-    measurements, and values inside each, are drawn again with replacement; a ratio to a median of 0 has none.
+    The median of an arm, or another `middle`, is that of all its values. The interval is the middle
+    95 % of the results when measurements, and values inside each, are drawn again with replacement;
+    a ratio to a median of 0 has none.
     """
     a, b = [list(v) for v in a if v], [list(v) for v in b if v]
     if not a or not b:
@@ -84,7 +104,10 @@ def compare_arms(
     drawn: list[tuple[float, float]] = []
     if min(len(a), len(b)) > 1:
         generator = random.Random(seed)
-        drawn = [(middle(_redrawn(a, generator)), middle(_redrawn(b, generator))) for _ in range(resamples)]
+        drawn = [
+            (middle(_redrawn(a, generator)), middle(_redrawn(b, generator)))
+            for _ in range(resamples)
+        ]
 
     def interval(value: float, resampled: list[float]) -> Interval:
         if not resampled:

@@ -1,4 +1,6 @@
-"""What a scenario shows: each comparison with its interval, held against the band that was written before. Pure."""
+"""What a scenario shows: each comparison with its interval, held against the band that was written
+before. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ from orchestrator.experiments.scenario.paired import How, paired_ratio
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""
 Samples = Mapping[tuple[str, str, str, int], Mapping[int, Sequence[float]]]
-"""By arm, tenant, metric and its number of iterations: the values of each finished measurement, by its place in the record."""
+"""By arm, tenant, metric and its number of iterations: the values of each finished measurement, by
+its place in the record.
+"""
 Outcome = Literal["holds", "not shown", "refuted", "starved"]
-"""Of one comparison: its whole interval is inside the band; neither; outside; too few rounds count for an interval."""
+"""Of one comparison: its whole interval is inside the band; neither; outside; too few rounds count
+for an interval.
+"""
 Result = Literal["claim holds", "claim holds, control does not", "not shown", "refuted", "starved"]
 RESULTS: tuple[Result, ...] = get_args(Result)
 STALLED = "stalled"
@@ -27,10 +33,11 @@ MADE = ("done", STALLED)
 
 @dataclass(frozen=True, slots=True)
 class JudgedComparison:
-    """What was found for one comparison. found: the ratio, or the value where nothing is divided; None: there is no figure.
+    """What was found for one comparison. found: the ratio, or the value where nothing is divided;
+    None: there is no figure.
 
-    n: of how many rounds it is made, or measurements where nothing is divided; how: as `PairedRatio.how`. why: the reason if it
-    does not hold.
+    n: of how many rounds it is made, or measurements where nothing is divided; how: as
+    `PairedRatio.how`. why: the reason if it does not hold.
     """
 
     compared: Compared
@@ -46,7 +53,9 @@ class JudgedComparison:
 
     @property
     def width(self) -> float:
-        """Of its interval, relative to the larger one of ratio and band; infinite without an interval."""
+        """Of its interval, relative to the larger one of ratio and band; infinite without an
+        interval.
+        """
         if self.found is None or self.found.low is None or self.found.high is None:
             return inf
         ends = [end for end in (self.compared.low, self.compared.high) if end is not None]
@@ -63,31 +72,58 @@ class JudgedComparison:
         return f"{value} ({interval}n = {self.n}), band {self.compared.band}: {outcome}"
 
     def to_json(self) -> dict[str, Any]:
-        found = self.found and {"value": self.found.value, "low": self.found.low, "high": self.found.high}
-        named = {"name": self.compared.name, "role": self.compared.role, "found": found, "n": self.n, "how": self.how}
+        found = self.found and {
+            "value": self.found.value,
+            "low": self.found.low,
+            "high": self.found.high,
+        }
+        named = {
+            "name": self.compared.name,
+            "role": self.compared.role,
+            "found": found,
+            "n": self.n,
+            "how": self.how,
+        }
         return named | {"outcome": self.outcome, "holds": self.holds, "why": self.why}
 
 
 def figures(found: Interval, compared: Compared) -> tuple[str, ...]:
-    """The value, and its interval if it has one, with as many digits as show on which side of the band each of them is."""
+    """The value, and its interval if it has one, with as many digits as show on which side of the
+    band each of them is.
+    """
     numbers = [number for number in (found.value, found.low, found.high) if number is not None]
 
     def notified(number: float, digits: int) -> bool:
         shown = float(f"{number:.{digits}g}")
         low, high = compared.low, compared.high
-        return (low is None or (shown >= low) == (number >= low)) and (high is None or (shown <= high) == (number <= high))
+        return (low is None or (shown >= low) == (number >= low)) and (
+            high is None or (shown <= high) == (number <= high)
+        )
 
-    digits = next((n for n in range(LEAST_DIGITS, MOST_DIGITS) if all(notified(number, n) for number in numbers)), MOST_DIGITS)
+    digits = next(
+        (
+            n
+            for n in range(LEAST_DIGITS, MOST_DIGITS)
+            if all(notified(number, n) for number in numbers)
+        ),
+        MOST_DIGITS,
+    )
     return tuple(f"{number:.{digits}g}" for number in numbers)
 
 
-def judge_comparison(compared: Compared, samples: Samples, slots: Sequence[Mapping[str, Any]]) -> JudgedComparison:
-    """Hold one comparison against its band. slots: the record's measurements, of all arms, each with its round and its state.
+def judge_comparison(
+    compared: Compared, samples: Samples, slots: Sequence[Mapping[str, Any]]
+) -> JudgedComparison:
+    """Hold one comparison against its band. slots: the record's measurements, of all arms, each
+    with its round and its state.
 
-    A void measurement is as if it had not been made. A stalled one has no figure: with one in either arm nothing is shown.
+    A void measurement is as if it had not been made. A stalled one has no figure: with one in
+    either arm nothing is shown.
     """
     if compared.metric == STALLED:
-        seen = [slot["state"] for slot in slots if slot["arm"] == compared.of and slot["state"] in MADE]
+        seen = [
+            slot["state"] for slot in slots if slot["arm"] == compared.of and slot["state"] in MADE
+        ]
         share = seen.count(STALLED) / len(seen) if seen else 0.0
         return _in_band(compared, Interval(share, share, share), len(seen))
     for arm in (compared.of, compared.over):
@@ -97,14 +133,27 @@ def judge_comparison(compared: Compared, samples: Samples, slots: Sequence[Mappi
             return JudgedComparison(compared, None, "not shown", 0, why)
     pairs = list(_pairs(compared, slots))
     of, over = (
-        samples.get((arm, compared.tenant, compared.metric, compared.iterations), {}) for arm in (compared.of, compared.over)
+        samples.get((arm, compared.tenant, compared.metric, compared.iterations), {})
+        for arm in (compared.of, compared.over)
     )
-    values = [(median(of[one]), median(over[other])) for one, other in pairs if of.get(one) and over.get(other)]
+    values = [
+        (median(of[one]), median(over[other]))
+        for one, other in pairs
+        if of.get(one) and over.get(other)
+    ]
     if any(under == 0 < value for value, under in values):
-        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {compared.over} was 0 in a round")
+        return JudgedComparison(
+            compared,
+            None,
+            "not shown",
+            0,
+            f"{compared.metric} of arm {compared.over} was 0 in a round",
+        )
     if not values and pairs:
         missing = compared.over if any(of.get(one) for one, _ in pairs) else compared.of
-        return JudgedComparison(compared, None, "not shown", 0, f"{compared.metric} of arm {missing} was not recorded")
+        return JudgedComparison(
+            compared, None, "not shown", 0, f"{compared.metric} of arm {missing} was not recorded"
+        )
     if not values:
         return JudgedComparison(compared, None, "starved", 0, _starved(0))
     found = paired_ratio([value / under if under else 1.0 for value, under in values])
@@ -117,19 +166,28 @@ def _pairs(compared: Compared, slots: Sequence[Mapping[str, Any]]) -> Iterator[t
     for number, slot in enumerate(slots):
         if slot["state"] == "done" and slot["arm"] in (compared.of, compared.over):
             found.setdefault(int(slot["round"]), {})[slot["arm"]] = number
-    yield from ((both[compared.of], both[compared.over]) for both in found.values() if len(both) == 2)
+    yield from (
+        (both[compared.of], both[compared.over]) for both in found.values() if len(both) == 2
+    )
 
 
 def _in_band(compared: Compared, found: Interval, n: int, how: How = "") -> JudgedComparison:
     if n < LEAST_ROUNDS:
         return JudgedComparison(compared, found, "starved", n, _starved(n), how)
     assert found.low is not None and found.high is not None
-    low, high = -inf if compared.low is None else compared.low, inf if compared.high is None else compared.high
+    low, high = (
+        -inf if compared.low is None else compared.low,
+        inf if compared.high is None else compared.high,
+    )
     if low <= found.low and found.high <= high:
         return JudgedComparison(compared, found, "holds", n, "", how)
     if found.high < low or high < found.low:
-        return JudgedComparison(compared, found, "refuted", n, "the whole interval is outside the band", how)
-    return JudgedComparison(compared, found, "not shown", n, "an end of the band is inside the interval", how)
+        return JudgedComparison(
+            compared, found, "refuted", n, "the whole interval is outside the band", how
+        )
+    return JudgedComparison(
+        compared, found, "not shown", n, "an end of the band is inside the interval", how
+    )
 
 
 def _starved(n: int) -> str:
@@ -137,13 +195,17 @@ def _starved(n: int) -> str:
 
 
 def narrow(findings: Sequence[JudgedComparison], width: float) -> bool:
-    """Whether every interval is as narrow as wanted, wherever it is. What has stalled has none, and gets none by measuring on."""
+    """Whether every interval is as narrow as wanted, wherever it is. What has stalled has none, and
+    gets none by measuring on.
+    """
     open_ = [one for one in findings if one.found is not None or one.outcome == "starved"]
     return all(one.n >= LEAST_ROUNDS and one.width <= width for one in open_)
 
 
 def result_of(findings: Sequence[JudgedComparison]) -> Result:
-    """What the scenario shows. Claims are judged first, then controls; what an ablation does changes nothing of the claim."""
+    """What the scenario shows. Claims are judged first, then controls; what an ablation does
+    changes nothing of the claim.
+    """
     claims = {one.outcome for one in findings if one.compared.role == "claim"}
     controls = {one.outcome for one in findings if one.compared.role == "control"}
     if "refuted" in claims:

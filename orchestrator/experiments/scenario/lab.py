@@ -1,4 +1,6 @@
-"""The emulated lab of a scenario: generated with its parameters, on free ports, and stopped when the scenario ends."""
+"""The emulated lab of a scenario: generated with its parameters, on free ports, and stopped when
+the scenario ends.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _SETTLE = re.compile(r"(settle_s: )[0-9.e-]+")
 
 
 def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
-    """Write the inventory into `folder` and return its directory; a lab that an interrupted run left there is stopped first.
+    """Write the inventory into `folder` and return its directory; a lab that an interrupted run
+    left there is stopped first.
 
     Raises: BadFile - there is no such lab; with the generator's message.
     """
@@ -37,7 +40,15 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
     switches += ["--queue", wanted.queue] if wanted.queue else []
     switches += ["--driver", wanted.driver] if wanted.driver else []
     switches += ["--wavelengths", str(wanted.wavelengths)] if wanted.wavelengths else []
-    where = ["--free-ports", "--settle-s", wanted.settle_ms / 1e3, "--state", folder / "state", "--out", inventory]
+    where = [
+        "--free-ports",
+        "--settle-s",
+        wanted.settle_ms / 1e3,
+        "--state",
+        folder / "state",
+        "--out",
+        inventory,
+    ]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "emulators.generate", *map(str, [*size, *switches, *where])],
         stdin=subprocess.DEVNULL,
@@ -47,35 +58,51 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
         check=False,
     )
     if done.returncode != 0:
-        raise BadFile([f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"])
+        raise BadFile(
+            [f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"]
+        )
     page = inventory / "emulator.yml"
-    page.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(
+        re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")),
+        encoding="utf-8",
+    )
     if wanted.storage_mbps:
         page = inventory / "hosts.yml"
         line = rf"\g<0>\n        testbed_storage_mbps: {wanted.storage_mbps:g}"
-        page.write_text(re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(
+            re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")),
+            encoding="utf-8",
+        )
     return inventory
 
 
 def share(inventory: Path, how: str) -> None:
-    """Have the running lab's packet switches share uplinks by `fifo` or `job`. Raises: as `emulated.ask`."""
+    """Have the running lab's packet switches share uplinks by `fifo` or `job`. Raises: as
+    `emulated.ask`.
+    """
     emulated.ask(inventory, "queue.share", share=how)
 
 
 class RanksPriority:
-    """Real-time priority for the ranks of a running lab. It ends with the connection, so with this process at the latest."""
+    """Real-time priority for the ranks of a running lab. It ends with the connection, so with this
+    process at the latest.
+    """
 
     def __init__(self, inventory: Path) -> None:
         self._inventory = inventory
         self._conversation: emulated.Conversation | None = None
 
     def take(self, for_s: float) -> None:
-        """Have the lab give it to all ranks that run now, for so long (s) at most. Raises: as `emulated.ask`."""
+        """Have the lab give it to all ranks that run now, for so long (s) at most. Raises: as
+        `emulated.ask`.
+        """
         self._conversation = self._conversation or emulated.Conversation(self._inventory)
         self._conversation.ask("priority", LONGEST_S, for_s=for_s)
 
     def give_back(self) -> Mapping[str, Sequence[str]]:
-        """Have the lab take it back; return by host which programs had lost it before, and why. Raises: as `emulated.ask`."""
+        """Have the lab take it back; return by host which programs had lost it before, and why.
+        Raises: as `emulated.ask`.
+        """
         conversation, self._conversation = self._conversation, None
         if conversation is None:
             return {}
@@ -84,7 +111,8 @@ class RanksPriority:
 
 
 def set_switching_time(inventory: Path, ms: float) -> None:
-    """Give every switch of the running lab this switching time (ms), and the inventory, from which the program knows it.
+    """Give every switch of the running lab this switching time (ms), and the inventory, from which
+    the program knows it.
 
     Raises: as `emulated.ask`.
     """

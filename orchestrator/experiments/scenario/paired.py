@@ -1,7 +1,8 @@
-"""Ratios of two arms, one of each round in which both were measured, and the interval of what they have in common. Pure.
+"""Ratios of two arms, one of each round in which both were measured, and the interval of what they
+have in common. Pure.
 
-What slows a whole round down is in both arms of it, and cancels. Within a round they are measured one after the other; between
-rounds nothing is compared.
+What slows a whole round down is in both arms of it, and cancels. Within a round they are measured
+one after the other; between rounds nothing is compared.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ HOW_TEXT = {
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """What the rounds say: the ratio, its interval, from how many rounds, and how it was made (`HOW_TEXT`)."""
+    """What the rounds say: the ratio, its interval, from how many rounds, and how it was made
+    (`HOW_TEXT`).
+    """
 
     found: Interval
     n: int
@@ -39,10 +42,11 @@ class PairedRatio:
 
 
 def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
-    """The ratio that the rounds have in common, whatever their order. Ratios are of times, bytes or losses: 0 or more.
+    """The ratio that the rounds have in common, whatever their order. Ratios are of times, bytes or
+    losses: 0 or more.
 
-    Where one of them is 0 there is no logarithm, and the mean and its bootstrap are taken in place of the geometric mean.
-    Raises: ValueError - there is no ratio.
+    Where one of them is 0 there is no logarithm, and the mean and its bootstrap are taken in place
+    of the geometric mean. Raises: ValueError - there is no ratio.
     """
     if not ratios:
         raise ValueError("no round has a ratio")
@@ -53,7 +57,9 @@ def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
         logs = [log(ratio) for ratio in ratios]
         mean = fsum(logs) / n
         half = t_quantile(n - 1) * sqrt(fsum((each - mean) ** 2 for each in logs) / (n - 1) / n)
-        return PairedRatio(Interval(exp(mean), exp(mean - half), exp(min(mean + half, LARGEST_LOG))), n, "t")
+        return PairedRatio(
+            Interval(exp(mean), exp(mean - half), exp(min(mean + half, LARGEST_LOG))), n, "t"
+        )
     ordered = sorted(ratios)
     value = fsum(ordered) / n
     generator = random.Random(SEED)
@@ -63,7 +69,8 @@ def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
 
 
 def t_quantile(freedom: int) -> float:
-    """How many standard errors the middle `LEVEL` % of Student's t with these degrees of freedom reach from its centre.
+    """How many standard errors the middle `LEVEL` % of Student's t with these degrees of freedom
+    reach from its centre.
 
     >>> [round(t_quantile(freedom), 3) for freedom in (1, 2, 4, 9, 30)]
     [12.706, 4.303, 2.776, 2.262, 2.042]
@@ -76,7 +83,9 @@ def t_quantile(freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """How much of Student's t is within +- sqrt(freedom) tan(angle): M. Abramowitz, I. Stegun, 26.7.3 and 26.7.4."""
+    """How much of Student's t is within +- sqrt(freedom) tan(angle): M. Abramowitz, I. Stegun,
+    26.7.3 and 26.7.4.
+    """
     odd = freedom % 2
     term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
     for k in range(2 + odd, freedom + 1, 2):

@@ -1,4 +1,6 @@
-"""What the planner predicts for the arms of a comparison, shown beside the band before anything is measured. Pure."""
+"""What the planner predicts for the arms of a comparison, shown beside the band before anything is
+measured. Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,16 @@ class Prediction:
 
 
 def predict_comparison(compared: Compared, arms: Mapping[str, Arm], lab: Lab) -> Prediction:
-    """What the plans of the two arms predict, or `testbed design periodic` for a plan with a schedule that says nothing."""
+    """What the plans of the two arms predict, or `testbed design periodic` for a plan with a
+    schedule that says nothing.
+    """
     if compared.metric not in PREDICTED:
         return Prediction(compared, why=f"the planner predicts no {compared.metric}")
     of, over = (_of_arm(arms[name], compared, lab) for name in (compared.of, compared.over))
     why = "; ".join(dict.fromkeys(found for found in (of, over) if isinstance(found, str)))
-    return Prediction(compared, None if isinstance(of, str) else of, None if isinstance(over, str) else over, why)
+    return Prediction(
+        compared, None if isinstance(of, str) else of, None if isinstance(over, str) else over, why
+    )
 
 
 def _of_arm(arm: Arm, compared: Compared, lab: Lab) -> float | str:
@@ -73,7 +79,9 @@ def _of_plan(arm: Arm, compared: Compared, lab: Lab) -> float | None:
             reply = forecast(read_plan(plan.text, plan.file, lab), lab)
         except TestbedError:  # its slots never join two that have to talk
             reply = {}
-    iteration, compute, busbw = (reply.get(name) for name in ("iteration_ms", "compute_ms", "busbw_mbps"))
+    iteration, compute, busbw = (
+        reply.get(name) for name in ("iteration_ms", "compute_ms", "busbw_mbps")
+    )
     if compared.metric == "busbw_gbps":
         return None if busbw is None else float(busbw) * 8 / 1000
     if iteration is None:

@@ -1,4 +1,6 @@
-"""The record of a comparison or a scenario: its measurements in their order, saved after each of them."""
+"""The record of a comparison or a scenario: its measurements in their order, saved after each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _OF_A_JOB = ("workload", "program", "ranks", "args", "env", "backend")
 
 
 def round_of(arms: Sequence[str], number: int) -> list[str]:
-    """The arms in the order of this round, from 1: A B, B A, A B, ... (of three: A B C, C B A, ...), so that slow drift affects all
-    equally."""
+    """The arms in the order of this round, from 1: A B, B A, A B, ... (of three: A B C, C B A,
+    ...), so that slow drift affects all equally."""
     return list(arms if number % 2 else arms[::-1])
 
 
@@ -47,11 +49,12 @@ class ComparisonRecord:
 
     @property
     def slots(self) -> list[dict[str, Any]]:
-        """The measurements in their order: arm, round, state (waiting, done, stalled, void, failed), runs, jobs, changes, seconds,
-        error, slowed.
+        """The measurements in their order: arm, round, state (waiting, done, stalled, void,
+        failed), runs, jobs, changes, seconds, error, slowed.
 
-        jobs: of each tenant, the iterations that belong to it: run, and the numbers of the first and last one in that run, from 1.
-        changes: of each tenant, the run of the change. skip: iterations not counted at the beginning. slowed: as `void.Slowed`.
+        jobs: of each tenant, the iterations that belong to it: run, and the numbers of the first
+        and last one in that run, from 1. changes: of each tenant, the run of the change. skip:
+        iterations not counted at the beginning. slowed: as `void.Slowed`.
         """
         return list(self.data["slots"])
 
@@ -71,7 +74,9 @@ class ComparisonRecord:
 
     def add(self, arms: Iterable[str], number: int) -> None:
         """Measurements of these arms are to be made, in this round."""
-        self.data["slots"] += [{"arm": arm, "round": number, "state": "waiting", "runs": []} for arm in arms]
+        self.data["slots"] += [
+            {"arm": arm, "round": number, "state": "waiting", "runs": []} for arm in arms
+        ]
 
     def plan(self, arm: str, tenant: str = "", *, then: bool = False) -> Path:
         """The file with the plan of an arm, or the one that it changes to."""
@@ -85,21 +90,32 @@ class ComparisonRecord:
             fresh.replace(self.folder / "campaign.json")
         except OSError as error:
             raise Missing(
-                f"{self.folder} cannot be written: {error.strerror or error}", hint="free some space, then continue it: --resume"
+                f"{self.folder} cannot be written: {error.strerror or error}",
+                hint="free some space, then continue it: --resume",
             ) from error
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The file saved by `testbed experiment compare` or `testbed experiment reproduce`. Raises: BadFile - it is not such a file."""
+    """The file saved by `testbed experiment compare` or `testbed experiment reproduce`. Raises:
+    BadFile - it is not such a file.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadFile([f"{path}: {error.strerror or error}"]) from error
     except ValueError as error:
-        raise BadFile([f"{path}: {error}"], hint="`testbed experiment compare` writes campaigns: campaign.json") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("slots"), list):
         raise BadFile(
-            [f"{path}: this is not a campaign ({SCHEMA})"], hint="one is made by: testbed experiment compare A.json B.json"
+            [f"{path}: {error}"],
+            hint="`testbed experiment compare` writes campaigns: campaign.json",
+        ) from error
+    if (
+        not isinstance(found, dict)
+        or found.get("schema") != SCHEMA
+        or not isinstance(found.get("slots"), list)
+    ):
+        raise BadFile(
+            [f"{path}: this is not a campaign ({SCHEMA})"],
+            hint="one is made by: testbed experiment compare A.json B.json",
         )
     arms = len(found.get("arms", ())) or 1
     for number, slot in enumerate(found["slots"]):
@@ -109,7 +125,11 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def record_file(settings: Settings, word: str) -> Path | None:
     """The file of the record that `word` names: its name, its directory or the file itself."""
-    for path in (Path(word), Path(word) / "campaign.json", campaigns(settings) / word / "campaign.json"):
+    for path in (
+        Path(word),
+        Path(word) / "campaign.json",
+        campaigns(settings) / word / "campaign.json",
+    ):
         if path.is_file() and path.suffix == ".json":
             return path
     return None
@@ -123,16 +143,20 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
         compared = kind == "compare"
         what = "comparison" if compared else "record"
         raise Missing(
-            f"there is no {what} {word!r}" + (f"; the latest are {', '.join(existing)}" if existing else ""),
-            hint="testbed experiment compare A.json B.json" if compared else "testbed experiment reproduce NAME",
+            f"there is no {what} {word!r}"
+            + (f"; the latest are {', '.join(existing)}" if existing else ""),
+            hint="testbed experiment compare A.json B.json"
+            if compared
+            else "testbed experiment reproduce NAME",
         )
     return ComparisonRecord(path.parent, read_record(path))
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier records of a scenario tell: what the latest one that was judged has shown, when and on which commit, and how
-    long (s) a measurement took. shipped: it was not made here, but came with the program (`SHIPPED`)."""
+    """What earlier records of a scenario tell: what the latest one that was judged has shown, when
+    and on which commit, and how long (s) a measurement took. shipped: it was not made here, but
+    came with the program (`SHIPPED`)."""
 
     outcome: str = ""
     day: str = ""
@@ -142,34 +166,53 @@ class Known:
 
 
 SHIPPED = "found.json"
-"""Beside a scenario that comes with the program: what `Known` has of the measurement that its page shows. Every judged record has
-one, to be copied there."""
+"""Beside a scenario that comes with the program: what `Known` has of the measurement that its page
+shows. Every judged record has one, to be copied there."""
 
 
 def shipped(scenario: Path) -> Known:
-    """What was found before the program was shipped, with the scenario of this file; nothing where that was not kept."""
+    """What was found before the program was shipped, with the scenario of this file; nothing where
+    that was not kept.
+    """
     try:
         found = json.loads((scenario.parent / SHIPPED).read_text(encoding="utf-8"))
         each_s = None if found["each_s"] is None else float(found["each_s"])
-        return Known(str(found["outcome"]), str(found["day"] or ""), str(found["commit"] or ""), each_s, shipped=True)
+        return Known(
+            str(found["outcome"]),
+            str(found["day"] or ""),
+            str(found["commit"] or ""),
+            each_s,
+            shipped=True,
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return Known()
 
 
 def keep_outcome(record: ComparisonRecord, outcome: str, findings: list[dict[str, Any]]) -> None:
-    """Save what a scenario has shown, and when, in the record and in the file that ships with it. Raises: Missing."""
+    """Save what a scenario has shown, and when, in the record and in the file that ships with it.
+    Raises: Missing.
+    """
     made = [slot["seconds"] for slot in record.slots if slot["state"] not in OPEN]
     day, each_s = time.strftime("%Y-%m-%d"), round(sum(made) / len(made), 1) if made else None
     record.data |= {"outcome": outcome, "findings": findings, "day": day}
     record.save()
-    found = {"outcome": outcome, "day": day, "commit": record.data["environment"]["commit"], "each_s": each_s}
+    found = {
+        "outcome": outcome,
+        "day": day,
+        "commit": record.data["environment"]["commit"],
+        "each_s": each_s,
+    }
     (record.folder / SHIPPED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def known(settings: Settings, scenario: Scenario) -> Known:
-    """What was found here before with this scenario; of another version of its file only how long it took."""
+    """What was found here before with this scenario; of another version of its file only how long
+    it took.
+    """
     found = Known()
-    for path in sorted(campaigns(settings).glob("reproduce-*/campaign.json"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(
+        campaigns(settings).glob("reproduce-*/campaign.json"), key=lambda path: path.stat().st_mtime
+    ):
         try:
             data = read_record(path)
         except BadFile:
@@ -177,19 +220,27 @@ def known(settings: Settings, scenario: Scenario) -> Known:
         kept = data.get("scenario") or {}
         if kept.get("name") != scenario.name:
             continue
-        took = [slot["seconds"] for slot in data["slots"] if slot.get("state") not in OPEN and "seconds" in slot]
+        took = [
+            slot["seconds"]
+            for slot in data["slots"]
+            if slot.get("state") not in OPEN and "seconds" in slot
+        ]
         each_s = sum(took) / len(took) if took else found.each_s
         if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
             day = data.get("day") or time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
-            found = Known(str(data["outcome"]), day, str((data.get("environment") or {}).get("commit") or ""))
+            found = Known(
+                str(data["outcome"]), day, str((data.get("environment") or {}).get("commit") or "")
+            )
         found = replace(found, each_s=each_s)
     return found
 
 
 def expected_duration_s(scenario: Scenario, before: Known) -> float:
-    """How long the fewest rounds will take (s): as long as earlier measurements took, else what their watchdogs allow, but no
-    longer than the budget."""
-    each_s = [arm.watchdog_s if before.each_s is None else before.each_s for arm in scenario.arms.values()]
+    """How long the fewest rounds will take (s): as long as earlier measurements took, else what
+    their watchdogs allow, but no longer than the budget."""
+    each_s = [
+        arm.watchdog_s if before.each_s is None else before.each_s for arm in scenario.arms.values()
+    ]
     return min(sum(each_s) * scenario.least_rounds, scenario.budget_s)
 
 
@@ -198,11 +249,14 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def begin_comparison(settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str) -> ComparisonRecord:
-    """Check every plan of every arm against the lab, and save the list of measurements. The lab is not touched.
+def begin_comparison(
+    settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str
+) -> ComparisonRecord:
+    """Check every plan of every arm against the lab, and save the list of measurements. The lab is
+    not touched.
 
-    kind: the first word of its name, `compare` or `reproduce`; arms of a comparison must have the same job.
-    Raises: BadFile - a plan or job is wrong.
+    kind: the first word of its name, `compare` or `reproduce`; arms of a comparison must have the
+    same job. Raises: BadFile - a plan or job is wrong.
     """
     plans = check_arms(lab, scenario)
     labels = {name: name for name in plans}
@@ -218,7 +272,9 @@ def begin_comparison(settings: Settings, lab: Lab, scenario: Scenario, *, kind: 
         "lab": lab.name,
         "arms": labels,
         "tenants": [*scenario.tenants],
-        "plans": {name: plan.file for name, arm in scenario.arms.items() for plan in _texts(arm)[:1]},
+        "plans": {
+            name: plan.file for name, arm in scenario.arms.items() for plan in _texts(arm)[:1]
+        },
         "sha256": {name: read[0].sha256 for name, read in plans.items()},
         "repeats": scenario.repeats,
         "iterations": scenario.iterations,
@@ -234,7 +290,12 @@ def begin_comparison(settings: Settings, lab: Lab, scenario: Scenario, *, kind: 
         for number in range(1, scenario.repeats + 1):
             made.add(round_of([*scenario.arms], number), number)
     else:
-        data |= {"least": scenario.least_rounds, "width": scenario.width, "budget_s": scenario.budget_s, "ended": ""}
+        data |= {
+            "least": scenario.least_rounds,
+            "width": scenario.width,
+            "budget_s": scenario.budget_s,
+            "ended": "",
+        }
     for name, arm in scenario.arms.items():
         for tenant, setup in arm.setups.items():
             made.plan(name, tenant).write_text(setup.plan.text, encoding="utf-8")
@@ -251,27 +312,52 @@ def check_arms(lab: Lab, scenario: Scenario) -> dict[str, list[Plan]]:
 
 def _facts(scenario: Scenario) -> Any:
     """What the record and its page say about the scenario."""
-    names = ("name", "title", "source", "claim", "label", "lab", "description", "differs", "compared", "sha256")
-    arms = {a.name: {"settle_ms": a.settle_ms, "watchdog_s": a.watchdog_s, "swept": a.swept} for a in scenario.arms.values()}
+    names = (
+        "name",
+        "title",
+        "source",
+        "claim",
+        "label",
+        "lab",
+        "description",
+        "differs",
+        "compared",
+        "sha256",
+    )
+    arms = {
+        a.name: {"settle_ms": a.settle_ms, "watchdog_s": a.watchdog_s, "swept": a.swept}
+        for a in scenario.arms.values()
+    }
     return to_json({name: getattr(scenario, name) for name in names} | {"arms": arms})
 
 
 def _same_job(scenario: Scenario, plans: Mapping[str, list[Plan]]) -> None:
-    """Raises: BadFile - the jobs differ in more than names, rings and traffic, which follow the links."""
+    """Raises: BadFile - the jobs differ in more than names, rings and traffic, which follow the
+    links.
+    """
     first, *others = plans
     one = plans[first][0].job
     for name in others:
         other = plans[name][0].job
-        if different := [field for field in _OF_A_JOB if getattr(one, field) != getattr(other, field)]:
+        if different := [
+            field for field in _OF_A_JOB if getattr(one, field) != getattr(other, field)
+        ]:
             a, b = (_texts(scenario.arms[arm])[0].file for arm in (first, name))
             raise BadFile(
-                [f"{a} and {b}: the jobs differ in {', '.join(different)}: two things would be compared at once"],
+                [
+                    f"{a} and {b}: the jobs differ in {', '.join(different)}: two things would be compared at once"
+                ],
                 hint="use the same job for all: --job FILE",
             )
 
 
 def _texts(arm: Arm) -> list[PlanDocument]:
-    return [plan for setup in arm.setups.values() for plan in (setup.plan, setup.then) if plan is not None]
+    return [
+        plan
+        for setup in arm.setups.values()
+        for plan in (setup.plan, setup.then)
+        if plan is not None
+    ]
 
 
 def _plans(arm: Arm, lab: Lab, scenario: Scenario) -> list[Plan]:
@@ -282,13 +368,16 @@ def _plans(arm: Arm, lab: Lab, scenario: Scenario) -> list[Plan]:
         plan = read_plan(text.text, text.file, lab)
         if plan.job is None:
             raise BadFile(
-                [f"{text.file}: the plan has no job, so nothing can be measured"], hint="add a job, or use one for all: --job FILE"
+                [f"{text.file}: the plan has no job, so nothing can be measured"],
+                hint="add a job, or use one for all: --job FILE",
             )
         given = plan.job.args.get("iterations")
         most = given if isinstance(given, int) and not isinstance(given, bool) else 0  # 0: endless
         if most and arm.changes:
             raise BadFile(
-                [f"{text.file}: the job ends after {most} iterations, but it must run through every change"],
+                [
+                    f"{text.file}: the job ends after {most} iterations, but it must run through every change"
+                ],
                 hint="job.args.iterations: 0 is a job without an end",
             )
         if 0 < most < wanted:
@@ -307,7 +396,9 @@ def same_plans(record: ComparisonRecord, scenario: Scenario) -> bool:
         for tenant, setup in arm.setups.items():
             for plan, then in ((setup.plan, False), (setup.then, True)):
                 path = record.plan(name, tenant, then=then)
-                if plan is not None and not (path.is_file() and path.read_text(encoding="utf-8") == plan.text):
+                if plan is not None and not (
+                    path.is_file() and path.read_text(encoding="utf-8") == plan.text
+                ):
                     return False
     return True
 
@@ -323,4 +414,7 @@ def _folder(place: Path, kind: str) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise Missing(f"{folder} cannot be made: {error.strerror or error}", hint="check the setting state_dir") from error
+            raise Missing(
+                f"{folder} cannot be made: {error.strerror or error}",
+                hint="check the setting state_dir",
+            ) from error

@@ -1,4 +1,6 @@
-"""Makes the measurements of a record: round by round, all arms in each, a watchdog for each, and the lab left as promised."""
+"""Makes the measurements of a record: round by round, all arms in each, a watchdog for each, and
+the lab left as promised.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ from orchestrator.jobs.report import ALIVE, JobStatus
 LEAST = 3
 """Least number of iterations of a measurement."""
 CHANGE_S = 120.0
-"""Ranks keep their priority this much longer (s) than the watchdog waits for iterations: a change may come between."""
+"""Ranks keep their priority this much longer (s) than the watchdog waits for iterations: a change
+may come between.
+"""
 
 
 class Verbs(Protocol):
-    """The operations on the lab that one tenant uses; each may raise an error of `optics.errors`."""
+    """The operations on the lab that one tenant uses; each may raise an error of
+    `optics.errors`.
+    """
 
     def up(self, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport: ...
     def launch(self) -> JobStatus: ...
@@ -50,11 +56,11 @@ class Stalled(Exception):
 
 @dataclass
 class Runner:
-    """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's switches; share: how uplinks are
-    shared; priority: for the ranks while they are measured.
+    """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's
+    switches; share: how uplinks are shared; priority: for the ranks while they are measured.
 
-    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison. slowed: what slowed the ranks of
-    a measurement down; where that voids it, it is made again.
+    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
+    slowed: what slowed the ranks of a measurement down; where that voids it, it is made again.
     """
 
     record: ComparisonRecord
@@ -70,10 +76,11 @@ class Runner:
     slowed: Callable[[Mapping[str, Any]], Slowed] | None = None
 
     def measure_rounds(self, narrow: Callable[[], bool]) -> None:
-        """Measure rounds until the intervals are narrow, or the record's budget is spent; what they show has no part in it.
+        """Measure rounds until the intervals are narrow, or the record's budget is spent; what they
+        show has no part in it.
 
-        A measurement that is void is made again at the end of its round, once; a round without one of an arm is none for that arm.
-        Raises: as the verbs; finished measurements are kept.
+        A measurement that is void is made again at the end of its round, once; a round without one
+        of an arm is none for that arm. Raises: as the verbs; finished measurements are kept.
         """
         record, arms = self.record, [*self.scenario.arms]
         try:
@@ -92,8 +99,14 @@ class Runner:
                 self._stop()
 
     def _void(self, arm: str) -> bool:
-        """Whether this round's only measurement of the arm is void, and there is time for another."""
-        states = [slot["state"] for slot in self.record.slots if slot["round"] == self.record.rounds and slot["arm"] == arm]
+        """Whether this round's only measurement of the arm is void, and there is time for
+        another.
+        """
+        states = [
+            slot["state"]
+            for slot in self.record.slots
+            if slot["round"] == self.record.rounds and slot["arm"] == arm
+        ]
         return states == [VOID] and self.record.spent_s < self.record.data["budget_s"]
 
     def _over(self, narrow: Callable[[], bool]) -> bool:
@@ -109,7 +122,8 @@ class Runner:
     def measure(self, within_s: float | None = None) -> bool:
         """Make the missing measurements; false if `within_s` (s) ended it before the last round.
 
-        Raises: as the verbs; finished measurements are kept. NotVerified - a job failed, or stalled where that is no result.
+        Raises: as the verbs; finished measurements are kept. NotVerified - a job failed, or stalled
+        where that is no result.
         """
         began = self.clock()
         slots, arms = self.record.slots, len(self.scenario.arms)
@@ -148,7 +162,9 @@ class Runner:
             self._stop()
             self._note(number, slot)
         except BaseException as error:
-            slot["error"] = "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
+            slot["error"] = (
+                "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
+            )
             raise
         finally:
             self._take_back(slot)
@@ -164,11 +180,15 @@ class Runner:
         """How long the measurements that are planned will take."""
         slots, data = self.record.slots, self.record.data
         took = [s["seconds"] for s in slots if s["state"] not in OPEN]
-        left = sum(s["state"] in OPEN for s in slots) + max(0, data.get("least", 0) - self.record.rounds) * len(self.scenario.arms)
+        left = sum(s["state"] in OPEN for s in slots) + max(
+            0, data.get("least", 0) - self.record.rounds
+        ) * len(self.scenario.arms)
         return f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
 
     def _note(self, number: int, slot: dict[str, Any]) -> None:
-        """Note what slowed the ranks down, which may void the measurement: by that figure alone, whatever was measured."""
+        """Note what slowed the ranks down, which may void the measurement: by that figure alone,
+        whatever was measured.
+        """
         if self.slowed is None or not slot["jobs"]:
             return
         found = self.slowed(slot)
@@ -178,7 +198,9 @@ class Runner:
             self.emit(f"measurement {number + 1} is void: {found.message}")
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
-        """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs' iterations, stop them."""
+        """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs'
+        iterations, stop them.
+        """
         self._settle(arm.settle_ms)
         for tenant in arm.setups:
             self._up(slot, tenant, self.record.plan(arm.name, tenant))
@@ -188,7 +210,8 @@ class Runner:
                 jobs[tenant] = self._launched(slot, tenant)
             for name, tenant, how in arm.shared:
                 self._begin(slot, name, tenant, how)
-            if len(jobs) > 1 or arm.shared or arm.has_schedule:  # not what was made alone, or over circuits that rested
+            # not what was made alone, or over circuits that rested
+            if len(jobs) > 1 or arm.shared or arm.has_schedule:
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
@@ -203,7 +226,8 @@ class Runner:
         for job in jobs.values():
             if job.iterations - 1 < LEAST:
                 raise NotVerified(
-                    f"job {job.name} made {job.iterations} iterations, {LEAST + 1} are the least", hint="a longer job"
+                    f"job {job.name} made {job.iterations} iterations, {LEAST + 1} are the least",
+                    hint="a longer job",
                 )
 
     def _begin(self, slot: dict[str, Any], name: str, tenant: str, how: Any) -> None:
@@ -220,13 +244,17 @@ class Runner:
         return job
 
     def _change(self, slot: dict[str, Any], arm: Arm) -> None:
-        """With the jobs running, warm up, make the change, wait for the iterations; the jobs go on into the next measurement."""
+        """With the jobs running, warm up, make the change, wait for the iterations; the jobs go on
+        into the next measurement.
+        """
         self._settle(None)
         jobs: dict[str, JobStatus] = {}
         for tenant in arm.setups:
             self._up(slot, tenant, self.record.plan(arm.name, tenant), launch=True)
             jobs[tenant] = self.verbs[tenant].status()
-            slot["jobs"][tenant] = [{"run": jobs[tenant].run, "first": jobs[tenant].iterations + 1, "last": 0}]
+            slot["jobs"][tenant] = [
+                {"run": jobs[tenant].run, "first": jobs[tenant].iterations + 1, "last": 0}
+            ]
             if jobs[tenant].run not in slot["runs"]:
                 slot["runs"].append(jobs[tenant].run)
         self._before_others(arm)
@@ -235,7 +263,9 @@ class Runner:
         for tenant, setup in arm.setups.items():
             if setup.then is not None:
                 existing = self.record.plan(arm.name, tenant, then=True)
-                slot["changes"][tenant] = self._up(slot, tenant, existing, launch=True, mode=setup.mode).run
+                slot["changes"][tenant] = self._up(
+                    slot, tenant, existing, launch=True, mode=setup.mode
+                ).run
         for tenant in arm.setups:
             jobs[tenant] = now = self.verbs[tenant].status()
             parts = slot["jobs"][tenant]
@@ -247,7 +277,8 @@ class Runner:
         self._until(slot, arm, jobs, self.scenario.iterations)
 
     def _until(self, slot: dict[str, Any], arm: Arm, jobs: dict[str, JobStatus], more: int) -> None:
-        """Wait until every job has made so many more iterations. Raises: Stalled; NotVerified - one failed.
+        """Wait until every job has made so many more iterations. Raises: Stalled; NotVerified - one
+        failed.
 
         Counted from the `after` of the slot's last part, or from before its `first`.
         """
@@ -255,19 +286,38 @@ class Runner:
         for tenant in jobs:
             part = slot["jobs"][tenant][-1]
             wanted = (part["after"] if part.get("after") is not None else part["first"] - 1) + more
-            # Polling costs the hosts time, so they are polled when the iterations should be finished, not all the time.
+            # Polling costs the hosts time, so they are polled when the iterations should be
+            # finished, not all the time.
             while (job := jobs[tenant]).iterations < wanted and job.state in ALIVE:
                 remaining = until - self.clock()
                 if remaining <= 0:
                     made = job.iterations - wanted + more
-                    raise Stalled(f"{job.name} made {made} of {more} iterations in {arm.watchdog_s:.0f} s")
-                self.sleep(min(remaining, max(1.0, (wanted - job.iterations) * (job.iteration_ms or 1000.0) / 1e3 * 1.05)))
+                    raise Stalled(
+                        f"{job.name} made {made} of {more} iterations in {arm.watchdog_s:.0f} s"
+                    )
+                self.sleep(
+                    min(
+                        remaining,
+                        max(
+                            1.0,
+                            (wanted - job.iterations) * (job.iteration_ms or 1000.0) / 1e3 * 1.05,
+                        ),
+                    )
+                )
                 jobs[tenant] = self.verbs[tenant].status()
             part["last"] = job.iterations
             if job.state == "failed":
                 raise NotVerified(f"job {job.name} failed: {job.detail}", hint="testbed job logs")
 
-    def _up(self, slot: dict[str, Any], tenant: str, plan: Path, *, launch: bool = False, mode: Mode | None = None) -> UpReport:
+    def _up(
+        self,
+        slot: dict[str, Any],
+        tenant: str,
+        plan: Path,
+        *,
+        launch: bool = False,
+        mode: Mode | None = None,
+    ) -> UpReport:
         report = self.verbs[tenant].up(plan, launch=launch, mode=mode)
         slot["runs"].append(report.run)
         if tenant not in self.record.data["first_change"] and not report.nothing_to_do:
@@ -282,14 +332,20 @@ class Runner:
             self.settle(lab.settle_ms if settle_ms is None else settle_ms)
 
     def _share(self, arm: Arm) -> None:
-        """Where arms differ in how uplinks are shared, have them shared as the arm, or else the lab, says."""
+        """Where arms differ in how uplinks are shared, have them shared as the arm, or else the
+        lab, says.
+        """
         lab = self.scenario.lab
-        if self.share is not None and lab is not None and any(each.share for each in self.scenario.arms.values()):
+        if (
+            self.share is not None
+            and lab is not None
+            and any(each.share for each in self.scenario.arms.values())
+        ):
             self.share(arm.share or lab.queue.partition(":")[2])
 
     def _before_others(self, arm: Arm) -> None:
-        """Give the ranks that run now priority over what else is on the machine. Not before a job has begun its iterations: loading
-        torch needs processors, not turns."""
+        """Give the ranks that run now priority over what else is on the machine. Not before a job
+        has begun its iterations: loading torch needs processors, not turns."""
         if self.priority is None:
             return
         try:
@@ -299,7 +355,9 @@ class Runner:
                 self.priority.give_back()
             self.priority = None
             self.record.data.setdefault("environment", {})["priority"] = False
-            self.emit(f"ranks have no priority over other programs of this machine: {first_line(error)}")
+            self.emit(
+                f"ranks have no priority over other programs of this machine: {first_line(error)}"
+            )
 
     def _take_back(self, slot: dict[str, Any]) -> None:
         """Take priority back. A connection that broke has done that."""
@@ -307,10 +365,15 @@ class Runner:
             with suppress(TestbedError):
                 if lost := self.priority.give_back():
                     slot["priority_lost"] = lost
-                    self.emit("lost their priority: " + "; ".join(f"{host}: {', '.join(why)}" for host, why in lost.items()))
+                    self.emit(
+                        "lost their priority: "
+                        + "; ".join(f"{host}: {', '.join(why)}" for host, why in lost.items())
+                    )
 
     def _stop(self) -> None:
-        """Stop the jobs that run; what prevents it will end the next measurement, or show in the state that the lab is left in."""
+        """Stop the jobs that run; what prevents it will end the next measurement, or show in the
+        state that the lab is left in.
+        """
         for verbs in self.verbs.values():
             with suppress(TestbedError):
                 if verbs.status().state in ALIVE:
@@ -333,7 +396,9 @@ def leave(record: ComparisonRecord, verbs: Mapping[str, Verbs]) -> str:
         for tenant, run in reversed([*record.data["first_change"].items()]):
             report = verbs[tenant].rollback(run)
             whose = f"{tenant}: " if tenant else ""
-            found.append(f"{whose}{report.plan if isinstance(report, UpReport) else 'nothing'} is up")
+            found.append(
+                f"{whose}{report.plan if isinstance(report, UpReport) else 'nothing'} is up"
+            )
         text = f"as it was before: {', '.join(found) or 'nothing was moved'}"
         record.data["first_change"] = {}
     record.data["left"] = text

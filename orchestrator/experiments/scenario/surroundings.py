@@ -1,4 +1,6 @@
-"""The fingerprint of the environment in which a scenario was measured: kernel, cores, load, congestion control, offloads."""
+"""The fingerprint of the environment in which a scenario was measured: kernel, cores, load,
+congestion control, offloads.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.telemetry.environment import versions
 
 ASK_S = 20.0
-# ETHTOOL_GTSO, GGSO, GGRO, GSG by SIOCETHTOOL (linux/ethtool.h, linux/sockios.h): the tool itself is not installed everywhere.
+# ETHTOOL_GTSO, GGSO, GGRO, GSG by SIOCETHTOOL (linux/ethtool.h, linux/sockios.h): the tool itself
+# is not installed everywhere.
 _OFFLOADS = """
 import array, fcntl, json, socket, struct, sys
 found = {}
@@ -32,15 +35,22 @@ print(json.dumps(found))
 
 
 def commit() -> str:
-    """The commit of the program, `+` behind it where files differ from it; its version where it was installed without one."""
+    """The commit of the program, `+` behind it where files differ from it; its version where it was
+    installed without one.
+    """
     home = optical_testbed_home.HOME
     git = ["git", "-C", str(home), "-c", f"safe.directory={home}"]
     try:
         if not (home / ".git").exists():  # installed, if need be inside another repository
             raise FileNotFoundError(home)
-        head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
+        head = subprocess.run(
+            [*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True
+        )
         changed = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return versions().get("optical-testbed", "")
@@ -62,7 +72,9 @@ def environment_fingerprint(lab: Lab) -> dict[str, Any]:
     host = next(iter(lab.hosts.values()))
     port = next(iter(host.ports.values()))
     with suppress(TestbedError, ValueError):
-        code, out, _ = run(host, ["python3", "-c", _OFFLOADS, port.interface], capture=True, timeout_s=ASK_S)
+        code, out, _ = run(
+            host, ["python3", "-c", _OFFLOADS, port.interface], capture=True, timeout_s=ASK_S
+        )
         if code == 0:
             found["offloads"] = {"of": f"{host.name}:{port.interface}", **json.loads(out)}
     return found

@@ -1,7 +1,8 @@
-"""When a measurement does not count: its ranks waited for processors for too much of an iteration. Pure.
+"""When a measurement does not count: its ranks waited for processors for too much of an iteration.
+Pure.
 
-The rule looks at the ranks' waits alone, never at what was measured, and is the same for all arms. What else slowed a job down is
-noted beside it, and voids nothing.
+The rule looks at the ranks' waits alone, never at what was measured, and is the same for all arms.
+What else slowed a job down is noted beside it, and voids nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from optics.ranks import host_of_rank
 
 VOID = "void"
 WAIT_LIMIT = 0.2
-"""Share of an iteration that the threads of a rank may wait for processors, all together. Of 39 measurements of two scenarios on
-two cores at loads up to 38, those below it were off by 0.5 to 2 % in the median and 7.6 % at most, those above 100 % by 29 %. Load
-and pressure (PSI) did not separate them: rank correlation with the error -0.10, that of the waits 0.74."""
+"""Share of an iteration that the threads of a rank may wait for processors, all together. Of 39
+measurements of two scenarios on two cores at loads up to 38, those below it were off by 0.5 to 2 %
+in the median and 7.6 % at most, those above 100 % by 29 %. Load and pressure (PSI) did not separate
+them: rank correlation with the error -0.10, that of the waits 0.74."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """What slowed the ranks of a measurement down. share: of an iteration, the median of them, that the threads of the worst `rank`
-    waited for processors; None: no rank says it. Of all iterations and ranks, TCP segments sent again, time (ms) that connections
-    had no receiver's window, datagrams that hosts refused as a send buffer was full."""
+    """What slowed the ranks of a measurement down. share: of an iteration, the median of them, that
+    the threads of the worst `rank` waited for processors; None: no rank says it. Of all iterations
+    and ranks, TCP segments sent again, time (ms) that connections had no receiver's window,
+    datagrams that hosts refused as a send buffer was full."""
 
     share: float | None = None
     rank: str = ""
@@ -47,7 +50,9 @@ class Slowed:
 
 
 def slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
-    """Of the iterations that count, of all ranks: `rank`, `iter_ms`, and what of `processor_ms`, ... is known (else None)."""
+    """Of the iterations that count, of all ranks: `rank`, `iter_ms`, and what of `processor_ms`,
+    ... is known (else None).
+    """
     shares: dict[str, list[float]] = {}
     refused: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -56,8 +61,13 @@ def slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
             shares.setdefault(rank, []).append(row["processor_ms"] / row["iter_ms"])
         host = host_of_rank(rank)
         refused[host, rank] = refused.get((host, rank), 0) + (row["refused"] or 0)
-    each = {host: max(count for (at, _), count in refused.items() if at == host) for host, _ in refused}  # each of them counts all
-    share, rank = max(((median(values), rank) for rank, values in shares.items()), default=(None, ""))
+    # each of them counts all
+    each = {
+        host: max(count for (at, _), count in refused.items() if at == host) for host, _ in refused
+    }
+    share, rank = max(
+        ((median(values), rank) for rank, values in shares.items()), default=(None, "")
+    )
     return Slowed(
         share,
         rank,

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 Slots = Mapping[str, int]
 AHEAD = 4
-"""Trials that wait at the scheduler for each that runs, so that no worker waits for this process."""
+"""Trials that wait at the scheduler for each that runs, so that no worker waits for this
+process.
+"""
 
 
 @dataclass(slots=True)
 class CampaignProgress:
-    """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, as results come now; None before each
-    resource has given one, and at the end."""
+    """How far a campaign is. done, failed: of `total` trials. left_s: seconds until the end, as
+    results come now; None before each resource has given one, and at the end."""
 
     total: int
     done: int = 0
@@ -51,11 +53,13 @@ def carry_out(
     slots: Slots,
     show: Callable[[CampaignProgress], object],
 ) -> CampaignProgress:
-    """Run the trials; one that fails is run again `campaign.retries` times, and then kept as failed.
+    """Run the trials; one that fails is run again `campaign.retries` times, and then kept as
+    failed.
 
-    slots: for each resource that trials take (empty: none), how many run at a time.
-    A trial whose worker died is run on another by the scheduler; if that happens too often it has failed as well.
-    Raises: Unreachable - the scheduler is gone. Refused - a worker of another version joined. What had ended is kept.
+    slots: for each resource that trials take (empty: none), how many run at a time. A trial whose
+    worker died is run on another by the scheduler; if that happens too often it has failed as well.
+    Raises: Unreachable - the scheduler is gone. Refused - a worker of another version joined. What
+    had ended is kept.
     """
     from concurrent.futures import CancelledError
 
@@ -63,7 +67,10 @@ def carry_out(
 
     seen = CampaignProgress(len(campaign.trials), done=len(campaign.trials) - len(trials))
     version = str(record.data["version"])
-    waiting = {resource: iter([trial for trial in trials if trial.resource == resource]) for resource in slots}
+    waiting = {
+        resource: iter([trial for trial in trials if trial.resource == resource])
+        for resource in slots
+    }
     total = Counter(trial.resource for trial in trials)
     ended: Counter[str] = Counter()
     tried: dict[str, list[Outcome]] = {}
@@ -74,11 +81,20 @@ def carry_out(
         key = f"{campaign.name}-{trial.key}-{len(tried.setdefault(trial.key, []))}"
         in_progress[key] = trial
         return client.submit(
-            run_trial, trial.task, version, key=key, resources={trial.resource: 1} if trial.resource else None, pure=False
+            run_trial,
+            trial.task,
+            version,
+            key=key,
+            resources={trial.resource: 1} if trial.resource else None,
+            pure=False,
         )
 
     show(seen)
-    begun = [submit(trial) for resource, count in slots.items() for trial in islice(waiting[resource], AHEAD * count)]
+    begun = [
+        submit(trial)
+        for resource, count in slots.items()
+        for trial in islice(waiting[resource], AHEAD * count)
+    ]
     running = as_completed(begun, loop=client.loop)
     for future in running:
         trial = in_progress.pop(future.key)
@@ -89,7 +105,13 @@ def carry_out(
         except Refused:
             raise
         except Exception as error:  # its workers died, one after another
-            outcome = Outcome(values={}, error=f"{type(error).__name__}: {error}"[:2000], seconds=0.0, worker="", began=time.time())
+            outcome = Outcome(
+                values={},
+                error=f"{type(error).__name__}: {error}"[:2000],
+                seconds=0.0,
+                worker="",
+                began=time.time(),
+            )
         if client.status != "running":
             raise _ended(seen)
         future.release()
@@ -112,16 +134,29 @@ def carry_out(
     return seen
 
 
-def _left(took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[str, int]) -> float | None:
-    """Seconds until the last trial ends: of the resource whose trials take longest. None: unknown, or none is left.
+def _left(
+    took_s: Mapping[str, float], total: Mapping[str, int], ended: Mapping[str, int]
+) -> float | None:
+    """Seconds until the last trial ends: of the resource whose trials take longest. None: unknown,
+    or none is left.
 
-    took_s: of each resource, from its first result, and what that took. The first trials wait for imports besides.
+    took_s: of each resource, from its first result, and what that took. The first trials wait for
+    imports besides.
     """
     if took_s.keys() != total.keys():
         return None
-    return max(took / ended[resource] * (total[resource] - ended[resource]) for resource, took in took_s.items()) or None
+    return (
+        max(
+            took / ended[resource] * (total[resource] - ended[resource])
+            for resource, took in took_s.items()
+        )
+        or None
+    )
 
 
 def _ended(seen: CampaignProgress) -> Unreachable:
     text = f"the Dask scheduler is gone; {seen.done + seen.failed} of {seen.total} trials have ended and are kept"
-    return Unreachable(text, hint="start the scheduler and its workers again, then testbed experiment sweep FILE --resume")
+    return Unreachable(
+        text,
+        hint="start the scheduler and its workers again, then testbed experiment sweep FILE --resume",
+    )

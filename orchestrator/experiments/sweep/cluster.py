@@ -1,4 +1,6 @@
-"""The Dask cluster that runs a campaign's trials: worker processes of this machine, or those of a scheduler that runs elsewhere."""
+"""The Dask cluster that runs a campaign's trials: worker processes of this machine, or those of a
+scheduler that runs elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +39,27 @@ def installed() -> None:
 
 
 @contextmanager
-def dask_client(on: str, workers: int, folder: Path, state_dir: Path, resources: Collection[str] = ()) -> Iterator[Client]:
-    """A client of the scheduler at `on`, or, for `local`, of `workers` processes of this machine that end with the block.
+def dask_client(
+    on: str, workers: int, folder: Path, state_dir: Path, resources: Collection[str] = ()
+) -> Iterator[Client]:
+    """A client of the scheduler at `on`, or, for `local`, of `workers` processes of this machine
+    that end with the block.
 
-    folder: of this campaign alone, for what Dask writes to disk; removed at the end. state_dir: of local workers, for their labs.
-    resources: of which the first of them has one each.
-    The processes speak TLS with keys made for them: who reaches a scheduler has its workers run what he likes, and ports of this
-    machine are reached by all of its users.
-    Raises: Unreachable - no scheduler there. Usage - not an address. Missing - local workers do not start.
+    folder: of this campaign alone, for what Dask writes to disk; removed at the end. state_dir: of
+    local workers, for their labs. resources: of which the first of them has one each. The processes
+    speak TLS with keys made for them: who reaches a scheduler has its workers run what he likes,
+    and ports of this machine are reached by all of its users. Raises: Unreachable - no scheduler
+    there. Usage - not an address. Missing - local workers do not start.
     """
     if on != "local" and not _ADDRESS.fullmatch(on):
         raise Usage(f"--on {on}: wanted local, or an address such as tcp://scheduler:8786")
     import dask
-    from distributed import Client  # before its configuration is changed: it is completed by the import
 
-    for name in ("distributed", "distributed.client"):  # Dask's configuration gives both levels and outputs of their own
+    # before its configuration is changed: it is completed by the import
+    from distributed import Client
+
+    # Dask's configuration gives both levels and outputs of their own
+    for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what is wrong is said by this program
     own = {"temporary-directory": str(folder)}
     shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed
@@ -70,7 +78,10 @@ def dask_client(on: str, workers: int, folder: Path, state_dir: Path, resources:
             client = Client(on, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             text = first_line(error)
-            raise Unreachable(f"no Dask scheduler at {on}: {text}", hint="start one: dask scheduler; or --on local") from error
+            raise Unreachable(
+                f"no Dask scheduler at {on}: {text}",
+                hint="start one: dask scheduler; or --on local",
+            ) from error
         try:
             yield client
         finally:
@@ -81,7 +92,12 @@ def _local(workers: int, folder: Path, state_dir: Path, resources: Collection[st
     """Processes of one thread each."""
     from distributed import Nanny, Scheduler, Security, SpecCluster
 
-    both = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    both = {
+        "security": Security.temporary(),
+        "protocol": "tls",
+        "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0",
+    }
     own = both | {
         "nthreads": 1,
         "preload": ["orchestrator.experiments.sweep.trial"],
@@ -94,7 +110,8 @@ def _local(workers: int, folder: Path, state_dir: Path, resources: Collection[st
         workers={
             number: {
                 "cls": Nanny,
-                "options": own | {"resources": dict.fromkeys(resources, 1) if number == 0 else {}, "name": number},
+                "options": own
+                | {"resources": dict.fromkeys(resources, 1) if number == 0 else {}, "name": number},
             }
             for number in range(workers)
         },
@@ -106,7 +123,8 @@ def _local(workers: int, folder: Path, state_dir: Path, resources: Collection[st
 def concurrent_trials(client: Client, resources: Collection[str]) -> dict[str, int]:
     """How many trials run at once of those that take each resource; empty: none.
 
-    Raises: Missing - no worker, or none offers a resource. Refused - workers run another version of the program, by name.
+    Raises: Missing - no worker, or none offers a resource. Refused - workers run another version of
+    the program, by name.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
     if not workers:
@@ -120,15 +138,21 @@ def concurrent_trials(client: Client, resources: Collection[str]) -> dict[str, i
     ]
     if wrong:
         text = "; ".join(sorted(wrong)[:8])
-        raise Refused(f"this is version {wanted}; other workers: {text}", hint="install the same version there")
+        raise Refused(
+            f"this is version {wanted}; other workers: {text}",
+            hint="install the same version there",
+        )
     slots = {}
     for resource in resources:
         slots[resource] = sum(
-            int(each.get("resources", {}).get(resource, 0)) if resource else each["nthreads"] for each in workers.values()
+            int(each.get("resources", {}).get(resource, 0)) if resource else each["nthreads"]
+            for each in workers.values()
         )
         if not slots[resource]:
             hint = f'on the machine of the lab: dask worker ADDRESS --nthreads 1 --resources "{resource}=1"'
-            raise Missing(f"no worker offers the resource {resource}, of which trials take one", hint=hint)
+            raise Missing(
+                f"no worker offers the resource {resource}, of which trials take one", hint=hint
+            )
     return slots
 
 

@@ -32,7 +32,9 @@ def sweeps(settings: Settings) -> Path:
 
 @dataclass(frozen=True)
 class CampaignRecord:
-    """A campaign's folder. data: its name, title, version of the program, and its trials: key and labels."""
+    """A campaign's folder. data: its name, title, version of the program, and its trials: key and
+    labels.
+    """
 
     folder: Path
     data: Mapping[str, Any]
@@ -53,7 +55,9 @@ class CampaignRecord:
         return self.folder / TRIALS / f"{key}.json"
 
     def result(self, key: str) -> dict[str, Any] | None:
-        """What became of a trial, None if it has not ended. Raises: BadFile - the file is not one of a trial."""
+        """What became of a trial, None if it has not ended. Raises: BadFile - the file is not one
+        of a trial.
+        """
         path = self._file(key)
         try:
             with path.open("rb") as file:
@@ -62,14 +66,17 @@ class CampaignRecord:
             return None
         except (OSError, ValueError) as error:
             raise BadFile(
-                [f"{path}: {error}"], hint="delete the file, then make the trial again: testbed experiment sweep FILE --resume"
+                [f"{path}: {error}"],
+                hint="delete the file, then make the trial again: testbed experiment sweep FILE --resume",
             ) from error
         if not isinstance(found, dict) or found.get("key") != key:
             raise BadFile([f"{path}: not the result of trial {key}"], hint="delete the file")
         return found
 
     def keep(self, trial: Trial, outcomes: Sequence[Outcome]) -> None:
-        """Save the result of a trial, as a whole: of its attempts the last one counts. Raises: Missing - it cannot be written."""
+        """Save the result of a trial, as a whole: of its attempts the last one counts. Raises:
+        Missing - it cannot be written.
+        """
         last = outcomes[-1]
         found = {
             "key": trial.key,
@@ -81,38 +88,51 @@ class CampaignRecord:
             "version": self.data["version"],
         }
         try:
-            write_whole(self._file(trial.key), json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+            write_whole(
+                self._file(trial.key), json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+            )
         except OSError as error:
-            raise Missing(f"{self._file(trial.key)}: {error.strerror or error}", hint="free some space, then --resume") from error
+            raise Missing(
+                f"{self._file(trial.key)}: {error.strerror or error}",
+                hint="free some space, then --resume",
+            ) from error
 
     def results(self) -> Iterator[dict[str, Any]]:
-        """The results of the campaign's own trials that have ended, in the order of its file; each key once."""
+        """The results of the campaign's own trials that have ended, in the order of its file; each
+        key once.
+        """
         for trial in self.trials:
             found = self.result(str(trial["key"]))
             if found is not None:
                 yield found | {"labels": trial["labels"]}
 
 
-def begin_campaign(settings: Settings, campaign: Campaign, version: str, *, resume: bool) -> CampaignRecord:
+def begin_campaign(
+    settings: Settings, campaign: Campaign, version: str, *, resume: bool
+) -> CampaignRecord:
     """Make the folder of a campaign, or take it again.
 
-    Results of trials whose inputs are the same are kept when it is resumed, also if the file has other trials now.
-    Raises: Missing - it cannot be made. Untrusted - another user made it, or may write there. BadFile - it has results already and
-    is not resumed, or those of another version.
+    Results of trials whose inputs are the same are kept when it is resumed, also if the file has
+    other trials now. Raises: Missing - it cannot be made. Untrusted - another user made it, or may
+    write there. BadFile - it has results already and is not resumed, or those of another version.
     """
     folder = sweeps(settings) / campaign.name
     try:
         for each in (sweeps(settings), folder, folder / TRIALS):
             _require_own(private_dir(each))
     except OSError as error:
-        raise Missing(f"{folder}: {error.strerror or error}", hint="check the setting state_dir") from error
+        raise Missing(
+            f"{folder}: {error.strerror or error}", hint="check the setting state_dir"
+        ) from error
     made = sum(1 for _ in (folder / TRIALS).glob("*.json"))
     again = f"testbed experiment sweep FILE --resume keeps them; else give the campaign another name, or delete {folder}"
     if made and not resume:
         raise BadFile([f"{folder}: this campaign has {made} results already"], hint=again)
     if made and (before := read_campaign_record(folder).data["version"]) != version:
         raise BadFile(
-            [f"{folder}: its {made} results are of version {before} of the program, this is {version}"],
+            [
+                f"{folder}: its {made} results are of version {before} of the program, this is {version}"
+            ],
             hint=f"give the campaign another name, or delete {folder}",
         )
     data: dict[str, Json] = {
@@ -125,14 +145,19 @@ def begin_campaign(settings: Settings, campaign: Campaign, version: str, *, resu
     try:
         write_whole(folder / LIST, json.dumps(data, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise Missing(f"{folder / LIST}: {error.strerror or error}", hint="check the setting state_dir") from error
+        raise Missing(
+            f"{folder / LIST}: {error.strerror or error}", hint="check the setting state_dir"
+        ) from error
     return CampaignRecord(folder, data)
 
 
 def _require_own(folder: Path) -> None:
     require_own(folder, believed())
     if folder.stat().st_mode & stat.S_IWOTH:
-        raise Untrusted(f"{folder}: every user of this machine may write results there", hint=f"chmod o-w {folder}")
+        raise Untrusted(
+            f"{folder}: every user of this machine may write results there",
+            hint=f"chmod o-w {folder}",
+        )
 
 
 @contextmanager
@@ -140,27 +165,48 @@ def campaign_lock(settings: Settings, name: str) -> Iterator[None]:
     """Keep other commands from running the same campaign. Raises: Locked - one does."""
     with file_lock(private_dir(sweeps(settings)) / f"{name}.lock") as own:
         if not own:
-            raise Locked(f"campaign {name} is being run by another command", hint="testbed experiment sweep show")
+            raise Locked(
+                f"campaign {name} is being run by another command",
+                hint="testbed experiment sweep show",
+            )
         yield
 
 
 def read_campaign_record(folder: Path) -> CampaignRecord:
-    """A campaign that was begun. Raises: BadFile - its list cannot be read. Untrusted - as `begin_campaign`."""
+    """A campaign that was begun. Raises: BadFile - its list cannot be read. Untrusted - as
+    `begin_campaign`.
+    """
     path = folder / LIST
     _require_own(folder)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadFile([f"{path}: {error}"], hint="delete the folder, or run the campaign with --resume") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("trials"), list):
+        raise BadFile(
+            [f"{path}: {error}"], hint="delete the folder, or run the campaign with --resume"
+        ) from error
+    if (
+        not isinstance(found, dict)
+        or found.get("schema") != SCHEMA
+        or not isinstance(found.get("trials"), list)
+    ):
         raise BadFile([f"{path}: not the record of a campaign ({SCHEMA})"])
     return CampaignRecord(folder, found)
 
 
 def find_campaign(settings: Settings, name: str | None) -> CampaignRecord:
-    """The campaign of this name, None: the one that was begun last. Raises: Missing - there is none; as `read_campaign_record`."""
-    existing = {path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")}
+    """The campaign of this name, None: the one that was begun last. Raises: Missing - there is
+    none; as `read_campaign_record`.
+    """
+    existing = {
+        path.parent.name: path.stat().st_mtime_ns for path in sweeps(settings).glob(f"*/{LIST}")
+    }
     if not existing or (name is not None and name not in existing):
-        text = f"there is no campaign {name}{did_you_mean(name, existing)}" if name else "no campaign was run yet"
+        text = (
+            f"there is no campaign {name}{did_you_mean(name, existing)}"
+            if name
+            else "no campaign was run yet"
+        )
         raise Missing(text, hint="testbed experiment sweep examples/sweeps/methods.yaml")
-    return read_campaign_record(sweeps(settings) / (name or max(existing, key=lambda each: existing[each])))
+    return read_campaign_record(
+        sweeps(settings) / (name or max(existing, key=lambda each: existing[each]))
+    )

@@ -27,39 +27,61 @@ OWN = {
 def write_tables(record: CampaignRecord) -> None:
     """Write the Parquet file and the database, each as a whole.
 
-    Views: `trials`, all of them; `summary`, a row for each combination of parameters but seed and repeat, with the number of
-    its trials that are done, and median, least and largest of each value.
-    Raises: Missing - duckdb is not installed, or the folder cannot be written.
+    Views: `trials`, all of them; `summary`, a row for each combination of parameters but seed and
+    repeat, with the number of its trials that are done, and median, least and largest of each
+    value. Raises: Missing - duckdb is not installed, or the folder cannot be written.
     """
     try:
         import duckdb
     except ImportError as error:
-        raise Missing("it needs the Python package duckdb", hint="pip install 'optical-testbed[sweep]'") from error
+        raise Missing(
+            "it needs the Python package duckdb", hint="pip install 'optical-testbed[sweep]'"
+        ) from error
     results = list(record.results())
-    parameters = {name: _kind([each["labels"].get(name) for each in results]) for name in record.parameters}
-    named = {value: _free(value, {*OWN, *parameters}) for each in results for value in each["values"]}
-    columns = {**OWN, **{_free(name, OWN): kind for name, kind in parameters.items()}, **dict.fromkeys(named.values(), "DOUBLE")}
+    parameters = {
+        name: _kind([each["labels"].get(name) for each in results]) for name in record.parameters
+    }
+    named = {
+        value: _free(value, {*OWN, *parameters}) for each in results for value in each["values"]
+    }
+    columns = {
+        **OWN,
+        **{_free(name, OWN): kind for name, kind in parameters.items()},
+        **dict.fromkeys(named.values(), "DOUBLE"),
+    }
     final = record.folder / PARQUET
     try:
         with atomic_write(final) as fresh:
             lines = fresh.with_suffix(".jsonl")
             try:
-                lines.write_text("".join(json.dumps(_row(each, named)) + "\n" for each in results), encoding="utf-8")
+                lines.write_text(
+                    "".join(json.dumps(_row(each, named)) + "\n" for each in results),
+                    encoding="utf-8",
+                )
                 with duckdb.connect(":memory:") as database:
-                    database.read_json(str(lines), format="newline_delimited", columns=columns).write_parquet(
-                        str(fresh), compression="zstd"
-                    )
+                    database.read_json(
+                        str(lines), format="newline_delimited", columns=columns
+                    ).write_parquet(str(fresh), compression="zstd")
             finally:
                 lines.unlink(missing_ok=True)
         with atomic_write(record.folder / DATABASE) as fresh:
             fresh.unlink()
-            with duckdb.connect(str(fresh), config={"storage_compatibility_version": "v1.1.0"}) as database:  # for older shells
+            # for older shells
+            with duckdb.connect(
+                str(fresh), config={"storage_compatibility_version": "v1.1.0"}
+            ) as database:
                 place = str(final).replace("'", "''")
                 database.execute(f"CREATE VIEW trials AS SELECT * FROM read_parquet('{place}')")
-                database.execute(_summary([_free(name, OWN) for name in parameters if name not in CHANCE], list(named.values())))
+                database.execute(
+                    _summary(
+                        [_free(name, OWN) for name in parameters if name not in CHANCE],
+                        list(named.values()),
+                    )
+                )
     except (OSError, duckdb.Error) as error:
         raise Missing(
-            f"{final}: {first_line(error)}", hint="free some space, then testbed experiment sweep FILE --resume"
+            f"{final}: {first_line(error)}",
+            hint="free some space, then testbed experiment sweep FILE --resume",
         ) from error
 
 

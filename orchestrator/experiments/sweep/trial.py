@@ -1,4 +1,6 @@
-"""Runs one trial where a worker is: a prediction, a change of emulated devices, or a change or a scenario on a whole lab."""
+"""Runs one trial where a worker is: a prediction, a change of emulated devices, or a change or a
+scenario on a whole lab.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(TypedDict):
-    """One attempt. error: empty if it is done. seconds: how long it took, without waiting for other labs. worker: name of the
-    machine. began: Unix time (s)."""
+    """One attempt. error: empty if it is done. seconds: how long it took, without waiting for other
+    labs. worker: name of the machine. began: Unix time (s)."""
 
     values: Values
     error: str
@@ -43,7 +45,9 @@ def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
     """
     if version != of_program():
         hint = "stop that worker, or install the same version there; then testbed experiment sweep FILE --resume"
-        raise Refused(f"worker on {platform.node()} runs version {of_program()}, this is {version}", hint=hint)
+        raise Refused(
+            f"worker on {platform.node()} runs version {of_program()}, this is {version}", hint=hint
+        )
     began, at = time.time(), time.monotonic()
     values: Values = {}
     error = ""
@@ -51,24 +55,39 @@ def run_trial(task: Mapping[str, Any], version: str) -> Outcome:
         work, alone = _kinds(task)
         with alone:
             began, at = time.time(), time.monotonic()
-            values = {name: value for name, value in work(task).items() if isfinite(value)}  # JSON has no others
+            # JSON has no others
+            values = {name: value for name, value in work(task).items() if isfinite(value)}
     except Exception as caught:
         text = str(caught).strip() or "no message"
         error = f"{type(caught).__name__}: {text}"[:2000]
-    return Outcome(values=values, error=error, seconds=time.monotonic() - at, worker=platform.node(), began=began)
+    return Outcome(
+        values=values,
+        error=error,
+        seconds=time.monotonic() - at,
+        worker=platform.node(),
+        began=began,
+    )
 
 
-def _kinds(task: Mapping[str, Any]) -> tuple[Callable[[Mapping[str, Any]], Values], AbstractContextManager[None]]:
+def _kinds(
+    task: Mapping[str, Any],
+) -> tuple[Callable[[Mapping[str, Any]], Values], AbstractContextManager[None]]:
     """What a trial does, and what it waits for on this machine."""
     if task["kind"] == "prediction":
         return predict, nullcontext()
     from orchestrator.experiments.sweep.onlab import change_of_devices, lab_lock, on_lab
 
-    return (change_of_devices, nullcontext()) if task["kind"] == "devices" else (on_lab, lab_lock(task["lab"]))
+    return (
+        (change_of_devices, nullcontext())
+        if task["kind"] == "devices"
+        else (on_lab, lab_lock(task["lab"]))
+    )
 
 
 def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Why predictions on generated labs cannot be made, one entry each: their workload has more hosts than the lab."""
+    """Why predictions on generated labs cannot be made, one entry each: their workload has more
+    hosts than the lab.
+    """
     from orchestrator.plan.design.workload import read_text
 
     needed: dict[str, int] = {}
@@ -84,7 +103,9 @@ def impossible(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def predict(task: Mapping[str, Any]) -> Values:
-    """Design a topology for the workload and predict its job. Raises: BadFile, Infeasible - it cannot be."""
+    """Design a topology for the workload and predict its job. Raises: BadFile, Infeasible - it
+    cannot be.
+    """
     from orchestrator.plan.design.design import design
     from orchestrator.plan.design.workload import read_text
     from planner.topology.methods import Wanted
@@ -105,15 +126,23 @@ def predict(task: Mapping[str, Any]) -> Values:
             ("allreduce", each.allreduce_s),
         )
     }
-    shape = {"links": len(found.shape.cables), "diameter": found.shape.diameter, "mean_hops": found.shape.mean_hops()}
+    shape = {
+        "links": len(found.shape.cables),
+        "diameter": found.shape.diameter,
+        "mean_hops": found.shape.mean_hops(),
+    }
     return (
-        times | {"busbw_mbps": found.here.busbw / 1e6, "bytes_scale": found.scale} | {name: float(n) for name, n in shape.items()}
+        times
+        | {"busbw_mbps": found.here.busbw / 1e6, "bytes_scale": found.scale}
+        | {name: float(n) for name, n in shape.items()}
     )
 
 
 @lru_cache(maxsize=64)
 def _lab(text: str) -> Lab:
-    """The lab of a task, as values: generated, or read from the files that came with it. Raises: BadFile."""
+    """The lab of a task, as values: generated, or read from the files that came with it. Raises:
+    BadFile.
+    """
     from json import loads
 
     from orchestrator.experiments.scenario.lab import prepare_lab
@@ -121,7 +150,8 @@ def _lab(text: str) -> Lab:
     from orchestrator.session import load_lab
 
     lab = loads(text)
-    with own_folder() as place:  # one of those that a killed worker's campaign, or the next one, clears
+    # one of those that a killed worker's campaign, or the next one, clears
+    with own_folder() as place:
         if "wanted" in lab:
             return load_lab(prepare_lab(place / "lab", wanted_of(lab["wanted"])))
         for file, content in lab["files"].items():

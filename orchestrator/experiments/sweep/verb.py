@@ -14,7 +14,12 @@ from optics.plain import counted, reason, seconds_text
 from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
 from orchestrator.experiments.sweep import record
-from orchestrator.experiments.sweep.campaign import CampaignProgress, Slots, carry_out, trials_to_make
+from orchestrator.experiments.sweep.campaign import (
+    CampaignProgress,
+    Slots,
+    carry_out,
+    trials_to_make,
+)
 from orchestrator.experiments.sweep.cluster import concurrent_trials, dask_client, installed
 from orchestrator.experiments.sweep.onlab import clear_left
 from orchestrator.experiments.sweep.tables import write_tables
@@ -25,11 +30,15 @@ from orchestrator.telemetry.progress import Progress
 
 
 def load_campaign(path: Path) -> Campaign:
-    """The campaign of a file, with the files it names. Raises: BadFile - everything wrong with it."""
+    """The campaign of a file, with the files it names. Raises: BadFile - everything wrong with
+    it.
+    """
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="examples/sweeps/ has files to start from") from error
+        raise BadFile(
+            [f"{path}: {reason(error)}"], hint="examples/sweeps/ has files to start from"
+        ) from error
     with attentive(str(path)):
         return read_campaign(text, str(path), lambda word: text_of(path.parent / word))
 
@@ -44,11 +53,12 @@ def carried_out(
     resume: bool,
     again: str,
 ) -> tuple[record.CampaignRecord, CampaignProgress]:
-    """Run the trials that have no result yet. where: `local`, or the address of a Dask scheduler; workers: of `local`, one a core.
+    """Run the trials that have no result yet. where: `local`, or the address of a Dask scheduler;
+    workers: of `local`, one a core.
 
-    again: the command that continues, for messages.
-    Raises: Missing, BadFile, Locked - as `dask_client`, `begin_campaign`. Refused, Unreachable - as `concurrent_trials`,
-    `carry_out`. Interrupted.
+    again: the command that continues, for messages. Raises: Missing, BadFile, Locked - as
+    `dask_client`, `begin_campaign`. Refused, Unreachable - as `concurrent_trials`, `carry_out`.
+    Interrupted.
     """
     installed()
     with record.campaign_lock(settings, campaign.name):
@@ -70,7 +80,9 @@ def carried_out(
                 progress.phase("workers", where)
                 with (
                     _interruptible(),
-                    dask_client(where, workers or os.cpu_count() or 1, folder, settings.state_dir, resources) as client,
+                    dask_client(
+                        where, workers or os.cpu_count() or 1, folder, settings.state_dir, resources
+                    ) as client,
                 ):
                     slots = concurrent_trials(client, resources)
                     progress.done("workers", f"{where}: {_at_once(slots)} at a time")
@@ -92,7 +104,10 @@ def carried_out(
 
 
 def _at_once(slots: Slots) -> str:
-    return ", ".join(f"{counted(count, f'trial of {resource}' if resource else 'trial')}" for resource, count in slots.items())
+    return ", ".join(
+        f"{counted(count, f'trial of {resource}' if resource else 'trial')}"
+        for resource, count in slots.items()
+    )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The version of the program that a worker runs: the distribution's, and a hash of the sources, which tell two commits apart."""
+"""The version of the program that a worker runs: the distribution's, and a hash of the sources,
+which tell two commits apart.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("optics", "extensions", "drivers", "planner", "orchestrator", "agent", "workloads", "emulators")
+PACKAGES = (
+    "optics",
+    "extensions",
+    "drivers",
+    "planner",
+    "orchestrator",
+    "agent",
+    "workloads",
+    "emulators",
+)
 _HOME = Path(__file__).resolve().parents[3]
 
 

@@ -1,7 +1,8 @@
-"""Designs a plan for a workload on a lab: a topology by one of the planner's methods, the job that uses it, and a prediction.
+"""Designs a plan for a workload on a lab: a topology by one of the planner's methods, the job that
+uses it, and a prediction.
 
-The prediction follows the routes that the hosts will really have: ports as they would be assigned on an empty lab, next hops as
-`next_hops` chooses them. Nothing here touches a lab.
+The prediction follows the routes that the hosts will really have: ports as they would be assigned
+on an empty lab, next hops as `next_hops` chooses them. Nothing here touches a lab.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical, wavelengths
-from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flow, step_flow
+from orchestrator.plan.design.flows import (
+    pair_flows,
+    predicted_iteration,
+    rate_mbps,
+    ring_flow,
+    step_flow,
+)
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
 from planner.model.backend import orders
@@ -39,12 +46,18 @@ from planner.topology.alternating import Watch
 from planner.topology.methods import Found, Wanted
 
 PAYLOAD = 8948 / 9014
-"""Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
+"""Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their
+Ethernet headers.
+"""
 AIM_S = 1.0
-"""On labs much slower than the workload's own network an iteration is scaled down to about this time."""
+"""On labs much slower than the workload's own network an iteration is scaled down to about this
+time.
+"""
 MUCH_SLOWER = 10.0
 LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
-"""Limits of the largest buffer or transfer once it is scaled (bytes: one number; what a plan can hold), and of computing (s)."""
+"""Limits of the largest buffer or transfer once it is scaled (bytes: one number; what a plan can
+hold), and of computing (s).
+"""
 
 
 @dataclass(frozen=True)
@@ -71,10 +84,11 @@ class Transferred:
 class Design:
     """A topology on hosts of a lab, the job on it and its prediction.
 
-    orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
-    own: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
-    stopped: the search for a strategy was ended early; this is the best found until then. loss_db: the most that is expected of a
-    circuit, where the method chose ports.
+    orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the
+    workload; time_scale: of times. own: the same at the workload's own rate and bytes. others:
+    other topologies that were evaluated, with their iteration (s). stopped: the search for a
+    strategy was ended early; this is the best found until then. loss_db: the most that is expected
+    of a circuit, where the method chose ports.
     """
 
     wanted: Wanted
@@ -102,7 +116,11 @@ class Design:
     @property
     def raised(self) -> tuple[str, ...]:
         """Groups whose scaled buffer would be smaller than one number, and was raised to it."""
-        return tuple(group.id for group in self.read.demand.groups if 0 < group.bytes * self.scale < LEAST_BYTES)
+        return tuple(
+            group.id
+            for group in self.read.demand.groups
+            if 0 < group.bytes * self.scale < LEAST_BYTES
+        )
 
 
 def bytes_here(size: float, scale: float) -> int:
@@ -111,15 +129,23 @@ def bytes_here(size: float, scale: float) -> int:
 
 
 def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
-    """What these hosts have in common: ports with fibres, and whether each port number has a switch of its own.
+    """What these hosts have in common: ports with fibres, and whether each port number has a switch
+    of its own.
 
     Raises: Infeasible - more ports are wanted than there are.
     """
-    devices = {host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host} for host in hosts}
+    devices = {
+        host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host}
+        for host in hosts
+    }
     fewest = min(hosts, key=lambda host: len(devices[host]))
-    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)  # the reference for rates and scales
+    # the reference for rates and scales
+    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)
     if wanted.ports is not None and not 1 <= wanted.ports <= ports:
-        raise Infeasible(f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre", hint=f"--ports {ports}")
+        raise Infeasible(
+            f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre",
+            hint=f"--ports {ports}",
+        )
     alike = all(found == devices[hosts[0]] for found in devices.values())
     apart = len(set(devices[hosts[0]].values())) == len(devices[hosts[0]])
     joined = any(trunk.start.device != trunk.end.device for trunk in lab.trunks)
@@ -134,30 +160,41 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
 
 
 def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
-    """Find a topology and predict the job on it. watch: is notified of the progress of a search and may end it.
+    """Find a topology and predict the job on it. watch: is notified of the progress of a search and
+    may end it.
 
-    Raises: Infeasible - naming the condition that is not met and the nearest number of ports that would do.
+    Raises: Infeasible - naming the condition that is not met and the nearest number of ports that
+    would do.
     """
-    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken, read.workload.ranks_per_host)
+    hosts = chosen_hosts(
+        lab, read.demand.n, wanted.hosts, wanted.taken, read.workload.ranks_per_host
+    )
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
     degree = offered(lab, hosts, wanted).degree
     try:
         return _designed(read, lab, hosts, wanted, watch)
     except Infeasible as error:
-        if wanted.method == wavelengths.METHOD:  # its ports are wavelengths, of which it says how many would do
+        # its ports are wavelengths, of which it says how many would do
+        if wanted.method == wavelengths.METHOD:
             raise
         most = offered(lab, hosts, replace(wanted, ports=None)).degree
-        for ports in sorted({*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)):
+        for ports in sorted(
+            {*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)
+        ):
             try:
                 _designed(read, lab, hosts, replace(wanted, ports=ports, search=0))
             except Infeasible:
                 continue
-            raise Infeasible(str(error), hint=f"--ports {ports}" + (f"; or {error.hint}" if error.hint else "")) from error
+            raise Infeasible(
+                str(error), hint=f"--ports {ports}" + (f"; or {error.hint}" if error.hint else "")
+            ) from error
         raise
 
 
 def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
-    """Raises: Infeasible - scaled bytes are too few or too many for a plan, or the scaled time to compute is too long."""
+    """Raises: Infeasible - scaled bytes are too few or too many for a plan, or the scaled time to
+    compute is too long.
+    """
     if scale is None:
         return
     largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
@@ -172,9 +209,13 @@ def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
         )
 
 
-def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted, watch: Watch | None = None) -> Design:
+def _designed(
+    read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted, watch: Watch | None = None
+) -> Design:
     planner_lab = offered(lab, hosts, wanted)
-    read, searched, stopped = _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
+    read, searched, stopped = (
+        _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
+    )
     designs: list[Design] = []
     refused: Infeasible | None = None
     for found in _answers(read, lab, hosts, planner_lab, wanted):
@@ -187,10 +228,17 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
         raise refused
     best = min(designs, key=lambda found: found.own.iteration_s)
     others = tuple((d.found.name, d.own.iteration_s) for d in designs if d is not best)
-    return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others, stopped=stopped)
+    return replace(
+        best,
+        found=replace(best.found, why=(*searched, *best.found.why)),
+        others=others,
+        stopped=stopped,
+    )
 
 
-def _answers(read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> list[Found]:
+def _answers(
+    read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted
+) -> list[Found]:
     if wanted.method in electrical.KINDS:
         return electrical.find_electrical(lab, hosts, wanted)
     if wanted.method == wavelengths.METHOD:
@@ -198,8 +246,12 @@ def _answers(read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLa
     return list(method(wanted.method)(read.demand, offer, wanted))
 
 
-def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
-    """The demand of the best parallelism found, a description of the search, and whether it was stopped."""
+def _searched(
+    read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None
+) -> tuple[Read, tuple[str, ...], bool]:
+    """The demand of the best parallelism found, a description of the search, and whether it was
+    stopped.
+    """
     from planner.topology.alternating import alternate
     from planner.topology.strategies import parts
 
@@ -217,8 +269,13 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         chains=wanted.chains,
         workers=wanted.workers,
     )
-    spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(paths, found.strategy, strict=True))
-    rounds = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
+    spread_so = "; ".join(
+        f"{part.name}: {name}" for part, name in zip(paths, found.strategy, strict=True)
+    )
+    rounds = ", ".join(
+        f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)"
+        for r in found.rounds
+    )
     if wanted.chains > 1:
         rounds = f"chain {found.chain + 1} of {wanted.chains}: {rounds}"
     last = found.rounds[-1].tried
@@ -232,16 +289,31 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
     return replace(read, demand=found.demand), lines, found.stopped
 
 
-def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
+def _on_hosts(
+    found: Found,
+    read: Read,
+    lab: Lab,
+    hosts: tuple[HostName, ...],
+    offer: PlannerLab,
+    wanted: Wanted,
+) -> Design:
     shape = found.shape
     if not shape.connected:
-        src, dst = next((s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0)
-        raise Infeasible(f"no path leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
+        src, dst = next(
+            (s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0
+        )
+        raise Infeasible(
+            f"no path leads from rank {src} to rank {dst}",
+            hint="give the topology a ring through all ranks",
+        )
     rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
     kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
     if found.segments:
-        links = tuple(link for name, members in found.segments for link in lab.segments[name].links(members))
-        lab = replace(lab, hosts={host: lab.hosts[host] for host in hosts})  # whose rate speeds are by
+        links = tuple(
+            link for name, members in found.segments for link in lab.segments[name].links(members)
+        )
+        # whose rate speeds are by
+        lab = replace(lab, hosts={host: lab.hosts[host] for host in hosts})
     else:
         links = assign_ports([WantedLink(a, b, kind) for a, b in found.ports or rows], lab)
     loss_db = max(circuit.loss_db for circuit in circuits(links, lab)) if found.ports else 0.0
@@ -253,14 +325,22 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     named = _ring_flows(read.demand, paths, hosts, chosen, lab)
     groups = {group.id: group for group in read.demand.groups}
     schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, own_rate)
-    stepped = [step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
+    stepped = [
+        step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()
+    ]
     flows = [flow for name, flow in named if name not in schedules]
     paths |= {name: (groups[name].members,) for name in schedules}
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
-    own = predicted_iteration(read.demand, flows, pairs, shares, own_rate, wanted.alpha_s, read.demand.compute_s, stepped)
-    scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, own_rate), ratio)
+    own = predicted_iteration(
+        read.demand, flows, pairs, shares, own_rate, wanted.alpha_s, read.demand.compute_s, stepped
+    )
+    scale = (
+        wanted.scale
+        if wanted.scale is not None
+        else _scale(_ideal_s(read.demand, offer, own_rate), ratio)
+    )
     moved = tuple(
         Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, path)
         for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
@@ -282,12 +362,29 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     )
     if wanted.schedule:
         found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
-    made = Design(wanted, read, hosts, offer, found, paths, links, moved, schedules, link_mbps, scale, scale * ratio, here, own)
+    made = Design(
+        wanted,
+        read,
+        hosts,
+        offer,
+        found,
+        paths,
+        links,
+        moved,
+        schedules,
+        link_mbps,
+        scale,
+        scale * ratio,
+        here,
+        own,
+    )
     return replace(made, loss_db=loss_db)
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
-    """Time (s) of an iteration with every port of every rank full: the same for all methods, so that all get the same scale."""
+    """Time (s) of an iteration with every port of every rank full: the same for all methods, so
+    that all get the same scale.
+    """
     sent = given.mp.sum(axis=1)
     for group in given.groups:
         sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
@@ -295,7 +392,9 @@ def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
 
 
 def _scale(own_s: float, ratio: float) -> float:
-    """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own network."""
+    """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own
+    network.
+    """
     if ratio <= MUCH_SLOWER or not own_s or own_s * ratio <= AIM_S:
         return 1.0
     return float(f"{AIM_S / (own_s * ratio):.2g}")
@@ -307,14 +406,20 @@ def _scaled(given: Demand, scale: float) -> Demand:
 
 
 def _ring_flows(
-    given: Demand, paths: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+    given: Demand,
+    paths: Mapping[str, tuple[tuple[int, ...], ...]],
+    hosts: Sequence[HostName],
+    chosen: NextHops,
+    lab: Lab,
 ) -> list[tuple[str, RingFlow]]:
     """The rings of each group, with its name."""
     lanes, number, found = lanes_of(lab), 0, []
     for group in given.groups:
         for order in paths[group.id]:
             order_of_hosts = [hosts[rank] for rank in order]
-            flow = ring_flow(group.bytes / len(paths[group.id]), order_of_hosts, chosen, lab, number % lanes)
+            flow = ring_flow(
+                group.bytes / len(paths[group.id]), order_of_hosts, chosen, lab, number % lanes
+            )
             found.append((group.id, flow))
             number += 1
     return found
@@ -330,22 +435,33 @@ def _schedules(
     lab: Lab,
     bytes_per_s: float,
 ) -> dict[str, tuple[Send, ...]]:
-    """Schedules for groups of all ranks: the one asked for; else breadth-first, if the back-end supports them and they are faster
-    than rings. Raises: Infeasible - the one asked for has no use here."""
+    """Schedules for groups of all ranks: the one asked for; else breadth-first, if the back-end
+    supports them and they are faster than rings. Raises: Infeasible - the one asked for has no use
+    here."""
     whole = [group for group in groups.values() if len(group.members) == found.shape.n]
     if wanted.schedule:
         if wanted.backend != "msccl":
-            raise Infeasible(f"schedule {wanted.schedule}: the back-end {wanted.backend} has rings only", hint="--backend msccl")
+            raise Infeasible(
+                f"schedule {wanted.schedule}: the back-end {wanted.backend} has rings only",
+                hint="--backend msccl",
+            )
         if not whole:
-            raise Infeasible(f"schedule {wanted.schedule}: no group of the workload has all ranks", hint="leave --schedule out")
-        return dict.fromkeys((group.id for group in whole), named_schedule(wanted.schedule, found.shape))
+            raise Infeasible(
+                f"schedule {wanted.schedule}: no group of the workload has all ranks",
+                hint="leave --schedule out",
+            )
+        return dict.fromkeys(
+            (group.id for group in whole), named_schedule(wanted.schedule, found.shape)
+        )
     if wanted.backend != "msccl" or not whole:
         return {}
     from planner.schedule.bfb import schedule
 
     sends, taken = schedule(found.shape), {}
     for group in whole:
-        by_rings = allreduce_s([flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s)
+        by_rings = allreduce_s(
+            [flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s
+        )
         by_steps = step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
         if wanted.method == "direct" or by_steps < by_rings * 0.999:
             taken[group.id] = sends
@@ -353,11 +469,18 @@ def _schedules(
 
 
 def routing(found: Design, lab: Lab) -> list[str]:
-    """How the hosts route, in words: rules per host, and whether lossless forwarding could deadlock."""
+    """How the hosts route, in words: rules per host, and whether lossless forwarding could
+    deadlock.
+    """
     from planner.predict.routing import Routes, deadlock, lossless_classes
 
     rank = {host: number for number, host in enumerate(found.hosts)}
-    rings = [tuple(found.hosts[r] for r in order) for g, each in found.orders.items() if g not in found.schedules for order in each]
+    rings = [
+        tuple(found.hosts[r] for r in order)
+        for g, each in found.orders.items()
+        if g not in found.schedules
+        for order in each
+    ]
     chosen = next_hops(found.links, lanes_of(lab), (), rings)
     paths = {}
     for a, b in permutations(found.hosts, 2):
@@ -366,8 +489,12 @@ def routing(found: Design, lab: Lab) -> list[str]:
     routes = Routes(len(rank), paths)
     rules = routes.rules()
     transit = max(one.filters for one in rules)
-    tokens = [f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"]
-    tokens[0] += f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
+    tokens = [
+        f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"
+    ]
+    tokens[0] += (
+        f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
+    )
     circle = deadlock(routes)
     if circle:
         stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
@@ -376,5 +503,7 @@ def routing(found: Design, lab: Lab) -> list[str]:
             f"lossless forwarding could deadlock: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
         )
     else:
-        tokens.append("lossless forwarding cannot deadlock: no cycle in the dependencies of channels")
+        tokens.append(
+            "lossless forwarding cannot deadlock: no cycle in the dependencies of channels"
+        )
     return tokens

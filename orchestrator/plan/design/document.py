@@ -17,7 +17,9 @@ from planner.registry import SCHEDULES, TOPOLOGIES, plugin
 from planner.schedule.bfb import Send
 
 SPARE_DB = 6.0
-"""What circuits over several devices may lose beyond what is expected: each pass of a WSS differs by up to 2 dB (LCoS, U)."""
+"""What circuits over several devices may lose beyond what is expected: each pass of a WSS differs
+by up to 2 dB (LCoS, U).
+"""
 
 
 def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
@@ -29,21 +31,38 @@ def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str
         end = round(begin + send.part, 9)
         laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
         ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
-        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
+        rows.append(
+            {
+                "step": send.step,
+                "src": hosts[send.src],
+                "dst": hosts[send.dst],
+                "shard": hosts[send.shard],
+                **ends,
+            }
+        )
     return rows
 
 
 def checked(found: Design, content: dict[str, Any], name: str, lab: Lab) -> str:
     """The text of a design's plan file, which this lab takes. name: of the file, for messages.
 
-    Raises: BadFile - it does not. BadPlugin - it does not, and another distribution's generator or schedule is behind it.
+    Raises: BadFile - it does not. BadPlugin - it does not, and another distribution's generator or
+    schedule is behind it.
     """
     text = json.dumps(content, indent=1) + "\n"
     try:
         read_plan(text, name, lab)
     except BadFile as error:
-        groups = [(TOPOLOGIES, found.wanted.method)] if found.wanted.method not in electrical.KINDS else []
-        groups += [(SCHEDULES, found.wanted.schedule)] if found.schedules and found.wanted.schedule else []
+        groups = (
+            [(TOPOLOGIES, found.wanted.method)]
+            if found.wanted.method not in electrical.KINDS
+            else []
+        )
+        groups += (
+            [(SCHEDULES, found.wanted.schedule)]
+            if found.schedules and found.wanted.schedule
+            else []
+        )
         for group, used in groups:
             if (other := plugin(group, used)) is not None:
                 few = "; ".join(error.problems[:4])
@@ -57,7 +76,9 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
     hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
     each = workload.ranks_per_host
     ringed = {
-        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
+        frozenset(pair)
+        for ring in found.shape.rings
+        for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
     }
     merged: Counter[tuple[int, int]] = Counter()
     for a, b in found.shape.cables.tolist():
@@ -71,7 +92,12 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
     if found.found.ports:
         cables = zip(found.shape.cables.tolist(), found.found.ports, strict=True)
         links = [
-            {"a": str(a), "b": str(b), "x_purpose": "allreduce" if frozenset(pair) in ringed else "mp"} for pair, (a, b) in cables
+            {
+                "a": str(a),
+                "b": str(b),
+                "x_purpose": "allreduce" if frozenset(pair) in ringed else "mp",
+            }
+            for pair, (a, b) in cables
         ]
     segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
     here = found.here
@@ -92,7 +118,11 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "bytes": bytes_here(group.bytes, found.scale),
             "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
         }
-        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
+        | (
+            {"schedule": _sends(found.schedules[group.id], hosts)}
+            if group.id in found.schedules
+            else {}
+        )
         for group in found.read.demand.groups
         if group.bytes
     ]
@@ -111,7 +141,11 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "workload_sha256": found.read.sha256,
         },
         **({"segments": segments} if segments else {"links": links}),
-        **({"acceptance": {"max_loss_db": round(found.loss_db + SPARE_DB, 1)}} if found.found.ports else {}),
+        **(
+            {"acceptance": {"max_loss_db": round(found.loss_db + SPARE_DB, 1)}}
+            if found.found.ports
+            else {}
+        ),
         "job": {
             "name": f"{workload.name}-{wanted.method}",
             "workload": "replay",
@@ -120,7 +154,8 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "traffic": {
                 "groups": groups,
                 "transfers": [
-                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
+                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane}
+                    for t in found.transfers
                 ],
                 "compute_s": round(here.compute_s, 6),
                 "scale": found.scale,

@@ -1,4 +1,6 @@
-"""Exports a design to the formats of other tools; what a format cannot express is reported with the reason."""
+"""Exports a design to the formats of other tools; what a format cannot express is reported with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def export_design(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list
             files = {kind: error}
         for name, content in files.items():
             if isinstance(content, Infeasible):
-                refused.append(f"{kind}: {content}" + (f" ({content.hint})" if content.hint else ""))
+                refused.append(
+                    f"{kind}: {content}" + (f" ({content.hint})" if content.hint else "")
+                )
                 continue
             written[name] = content
     return written, refused
@@ -43,11 +47,20 @@ def export_design(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list
 
 def picture(found: Design, lab: Lab, title: str) -> str:
     """Rings, or packet switches; and maps of bytes before and, on links of light, after."""
-    return svg.svg(title, found.shape, found.hosts, before(found.read.demand), after(found), switches(found, lab))
+    return svg.svg(
+        title,
+        found.shape,
+        found.hosts,
+        before(found.read.demand),
+        after(found),
+        switches(found, lab),
+    )
 
 
 def switches(found: Design, lab: Lab) -> tuple[Switch, ...]:
-    """The packet switches that a design uses, with its own hosts only; none for a design over optical links."""
+    """The packet switches that a design uses, with its own hosts only; none for a design over
+    optical links.
+    """
     return tuple(_switch(segment, found.hosts) for segment in _segments(found, lab))
 
 
@@ -58,11 +71,21 @@ def _segments(found: Design, lab: Lab) -> list[Segment]:
 def _switch(segment: Segment, hosts: Sequence[str]) -> Switch:
     ports = f"ports of {segment.link_mbps:g} Mb/s"
     if not segment.racks:
-        return Switch(segment.name, tuple(r for r, host in enumerate(hosts) if host in segment.ports), message=ports)
+        return Switch(
+            segment.name,
+            tuple(r for r, host in enumerate(hosts) if host in segment.ports),
+            message=ports,
+        )
     below = []
     for number, rack in enumerate(segment.racks, 1):
         if ranks := tuple(rank for rank, host in enumerate(hosts) if host in rack.hosts):
-            below.append(Switch(f"{segment.name} rack {number}", ranks, message=f"uplink {rack.uplink_mbps:g} Mb/s"))
+            below.append(
+                Switch(
+                    f"{segment.name} rack {number}",
+                    ranks,
+                    message=f"uplink {rack.uplink_mbps:g} Mb/s",
+                )
+            )
     return Switch(segment.name, below=tuple(below), message=ports)
 
 
@@ -77,7 +100,9 @@ def before(demand: Demand) -> NDArray[np.float64]:
 
 
 def after(found: Design) -> NDArray[np.float64]:
-    """Bytes on the links from row to column, those of parallel links together, at the workload's own size."""
+    """Bytes on the links from row to column, those of parallel links together, at the workload's
+    own size.
+    """
     rank = {host: index for index, host in enumerate(found.hosts)}
     matrix = np.zeros((found.shape.n, found.shape.n))
     for link, size in found.own.loads.items():
@@ -89,7 +114,10 @@ def after(found: Design) -> NDArray[np.float64]:
 
 def _nccl(found: Design) -> Files:
     environment = ranks.nccl_environment(found.orders, found.shape.n)
-    whole = next((order for each in found.orders.values() for order in each if len(order) == found.shape.n), None)
+    whole = next(
+        (order for each in found.orders.values() for order in each if len(order) == found.shape.n),
+        None,
+    )
     order = whole or tuple(range(found.shape.n))
     return {
         "ranks.txt": ranks.rank_file(found.hosts, order, found.read.workload.ranks_per_host),
@@ -101,7 +129,8 @@ def _msccl(found: Design) -> Files:
     """A program for each group, and a list of the hosts of its communicator's ranks."""
     if (each := found.read.workload.ranks_per_host) > 1:
         raise Infeasible(
-            f"MSCCL programs are written for one rank per host, not {each}", hint="export a workload of one rank per host"
+            f"MSCCL programs are written for one rank per host, not {each}",
+            hint="export a workload of one rank per host",
         )
     files: dict[str, str | bytes | Infeasible] = {}
     for group in found.read.demand.groups:
@@ -123,7 +152,9 @@ def _msccl(found: Design) -> Files:
 def _astra(found: Design, lab: Lab) -> Files:
     demand, rate = found.read.demand, found.read.workload.rate_gbps
     if segments := _segments(found, lab):
-        network = astra.switched(found.shape.n, _one_switch(segments, found.hosts).link_mbps / found.link_mbps * rate)
+        network = astra.switched(
+            found.shape.n, _one_switch(segments, found.hosts).link_mbps / found.link_mbps * rate
+        )
     else:
         network = astra.network(found.shape, rate)
     files = {"astra-network.yml": network, "astra-communicators.json": astra.communicators(demand)}
@@ -131,23 +162,41 @@ def _astra(found: Design, lab: Lab) -> Files:
 
 
 def _one_switch(segments: Sequence[Segment], hosts: Sequence[str]) -> Segment:
-    """The segment that limits nothing but ports. Raises: Infeasible - there are several, or hosts share uplinks."""
+    """The segment that limits nothing but ports. Raises: Infeasible - there are several, or hosts
+    share uplinks.
+    """
     hint = "export a design over one switch, or over a ring of light"
     if len(segments) > 1:
-        raise Infeasible(f"the analytical network cannot describe {len(segments)} parallel packet switches", hint=hint)
+        raise Infeasible(
+            f"the analytical network cannot describe {len(segments)} parallel packet switches",
+            hint=hint,
+        )
     if not segments[0].full and len({segments[0].rack(host) for host in hosts}) > 1:
-        raise Infeasible("the analytical network cannot describe uplinks that several hosts share", hint=hint)
+        raise Infeasible(
+            "the analytical network cannot describe uplinks that several hosts share", hint=hint
+        )
     return segments[0]
 
 
 def _taskgraph(found: Design) -> Files:
     if found.found.segments:
-        raise Infeasible("the task graph has links from host to host only, no packet switches", hint="export a design over light")
-    return {"taskgraph.fbuf": taskgraph(found.read.demand, found.shape, even(found.shape), found.read.workload.rate_gbps)}
+        raise Infeasible(
+            "the task graph has links from host to host only, no packet switches",
+            hint="export a design over light",
+        )
+    return {
+        "taskgraph.fbuf": taskgraph(
+            found.read.demand, found.shape, even(found.shape), found.read.workload.rate_gbps
+        )
+    }
 
 
 def _graphviz(found: Design, lab: Lab) -> Files:
-    return {"topology.dot": graphviz.dot(found.shape, found.hosts, found.read.workload.name, switches(found, lab))}
+    return {
+        "topology.dot": graphviz.dot(
+            found.shape, found.hosts, found.read.workload.name, switches(found, lab)
+        )
+    }
 
 
 KINDS: dict[str, Callable[[Design, Lab], Files]] = {
@@ -157,5 +206,7 @@ KINDS: dict[str, Callable[[Design, Lab], Files]] = {
     "astra-sim": _astra,
     "taskgraph": lambda found, _: _taskgraph(found),
     "graphviz": _graphviz,
-    "picture": lambda found, lab: {"picture.svg": picture(found, lab, f"{found.read.workload.name}: {found.found.name}")},
+    "picture": lambda found, lab: {
+        "picture.svg": picture(found, lab, f"{found.read.workload.name}: {found.found.name}")
+    },
 }

@@ -34,20 +34,37 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
 
 
 def path(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> FlowPath:
-    """The links that traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
+    """The links that traffic of a lane takes, and what else limits it. Raises: Infeasible - there
+    is no path.
+    """
     path = follow(chosen, lab, src, dst, lane)
     if not path:
-        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(FlowPath, path)
+        raise Infeasible(
+            f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks"
+        )
+    return (
+        electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts]))
+        if lab.segments
+        else cast(FlowPath, path)
+    )
 
 
-def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
-    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
+def ring_flow(
+    size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int
+) -> RingFlow:
+    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible
+    - a step has no path.
+    """
     return RingFlow(size, tuple(path(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
 
 
-def step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
-    rows = [(send.step, send.part, path(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
+def step_flow(
+    group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> StepFlow:
+    rows = [
+        (send.step, send.part, path(chosen, lab, hosts[send.src], hosts[send.dst], 0))
+        for send in sends
+    ]
     return StepFlow(group.bytes, len(group.members), tuple(rows))
 
 
@@ -75,10 +92,14 @@ def predicted_iteration(
     compute_s: float,
     stepped: Sequence[StepFlow] = (),
 ) -> Prediction:
-    """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by `shares`."""
+    """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by
+    `shares`.
+    """
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
     hops = max((sum(map(is_link, route)) for flow in pairs for route in flow.paths), default=0)
-    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
+    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(
+        flow.seconds(bytes_per_s, alpha_s) for flow in stepped
+    )
     sent: Counter[int] = Counter()
     for group in given.groups:
         for rank in group.members:

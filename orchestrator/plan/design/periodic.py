@@ -1,7 +1,9 @@
-"""A plan whose circuits come and go: every pair of hosts in turn, the job that goes by it, and its prediction. Pure.
+"""A plan whose circuits come and go: every pair of hosts in turn, the job that goes by it, and its
+prediction. Pure.
 
-Sums go pair by pair: in one step each host sends each other its part. In a slot hosts route as over any links, over several where
-two have none between them; a pair without a path waits (`planner.schedule.periodic.Turning`).
+Sums go pair by pair: in one step each host sends each other its part. In a slot hosts route as over
+any links, over several where two have none between them; a pair without a path waits
+(`planner.schedule.periodic.Turning`).
 """
 
 from __future__ import annotations
@@ -42,11 +44,13 @@ PATTERNS = ("staggered", "round-robin", "opera", FOR_DEMAND)
 
 @dataclass(frozen=True)
 class PeriodicDesign:
-    """A schedule for a workload, beside the plan without one that it is compared with. Times (s) are of this lab.
+    """A schedule for a workload, beside the plan without one that it is compared with. Times (s)
+    are of this lab.
 
-    slots: of a cycle. lanes: that a transfer is divided over. dark_s: between two slots, of the slowest device by its data sheet
-    and of hosts. moved: share of the links that are dark then, the mean of all slots. transfers_s, allreduce_s, compute_s: of an
-    iteration. content: of the plan file.
+    slots: of a cycle. lanes: that a transfer is divided over. dark_s: between two slots, of the
+    slowest device by its data sheet and of hosts. moved: share of the links that are dark then, the
+    mean of all slots. transfers_s, allreduce_s, compute_s: of an iteration. content: of the plan
+    file.
     """
 
     static: Design
@@ -96,15 +100,24 @@ def periodic(
     hosts = static.hosts
     if len(hosts) < 3:
         why = f"{' and '.join(hosts)} meet over any circuit between them, all the time: two hosts need no schedule"
-        raise Infeasible(why, hint="testbed design topoopt, with the same workload, or more hosts with --hosts")
+        raise Infeasible(
+            why, hint="testbed design topoopt, with the same workload, or more hosts with --hosts"
+        )
     ports = common_ports(lab, hosts)[: static.lab.degree]
     if not ports:
-        raise Infeasible(f"{len(hosts)} hosts have no port number in common", hint="name alike hosts with --hosts")
+        raise Infeasible(
+            f"{len(hosts)} hosts have no port number in common",
+            hint="name alike hosts with --hosts",
+        )
     here = replace(static.lab, rate_gbps=static.link_mbps / 1e3 * PAYLOAD, degree=len(ports))
     demand = scaled(static)
     text = _text(pattern, ports, hosts, demand)
     named = {"hosts": list(hosts)} if "pattern" in text else {}
-    plan = {"schema": "testbed.plan/1", "name": "draft", "schedule": {**text, **named, "dwell_s": 3600.0}}
+    plan = {
+        "schema": "testbed.plan/1",
+        "name": "draft",
+        "schedule": {**text, **named, "dwell_s": 3600.0},
+    }
     found = read_plan(json.dumps(plan), "the schedule", lab).schedule
     assert found is not None
     auto, guard_s = guard_s is None, auto_guard_s(lab) if guard_s is None else guard_s
@@ -117,10 +130,18 @@ def periodic(
         light_s = over.moved * (dark_s + guard_s) / (1 - DUTY) - dark_s
         dwell_s = max(float(f"{light_s:.3g}"), SETTLINGS * settling_s)
     if guard_s >= dwell_s:
-        raise Infeasible(f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s", hint=f"--guard {dwell_s / 10:g}")
-    every, first = over.routed(dwell_s, guard_s, dark_s), over.routed(dwell_s, guard_s, dark_s, lane=0)
+        raise Infeasible(
+            f"a guard of {guard_s:g} s leaves nothing of a dwell of {dwell_s:g} s",
+            hint=f"--guard {dwell_s / 10:g}",
+        )
+    every, first = (
+        over.routed(dwell_s, guard_s, dark_s),
+        over.routed(dwell_s, guard_s, dark_s, lane=0),
+    )
     transfers_s, each_s = mean_s(every, first, demand, rate)
-    schedule = {**text, "dwell_s": dwell_s} | ({"guard_s": "auto" if auto else guard_s} if guard_s else {})
+    schedule = {**text, "dwell_s": dwell_s} | (
+        {"guard_s": "auto" if auto else guard_s} if guard_s else {}
+    )
     result = PeriodicDesign(
         static,
         pattern,
@@ -139,23 +160,32 @@ def periodic(
     return replace(result, content=_content(result, content, schedule, name))
 
 
-def _text(pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand: Demand) -> dict[str, Any]:
+def _text(
+    pattern: str, ports: Sequence[str], hosts: Sequence[HostName], demand: Demand
+) -> dict[str, Any]:
     """The slots as a plan file has them: a pattern by its name, those for a demand written out."""
     if pattern != FOR_DEMAND:
         return {"pattern": pattern, "ports": list(ports)}
     count = min(MOST_SLOTS, ceil(2 * len(hosts) / len(ports)))
     found = for_demand(demand.mp + 2 * parts(demand), count * len(ports)).matchings
-    each = [[(port, pair) for plane, port in enumerate(ports) for pair in found[plane * count + slot]] for slot in range(count)]
-    links = [[{"a": f"{hosts[a]}:{port}", "b": f"{hosts[b]}:{port}"} for port, (a, b) in slot] for slot in each]
+    each = [
+        [(port, pair) for plane, port in enumerate(ports) for pair in found[plane * count + slot]]
+        for slot in range(count)
+    ]
+    links = [
+        [{"a": f"{hosts[a]}:{port}", "b": f"{hosts[b]}:{port}"} for port, (a, b) in slot]
+        for slot in each
+    ]
     return {"slots": [{"links": slot} for slot in links]}
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Which links the bytes of each pair take, by lane: in each slot, and in the dark after it over the links that stay.
+    """Which links the bytes of each pair take, by lane: in each slot, and in the dark after it over
+    the links that stay.
 
-    days, dark_shares: an array (lanes, links, n, n) for each slot. moved: share of the links that do not stay, the mean of all
-    slots.
+    days, dark_shares: an array (lanes, links, n, n) for each slot. moved: share of the links that
+    do not stay, the mean of all slots.
     """
 
     days: Shares
@@ -163,18 +193,33 @@ class Routes:
     moved: float
 
     @classmethod
-    def of(cls, slots: Sequence[Sequence[WantedLink]], hosts: Sequence[HostName], lab: Lab) -> Routes:
+    def of(
+        cls, slots: Sequence[Sequence[WantedLink]], hosts: Sequence[HostName], lab: Lab
+    ) -> Routes:
         """Those that hosts have in slots of these links."""
         lit = [tuple(map(normal, assign_ports(links, lab))) for links in slots]
-        kept = [tuple(link for link in now if link in after) for now, after in zip(lit, [*lit[1:], lit[0]], strict=True)]
+        kept = [
+            tuple(link for link in now if link in after)
+            for now, after in zip(lit, [*lit[1:], lit[0]], strict=True)
+        ]
         moved = [1 - len(stay) / len(now) for now, stay in zip(lit, kept, strict=True) if now]
-        days, dark_shares = (tuple(_shares(links, hosts, lab) for links in each) for each in (lit, kept))
+        days, dark_shares = (
+            tuple(_shares(links, hosts, lab) for links in each) for each in (lit, kept)
+        )
         return cls(days, dark_shares, sum(moved) / max(1, len(moved)))
 
     def routed(
-        self, dwell_s: float, guard_s: float, dark_s: float, *, lane: int | None = None, weights: NDArray[np.float64] | None = None
+        self,
+        dwell_s: float,
+        guard_s: float,
+        dark_s: float,
+        *,
+        lane: int | None = None,
+        weights: NDArray[np.float64] | None = None,
     ) -> RoutedSlots:
-        """Slots in turn. lane: of all bytes; weights: (lanes, n, n), the share of a pair's bytes on each lane; else all alike."""
+        """Slots in turn. lane: of all bytes; weights: (lanes, n, n), the share of a pair's bytes on
+        each lane; else all alike.
+        """
 
         def over(shares: NDArray[np.float64]) -> NDArray[np.float64]:
             if weights is not None:
@@ -184,13 +229,21 @@ class Routes:
             return found
 
         dark_shares = self.dark_shares if any(shares.any() for shares in self.dark_shares) else ()
-        return RoutedSlots(tuple(map(over, self.days)), dwell_s - guard_s, dark_s + guard_s, tuple(map(over, dark_shares)))
+        return RoutedSlots(
+            tuple(map(over, self.days)),
+            dwell_s - guard_s,
+            dark_s + guard_s,
+            tuple(map(over, dark_shares)),
+        )
 
 
 def _shares(links: Sequence[Link], hosts: Sequence[HostName], lab: Lab) -> NDArray[np.float64]:
     lanes = lanes_of(lab)
     chosen = next_hops(links, lanes)
-    number = {hop: index for index, hop in enumerate(hop for hops in graph(links).values() for hop in hops)}
+    number = {
+        hop: index
+        for index, hop in enumerate(hop for hops in graph(links).values() for hop in hops)
+    }
     shares = np.zeros((lanes, len(number), len(hosts), len(hosts)))
     for (a, src), (b, dst) in permutations(enumerate(hosts), 2):
         for lane in range(lanes):
@@ -205,13 +258,21 @@ def _slots_of(plan: Plan) -> list[tuple[WantedLink, ...]]:
 
 
 def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
-    """What an iteration of the plan's job takes on its schedule, as `predicted` of a plan file has it; empty: no model applies.
+    """What an iteration of the plan's job takes on its schedule, as `predicted` of a plan file has
+    it; empty: no model applies.
 
-    It does to a job that replays traffic over links, its sums over rings or from each member to each other; not to packet switches,
-    and not to slots that turn with the job's iterations. Rings are taken to be on lane 0. Raises: Infeasible - two never meet.
+    It does to a job that replays traffic over links, its sums over rings or from each member to
+    each other; not to packet switches, and not to slots that turn with the job's iterations. Rings
+    are taken to be on lane 0. Raises: Infeasible - two never meet.
     """
     schedule, traffic = plan.schedule, plan.job.traffic if plan.job else None
-    if plan.job is None or schedule is None or traffic is None or plan.segments or schedule.kind != "clock":
+    if (
+        plan.job is None
+        or schedule is None
+        or traffic is None
+        or plan.segments
+        or schedule.kind != "clock"
+    ):
         return {}
     if any(send.step != 1 for group in traffic.groups for send in group.schedule):
         return {}
@@ -221,15 +282,28 @@ def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
     for one in traffic.transfers:
         sent[one.lane, rank[one.src], rank[one.dst]] += one.bytes
     moved = sent.sum(axis=0)
-    direct = [Group(one.id, tuple(rank[host] for host in one.rings[0]), one.bytes) for one in traffic.groups if one.schedule]
+    direct = [
+        Group(one.id, tuple(rank[host] for host in one.rings[0]), one.bytes)
+        for one in traffic.groups
+        if one.schedule
+    ]
     over = [(one, ring) for one in traffic.groups if not one.schedule for ring in one.rings]
     rings = [([rank[host] for host in ring], one.bytes / len(one.rings)) for one, ring in over]
     slowest_ = slowest_between_slots(schedule.slots, lab)
     times = (schedule.dwell_s, schedule.guard_s, (slowest_[1] if slowest_ else 0.0) + REACTION_S)
-    routes, demand = Routes.of(_slots_of(plan), hosts, lab), Demand(len(hosts), tuple(direct), moved, traffic.compute_s)
+    routes, demand = (
+        Routes.of(_slots_of(plan), hosts, lab),
+        Demand(len(hosts), tuple(direct), moved, traffic.compute_s),
+    )
     weights = np.divide(sent, moved, out=np.zeros_like(sent), where=moved > 0)
     rate = rate_mbps(lab, hosts) * 1e6 / 8 * PAYLOAD
-    found = mean_s(routes.routed(*times, weights=weights), routes.routed(*times, lane=0), demand, rate, rings=rings)
+    found = mean_s(
+        routes.routed(*times, weights=weights),
+        routes.routed(*times, lane=0),
+        demand,
+        rate,
+        rings=rings,
+    )
     seconds = {"compute": traffic.compute_s, "transfers": found[0], "allreduce": found[1]}
     seconds["iteration"] = sum(seconds.values())
     return {f"{name}_ms": round(each * 1e3, 3) for name, each in seconds.items()}
@@ -244,12 +318,19 @@ def common_ports(lab: Lab, hosts: tuple[HostName, ...]) -> tuple[str, ...]:
 def scaled(static: Design) -> Demand:
     """The demand of the design's job as it runs on this lab."""
     given = static.read.demand
-    groups = tuple(Group(group.id, group.members, bytes_here(group.bytes, static.scale)) for group in given.groups)
+    groups = tuple(
+        Group(group.id, group.members, bytes_here(group.bytes, static.scale))
+        for group in given.groups
+    )
     return Demand(given.n, groups, given.mp * static.scale, static.here.compute_s)
 
 
-def _content(found: PeriodicDesign, content: Mapping[str, Any], schedule: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The static plan's file with the schedule in place of its links, and sums by sends from each member to each other."""
+def _content(
+    found: PeriodicDesign, content: Mapping[str, Any], schedule: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """The static plan's file with the schedule in place of its links, and sums by sends from each
+    member to each other.
+    """
     workload = found.static.read.workload.name
     job = dict(content["job"])
     traffic = dict(job["traffic"])
@@ -262,13 +343,20 @@ def _content(found: PeriodicDesign, content: Mapping[str, Any], schedule: Mappin
         for lane in range(found.lanes)
     ]
     traffic["groups"] = [
-        {"id": group["id"], "bytes": group["bytes"], "rings": group["rings"][:1], "schedule": _direct(group["rings"][0])}
+        {
+            "id": group["id"],
+            "bytes": group["bytes"],
+            "rings": group["rings"][:1],
+            "schedule": _direct(group["rings"][0]),
+        }
         for group in traffic["groups"]
     ]
     predicted = {"iteration_ms": found.iteration_s, "compute_ms": found.compute_s}
     predicted |= {"transfers_ms": found.transfers_s, "allreduce_ms": found.allreduce_s}
     own: dict[str, Any] = {"name": name or f"{workload}-periodic", "schedule": dict(schedule)}
-    own["description"] = f"{content['description'].partition(':')[0]}: {found.pattern}, every pair of hosts in turn"
+    own["description"] = (
+        f"{content['description'].partition(':')[0]}: {found.pattern}, every pair of hosts in turn"
+    )
     own["producer"] = {**content["producer"], "method": "periodic"}
     own["job"] = {**job, "name": f"{workload}-periodic", "traffic": traffic}
     own["predicted"] = {key: round(seconds * 1e3, 3) for key, seconds in predicted.items()}
@@ -277,4 +365,9 @@ def _content(found: PeriodicDesign, content: Mapping[str, Any], schedule: Mappin
 
 
 def _direct(members: list[HostName]) -> list[dict[str, Any]]:
-    return [{"step": 1, "src": src, "dst": dst, "shard": src} for src in members for dst in members if src != dst]
+    return [
+        {"step": 1, "src": src, "dst": dst, "shard": src}
+        for src in members
+        for dst in members
+        if src != dst
+    ]

@@ -1,4 +1,6 @@
-"""Several designed jobs on one lab: the hosts that earlier plans use, and the hosts left for another. Pure."""
+"""Several designed jobs on one lab: the hosts that earlier plans use, and the hosts left for
+another. Pure.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,33 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
     whole: dict[HostName, str] = {}
     for file, plan in plans.items():
         hosts = occupied_hosts(plan)
-        if twice := sorted((h for h in hosts if h in whose or h.partition("/")[0] in whole), key=natural):
+        if twice := sorted(
+            (h for h in hosts if h in whose or h.partition("/")[0] in whole), key=natural
+        ):
             other = whose.get(twice[0]) or whole[twice[0].partition("/")[0]]
             raise Infeasible(
                 f"{file} and {other} both need {', '.join(twice[:6])}",
                 hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {other}",
             )
         whole |= {host: file for host in hosts if "/" not in host}
-        whose |= {name: file for host in occupied_hosts(plan) for name in (host, host.partition("/")[0])}
+        whose |= {
+            name: file for host in occupied_hosts(plan) for name in (host, host.partition("/")[0])
+        }
     return whose
 
 
 def chosen_hosts(
-    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None, each: int = 1
+    lab: Lab,
+    count: int,
+    named: Sequence[HostName],
+    whose: Mapping[HostName, str] | None = None,
+    each: int = 1,
 ) -> tuple[HostName, ...]:
-    """The hosts of ranks 0, 1, ..., `each` on one: those named, else the first of the lab that no other plan uses (`whose`).
+    """The hosts of ranks 0, 1, ..., `each` on one: those named, else the first of the lab that no
+    other plan uses (`whose`).
 
-    Raises: Infeasible - one does not exist, is used by another plan, is named twice, or holds fewer ranks; there are too few or
-    too many.
+    Raises: Infeasible - one does not exist, is used by another plan, is named twice, or holds fewer
+    ranks; there are too few or too many.
     """
     found = _chosen_hosts(lab, count, named, whose or {}, each)
     if small := [host for host in found if each > lab.hosts[host].max_ranks]:
@@ -63,14 +74,18 @@ def _chosen_hosts(
     for index, host in enumerate(named):
         if host not in lab.hosts:
             raise Infeasible(
-                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
+                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}",
+                hint="testbed status lists the hosts",
             )
         if host not in whole:
             raise Infeasible(
-                f"{host} is a slice of a host", hint="design for whole hosts, then write the slices' names into the plan"
+                f"{host} is a slice of a host",
+                hint="design for whole hosts, then write the slices' names into the plan",
             )
         if host in whose:
-            raise Infeasible(f"host {host} is used by {whose[host]}", hint=f"free: {', '.join(free) or 'none'}")
+            raise Infeasible(
+                f"host {host} is used by {whose[host]}", hint=f"free: {', '.join(free) or 'none'}"
+            )
         if host in named[:index]:
             raise Infeasible(f"host {host} is named twice", hint=f"name {count} different hosts")
     if len(named) > count:
@@ -87,7 +102,9 @@ def _chosen_hosts(
         text = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(existing)} of {len(whole)} hosts free"
     else:
         text = f"{lab.name} are {len(existing)}"
-    set_to = f"set ranks to {len(existing) * each} in the workload, or " if len(existing) > 1 else ""
+    set_to = (
+        f"set ranks to {len(existing) * each} in the workload, or " if len(existing) > 1 else ""
+    )
     other = f"name {count} hosts" if named else f"take a lab of {count + len(whose)} hosts"
     raise Infeasible(f"the workload has {has}, {text}", hint=set_to + other)
 
@@ -100,18 +117,28 @@ def unused_name(name: str, others: Iterable[str]) -> str:
 
 
 def owner_for(name: str, others: Iterable[str] = ()) -> str:
-    """A slice name for a plan: its own name, limited to the characters that slice names may have."""
+    """A slice name for a plan: its own name, limited to the characters that slice names may
+    have.
+    """
     return unused_name(re.sub(r"[^\w.-]", "-", name)[:64], others)
 
 
-def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]) -> list[tuple[str, str]]:
-    """The plans that share an uplink with these hosts: plan and segment. Uplinks with full bandwidth do not count."""
+def shared(
+    lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]
+) -> list[tuple[str, str]]:
+    """The plans that share an uplink with these hosts: plan and segment. Uplinks with full
+    bandwidth do not count.
+    """
     found = []
     for name in segments:
         segment = lab.segments[name]
         racks = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
         for file, plan in plans.items() if not segment.full and len(racks) > 1 else ():
-            used = {segment.rack(host) for host in segment.ports.keys() & occupied_hosts(plan)} if name in plan.segments else set()
+            used = (
+                {segment.rack(host) for host in segment.ports.keys() & occupied_hosts(plan)}
+                if name in plan.segments
+                else set()
+            )
             if len(used) > 1 and racks & used:
                 found.append((file, name))
     return found

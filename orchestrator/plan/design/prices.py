@@ -12,7 +12,9 @@ from planner.predict.cost import TIERS, Fabric, Prices
 
 @dataclass(frozen=True, slots=True)
 class FabricRow:
-    """A host's share of one fabric. gbps: of all its links together; price_ratio: to the first row's."""
+    """A host's share of one fabric. gbps: of all its links together; price_ratio: to the first
+    row's.
+    """
 
     fabric: str
     links: int
@@ -32,7 +34,8 @@ class Fabrics(JsonReport):
 
 
 def fabrics(prices: Prices, ports: int, gbps: float) -> Fabrics:
-    """Optical fabrics with this many ports per host, electrical ones of the same total rate, and the fat-tree for a panel's price.
+    """Optical fabrics with this many ports per host, electrical ones of the same total rate, and
+    the fat-tree for a panel's price.
 
     Raises: Infeasible - a rate the table has no price for.
     """
@@ -50,11 +53,20 @@ def fabrics(prices: Prices, ports: int, gbps: float) -> Fabrics:
                 raise
             continue  # the table has no single link of this rate
         name = f"{'electrical' if electrical else 'optical'}, {kind}"
-        rows.append(FabricRow(name, links, whole, cost, prices.host_watts(kind, links), cost / first))
+        rows.append(
+            FabricRow(name, links, whole, cost, prices.host_watts(kind, links), cost / first)
+        )
     try:
         equal = prices.equal_rate(first, "three tiers")
         rows.append(
-            FabricRow("electrical, three tiers, of a panel's price", 1, equal, first, prices.host_watts("three tiers"), 1.0)
+            FabricRow(
+                "electrical, three tiers, of a panel's price",
+                1,
+                equal,
+                first,
+                prices.host_watts("three tiers"),
+                1.0,
+            )
         )
     except Infeasible:
         pass

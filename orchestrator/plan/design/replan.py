@@ -1,4 +1,6 @@
-"""What a change or a failure costs a designed job: dark time against gain, from plans read back as topology and demand."""
+"""What a change or a failure costs a designed job: dark time against gain, from plans read back as
+topology and demand.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ from planner.topology.methods import Wanted
 
 @dataclass(frozen=True, slots=True)
 class Rewiring(JsonReport):
-    """The cost and gain of a change of topology. Times in s; break_even_s counts from the change, None if it gains nothing.
+    """The cost and gain of a change of topology. Times in s; break_even_s counts from the change,
+    None if it gains nothing.
 
-    stalled_bytes: traffic that waits while circuits are dark. iterations: until the time saved equals the time lost.
+    stalled_bytes: traffic that waits while circuits are dark. iterations: until the time saved
+    equals the time lost.
     """
 
     plan: str
@@ -57,7 +61,9 @@ class Degraded:
 
 
 def traffic_of(plan: Plan) -> Traffic:
-    """The traffic of a designed plan. Raises: Missing - its job has no traffic model, or not over rings of optical links."""
+    """The traffic of a designed plan. Raises: Missing - its job has no traffic model, or not over
+    rings of optical links.
+    """
     if plan.job is None or plan.job.traffic is None:
         raise Missing(
             f"{plan.name} does not say what its job moves",
@@ -84,12 +90,17 @@ def demand_of(plan: Plan) -> Demand:
     mp = np.zeros((len(rank), len(rank)))
     for transfer in traffic.transfers:
         mp[rank[transfer.src], rank[transfer.dst]] += transfer.bytes
-    groups = tuple(Group(g.id, tuple(sorted(rank[host] for host in g.rings[0])), g.bytes) for g in traffic.groups)
+    groups = tuple(
+        Group(g.id, tuple(sorted(rank[host] for host in g.rings[0])), g.bytes)
+        for g in traffic.groups
+    )
     return Demand(len(rank), groups, mp, traffic.compute_s)
 
 
 def shape_of(plan: Plan) -> Shape:
-    """The topology of a designed plan: rings where its orders have links of their own, the rest matched. Raises: Missing."""
+    """The topology of a designed plan: rings where its orders have links of their own, the rest
+    matched. Raises: Missing.
+    """
     traffic = traffic_of(plan)
     assert plan.job is not None
     rank = {host: number for number, host in enumerate(plan.job.hosts)}
@@ -102,7 +113,8 @@ def shape_of(plan: Plan) -> Shape:
     for link in plan.links:
         if not set(link.hosts) <= rank.keys():
             raise Missing(
-                f"{plan.name} links hosts that are not ranks of its job", hint="use a plan whose job runs on all its hosts"
+                f"{plan.name} links hosts that are not ranks of its job",
+                hint="use a plan whose job runs on all its hosts",
             )
         left[key(*(rank[host] for host in link.hosts))] += 1
     degree = Counter(end for pair, count in left.items() for end in pair for _ in range(count))
@@ -110,7 +122,10 @@ def shape_of(plan: Plan) -> Shape:
     for group in traffic.groups:
         for hosts in group.rings:
             order = tuple(rank[host] for host in hosts)
-            if any(ring.group == group.id and _reversed(ring.order, order) for ring in rings) and duplex:
+            if (
+                any(ring.group == group.id and _reversed(ring.order, order) for ring in rings)
+                and duplex
+            ):
                 continue
             steps = Counter(key(a, b) for a, b in zip(order, order[1:] + order[:1], strict=True))
             if len(order) == 2 and duplex:
@@ -118,7 +133,9 @@ def shape_of(plan: Plan) -> Shape:
             if all(left[step] >= count for step, count in steps.items()):
                 left -= steps
                 rings.append(Ring(group.id, order))
-    return Shape(len(rank), max(degree.values()), duplex, tuple(rings), tuple(sorted(left.elements())))
+    return Shape(
+        len(rank), max(degree.values()), duplex, tuple(rings), tuple(sorted(left.elements()))
+    )
 
 
 def _reversed(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -135,43 +152,66 @@ def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
 
 
 def reckon(
-    plan: Plan, links: Sequence[Link], lab: Lab, orders: Mapping[str, Sequence[Sequence[HostName]]] | None = None
+    plan: Plan,
+    links: Sequence[Link],
+    lab: Lab,
+    orders: Mapping[str, Sequence[Sequence[HostName]]] | None = None,
 ) -> Prediction:
-    """An iteration of the plan's job on links that may be another plan's, its transfers divided again. orders: of groups that use
-    others than the plan's."""
+    """An iteration of the plan's job on links that may be another plan's, its transfers divided
+    again. orders: of groups that use others than the plan's."""
     traffic, demand = traffic_of(plan), demand_of(plan)
     assert plan.job is not None
     lanes = lanes_of(lab)
-    given = {group.id: tuple((orders or {}).get(group.id) or group.rings) for group in traffic.groups}
+    given = {
+        group.id: tuple((orders or {}).get(group.id) or group.rings) for group in traffic.groups
+    }
     every = [tuple(order) for group in given.values() for order in group]
     chosen = next_hops(links, lanes, (), every)
     flows: list[RingFlow] = []
     for group in traffic.groups:
         for order in given[group.id]:
-            flows.append(ring_flow(group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes))
+            flows.append(
+                ring_flow(
+                    group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes
+                )
+            )
     pairs, _ = pair_flows(demand, plan.job.hosts, chosen, lab)
     rate = rate_mbps(lab, plan.job.hosts) * 1e6 / 8 * PAYLOAD
     return predicted_iteration(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
 
 
 def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: float) -> Rewiring:
-    """Dark time of the change against the time an iteration of the wanted plan's job saves. Raises: Missing, Infeasible."""
+    """Dark time of the change against the time an iteration of the wanted plan's job saves. Raises:
+    Missing, Infeasible.
+    """
     if change.dark_ms_expected is None and not change.nothing_to_do:
-        raise Infeasible("no device says how long it switches", hint="give it a settling time: traits: {settle_s: 0.05}")
+        raise Infeasible(
+            "no device says how long it switches",
+            hint="give it a settling time: traits: {settle_s: 0.05}",
+        )
     traffic = traffic_of(wanted)
     after = reckon(wanted, assign_ports(wanted.links, lab), lab)
-    current_rings = {g.id: g.rings for g in up.job.traffic.groups} if up.job is not None and up.job.traffic is not None else {}
+    current_rings = (
+        {g.id: g.rings for g in up.job.traffic.groups}
+        if up.job is not None and up.job.traffic is not None
+        else {}
+    )
     fit = {
         g.id: current_rings[g.id]
         for g in traffic.groups
         if g.id in current_rings and set(current_rings[g.id][0]) == set(g.rings[0])
     }
     live = assign_ports(up.links, lab)
-    before = min((reckon(wanted, live, lab, orders) for orders in ({}, fit)), key=lambda found: found.iteration_s)
+    before = min(
+        (reckon(wanted, live, lab, orders) for orders in ({}, fit)),
+        key=lambda found: found.iteration_s,
+    )
     moves = change.made + change.removed
     dark = (change.dark_ms_expected or 0.0) / 1e3 + (link_up_s if moves else 0.0)
     size = demand_of(wanted)
-    worth = payoff(moves, dark, before.iteration_s, after.iteration_s, size.allreduce_bytes + size.mp_bytes)
+    worth = payoff(
+        moves, dark, before.iteration_s, after.iteration_s, size.allreduce_bytes + size.mp_bytes
+    )
     pays = worth.iterations < inf
     return Rewiring(
         wanted.name,
@@ -190,26 +230,44 @@ def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: fl
 
 def _of_hosts(text: str, hosts: Sequence[HostName]) -> str:
     """The text with host names for `rank 3`, `ranks 0 and 1`."""
-    return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), text)
+    return re.sub(
+        r"\branks? (\d+)(?: and (\d+))?",
+        lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k),
+        text,
+    )
 
 
 def repair_options(
-    plan: Plan, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName], link_up_s: float
+    plan: Plan,
+    lab: Lab,
+    links: Sequence[tuple[HostName, HostName]],
+    hosts: Sequence[HostName],
+    link_up_s: float,
 ) -> Degraded:
-    """The options when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, or none left."""
+    """The options when links or hosts of a designed plan have failed. Raises: Missing; Infeasible -
+    not there, or none left.
+    """
     shape, demand = shape_of(plan), demand_of(plan)
     assert plan.job is not None
     rank = {host: number for number, host in enumerate(plan.job.hosts)}
     for host in (*hosts, *(host for link in links for host in link)):
         if host not in rank:
-            raise Infeasible(f"{host} is not a rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.hosts)}")
+            raise Infeasible(
+                f"{host} is not a rank of {plan.name}",
+                hint=f"its ranks: {', '.join(plan.job.hosts)}",
+            )
     left = Counter(shape.links)
     for a, b in links:
         for ends in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
             left[ends] -= 1
         if left[rank[a], rank[b]] < 0:
-            neighbour = ", ".join(plan.job.hosts[existing] for existing in np.flatnonzero(shape.adjacency[rank[a]]))
-            raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {neighbour}")
+            neighbour = ", ".join(
+                plan.job.hosts[existing] for existing in np.flatnonzero(shape.adjacency[rank[a]])
+            )
+            raise Infeasible(
+                f"{plan.name} has no such link from {a} to {b}",
+                hint=f"{a} has links to {neighbour}",
+            )
     traits = [lab.traits_of(device) for device in lab.devices]
     many = [found.at_once for found in traits if found.at_once is not None]
     found = replan(

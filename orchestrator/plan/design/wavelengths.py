@@ -1,8 +1,9 @@
-"""Designs on a ring of wavelength-selective switches: which ring an inventory describes, and links on it that share no light. Pure.
+"""Designs on a ring of wavelength-selective switches: which ring an inventory describes, and links
+on it that share no light. Pure.
 
-A ring is read from cables alone: the light of a host's port goes from device to device over trunks, each time over the only one
-that it can reach, and meets the other hosts in turn. Ports that send one way round and those that send the other way are told apart
-by whom they meet first.
+A ring is read from cables alone: the light of a host's port goes from device to device over trunks,
+each time over the only one that it can reach, and meets the other hosts in turn. Ports that send
+one way round and those that send the other way are told apart by whom they meet first.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ from planner.topology.wavelengths import Linked, Span, cuts, first_fit, linked, 
 
 METHOD = "ring-wavelengths"
 WEIGHTS = (1.0, 4.0, 0.0)
-"""How much a byte between two ranks counts beside one of a ring when links are added; the fastest design is taken."""
+"""How much a byte between two ranks counts beside one of a ring when links are added; the fastest
+design is taken.
+"""
 Socket: TypeAlias = tuple[HostName, FrequencySlot, int]
-"""Host, wavelength, and 1 for the port that sends clockwise, -1 for the one that sends the other way."""
+"""Host, wavelength, and 1 for the port that sends clockwise, -1 for the one that sends the other
+way.
+"""
 
 
 @dataclass(frozen=True)
 class FibreRing:
-    """Hosts in the order in which a ring of fibres passes them, and the port of each for every wavelength and direction.
+    """Hosts in the order in which a ring of fibres passes them, and the port of each for every
+    wavelength and direction.
 
     slots: the wavelengths that every host can send both ways, in the order of frequency.
     """
@@ -41,7 +47,9 @@ class FibreRing:
     ports: Mapping[Socket, HostPort]
 
     def light(self, a: HostPort, b: HostPort) -> Iterator[tuple[int, Span]]:
-        """The wavelength and the stretches of each direction of a link between two ports, if they are of this ring."""
+        """The wavelength and the stretches of each direction of a link between two ports, if they
+        are of this ring.
+        """
         sockets = {port: socket for socket, port in self.ports.items()}
         for sends, receives in ((a, b), (b, a)):
             host, slot, path = sockets.get(sends, ("", None, 0))
@@ -52,11 +60,20 @@ class FibreRing:
 
 def fibre_ring(lab: Lab) -> FibreRing:
     """The ring of a lab. Raises: Infeasible - its cables are not one."""
-    hint = "python -m emulators.generate --ring --driver lumentum-netconf makes a lab with such a ring"
-    met = {port: tuple(_met(port, lab)) for port, fibre in lab.fibres.items() if fibre.slot and _spectral(port, lab)}
+    hint = (
+        "python -m emulators.generate --ring --driver lumentum-netconf makes a lab with such a ring"
+    )
+    met = {
+        port: tuple(_met(port, lab))
+        for port, fibre in lab.fibres.items()
+        if fibre.slot and _spectral(port, lab)
+    }
     met = {port: hosts for port, hosts in met.items() if hosts}
     if not met:
-        raise Infeasible("no light of this lab goes on from host to host over wavelength-selective switches", hint=hint)
+        raise Infeasible(
+            "no light of this lab goes on from host to host over wavelength-selective switches",
+            hint=hint,
+        )
     first = min(met)
     order = (first.host, *(host for host in met[first] if host != first.host))
     place = {host: number for number, host in enumerate(order)}
@@ -66,16 +83,32 @@ def fibre_ring(lab: Lab) -> FibreRing:
         start = place.get(port.host, 0)
         onward = [order[(start + step) % len(order)] for step in range(1, len(order))]
         directions = {1: onward, -1: onward[::-1]}
-        path = next((path for path, wanted in directions.items() if port.host in place and seen == wanted), None)
+        path = next(
+            (path for path, wanted in directions.items() if port.host in place and seen == wanted),
+            None,
+        )
         if path is None or len(order) < 3:
-            raise Infeasible(f"the cables are no ring of three hosts or more: light of {port} meets {', '.join(seen)}", hint=hint)
+            raise Infeasible(
+                f"the cables are no ring of three hosts or more: light of {port} meets {', '.join(seen)}",
+                hint=hint,
+            )
         slot = lab.fibres[port].slot
         assert slot is not None
         if (other := ports.setdefault((port.host, slot, path), port)) != port:
-            raise Infeasible(f"{other} and {port} send the same wavelength the same way round", hint="give each a slot of its own")
-    common = [{slot for host, slot, path in ports if (host, path) == (one, step)} for one in order for step in (1, -1)]
+            raise Infeasible(
+                f"{other} and {port} send the same wavelength the same way round",
+                hint="give each a slot of its own",
+            )
+    common = [
+        {slot for host, slot, path in ports if (host, path) == (one, step)}
+        for one in order
+        for step in (1, -1)
+    ]
     if not (slots := tuple(sorted(set.intersection(*common)))):
-        raise Infeasible("the cables are no ring: there is no wavelength that every host sends both ways round", hint=hint)
+        raise Infeasible(
+            "the cables are no ring: there is no wavelength that every host sends both ways round",
+            hint=hint,
+        )
     return FibreRing(order, slots, ports)
 
 
@@ -84,18 +117,29 @@ def _spectral(port: HostPort, lab: Lab) -> bool:
 
 
 def _met(port: HostPort, lab: Lab) -> list[HostName]:
-    """The hosts that light of a port can be dropped at, in order. Raises: Infeasible - it could go on in two ways."""
+    """The hosts that light of a port can be dropped at, in order. Raises: Infeasible - it could go
+    on in two ways.
+    """
     at = lab.fibres[port].enters
     hosts: list[HostName] = []
     passed: set[Port] = set()
     while at not in passed:
         passed.add(at)
         traits = lab.traits_of(at.device)
-        here = {r.host for p, r in lab.receivers.items() if p.device == at.device and traits.joins(at.label, p.label)}
+        here = {
+            r.host
+            for p, r in lab.receivers.items()
+            if p.device == at.device and traits.joins(at.label, p.label)
+        }
         on = [t for t in lab.leaving.get(at.device, ()) if traits.joins(at.label, t.start.label)]
         if len(here) > 1 or len(on) > 1:
-            what = f"{len(here)} hosts" if len(here) > 1 else f"trunks {', '.join(t.name for t in on)}"
-            raise Infeasible(f"the cables are no ring: light of {port} can go to {what} at {at.device}", hint="one host a node")
+            what = (
+                f"{len(here)} hosts" if len(here) > 1 else f"trunks {', '.join(t.name for t in on)}"
+            )
+            raise Infeasible(
+                f"the cables are no ring: light of {port} can go to {what} at {at.device}",
+                hint="one host a node",
+            )
         hosts += here
         if not on:
             return []
@@ -104,27 +148,42 @@ def _met(port: HostPort, lab: Lab) -> list[HostName]:
 
 
 def held_by(plans: Mapping[str, Plan], lab: Lab) -> tuple[tuple[HostPort, HostPort], ...]:
-    """The ends of all links of these plans. Raises: Infeasible - one of them has no ports on this lab."""
-    return tuple((link.a, link.b) for plan in plans.values() for link in assign_ports(plan.links, lab))
+    """The ends of all links of these plans. Raises: Infeasible - one of them has no ports on this
+    lab.
+    """
+    return tuple(
+        (link.a, link.b) for plan in plans.values() for link in assign_ports(plan.links, lab)
+    )
 
 
-def find_wavelengths(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
-    """Placements and links for a demand, `hosts` those of its ranks if they are named, else any order of them.
+def find_wavelengths(
+    demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted: Wanted
+) -> list[Found]:
+    """Placements and links for a demand, `hosts` those of its ranks if they are named, else any
+    order of them.
 
-    Raises: Infeasible - the lab has no ring, or too few wavelengths; or ports or simplex links are wanted.
+    Raises: Infeasible - the lab has no ring, or too few wavelengths; or ports or simplex links are
+    wanted.
     """
     ring = fibre_ring(lab)
     have = len(ring.slots)
     if wanted.simplex or wanted.ports is not None:
         text = "simplex links" if wanted.simplex else f"{wanted.ports} ports a host"
         raise Infeasible(
-            f"a ring of wavelengths has duplex links, two ports for each wavelength, not {text}", hint="--wavelengths 2"
+            f"a ring of wavelengths has duplex links, two ports for each wavelength, not {text}",
+            hint="--wavelengths 2",
         )
     count = wanted.wavelengths or have
     if count > have:
-        raise Infeasible(f"{count} wavelengths are wanted, the ring has {have} that all hosts send", hint=f"--wavelengths {have}")
+        raise Infeasible(
+            f"{count} wavelengths are wanted, the ring has {have} that all hosts send",
+            hint=f"--wavelengths {have}",
+        )
     if absent := [host for host in hosts if host not in ring.hosts]:
-        raise Infeasible(f"{absent[0]} is not on the ring of {', '.join(ring.hosts)}", hint="--hosts names hosts of the ring")
+        raise Infeasible(
+            f"{absent[0]} is not on the ring of {', '.join(ring.hosts)}",
+            hint="--hosts names hosts of the ring",
+        )
     n = len(ring.hosts)
     used = [0] * have
     for a, b in wanted.held:
@@ -138,18 +197,33 @@ def find_wavelengths(demand: Demand, lab: Lab, hosts: Sequence[HostName], wanted
     each = [one for transfers in WEIGHTS for one in linked(demand, at, n, taken, BASE, transfers)]
     if not each:
         text = f"no ring through {', '.join(hosts)} was found on {counted(count, 'wavelength')} beside the plans that stay"
-        raise Infeasible(text, hint=f"--wavelengths {have}" if count < have else "fewer or other hosts, or plans of fewer links")
+        raise Infeasible(
+            text,
+            hint=f"--wavelengths {have}"
+            if count < have
+            else "fewer or other hosts, or plans of fewer links",
+        )
     return [_answer(demand, one, at, ring, hosts) for one in dict.fromkeys(each)]
 
 
-def _answer(demand: Demand, one: Linked, at: Sequence[int], ring: FibreRing, hosts: Sequence[HostName]) -> Found:
+def _answer(
+    demand: Demand, one: Linked, at: Sequence[int], ring: FibreRing, hosts: Sequence[HostName]
+) -> Found:
     n, count = len(ring.hosts), len(ring.slots)
-    shape = Shape(demand.n, 2 * count, True, tuple(Ring(group, order) for group, order in one.rings), one.matched)
+    shape = Shape(
+        demand.n,
+        2 * count,
+        True,
+        tuple(Ring(group, order) for group, order in one.rings),
+        one.matched,
+    )
     ports = []
     for (a, b), span, colour in zip(shape.cables.tolist(), one.spans, one.colours, strict=True):
         path = 1 if span.start == at[a] else -1
         slot = ring.slots[colour]
-        ports.append((ring.ports[ring.hosts[at[a]], slot, path], ring.ports[ring.hosts[at[b]], slot, -path]))
+        ports.append(
+            (ring.ports[ring.hosts[at[a]], slot, path], ring.ports[ring.hosts[at[b]], slot, -path])
+        )
     load = cuts(one.spans, n)
     naive = first_fit([(at[a], at[b]) for a, b in shape.cables.tolist()], n)
     used = len(set(one.colours))

@@ -14,7 +14,9 @@ from planner.model.workload import Workload, demand
 
 
 def read_text(text: str, name: str) -> Read:
-    """Read a workload. name: of the file, for messages. Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
+    """Read a workload. name: of the file, for messages. Raises: BadFile - everything wrong with it;
+    Infeasible - it cannot be.
+    """
     document = read_yaml(text, name)
     problems = Problems(document)
     found = check(Workload, document.value, problems)
@@ -24,10 +26,13 @@ def read_text(text: str, name: str) -> Read:
 
 
 def on_hosts(text: str, name: str, hosts: int | None) -> tuple[Read, str]:
-    """The workload with as many ranks as fill `hosts`, None for its own, and its text. Raises: as `read_text`."""
+    """The workload with as many ranks as fill `hosts`, None for its own, and its text. Raises: as
+    `read_text`.
+    """
     read = read_text(text, name)
     if hosts is None or hosts == read.workload.hosts:
         return read, text
     ranks = hosts * read.workload.ranks_per_host
-    again = json.dumps(dict(read_yaml(text, name).value) | {"ranks": ranks}, indent=1)  # JSON is YAML
+    # JSON is YAML
+    again = json.dumps(dict(read_yaml(text, name).value) | {"ranks": ranks}, indent=1)
     return read_text(again, f"{name} with {ranks} ranks"), again

@@ -1,4 +1,6 @@
-"""A topology as another program wrote it: nodes, and wires between them, each with its place in the file."""
+"""A topology as another program wrote it: nodes, and wires between them, each with its place in the
+file.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ def fault_of_name(node: str) -> str:
         return "has no name"
     if len(node) > MOST_NAME:
         return f"has a name of {len(node)} characters; at most {MOST_NAME} are read"
-    return "" if node.isprintable() else f"has characters in its name that cannot be printed: {excerpt(node)}"
+    return (
+        ""
+        if node.isprintable()
+        else f"has characters in its name that cannot be printed: {excerpt(node)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`names`: its id, then its labels; any of them may be what the lab calls it. switch: the file says that it is one."""
+    """`names`: its id, then its labels; any of them may be what the lab calls it. switch: the file
+    says that it is one.
+    """
 
     names: tuple[str, ...]
     spot: Spot = (1, 1)
@@ -40,7 +48,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a wire: the id of a node, and the interface there, empty if the file does not say."""
+    """One end of a wire: the id of a node, and the interface there, empty if the file does not
+    say.
+    """
 
     node: str
     interface: str = ""
@@ -48,7 +58,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`what`: its name in messages, such as `topology.links[3]`. directed: it leads from `a` to `b` only."""
+    """`what`: its name in messages, such as `topology.links[3]`. directed: it leads from `a` to `b`
+    only.
+    """
 
     a: End
     b: End

@@ -1,4 +1,6 @@
-"""Reads GraphML with expat, whose events have line and column; a document type, and so any entity, is refused."""
+"""Reads GraphML with expat, whose events have line and column; a document type, and so any entity,
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,37 @@ from xml.parsers import expat
 
 from optics import BadFile
 from orchestrator.inventory.positions import MAX_DEPTH, Document, Problems, Spot
-from orchestrator.plan.interchange.graph import MOST_NAME, MOST_NODES, MOST_WIRES, End, Graph, Node, Wire, excerpt, fault_of_name
+from orchestrator.plan.interchange.graph import (
+    MOST_NAME,
+    MOST_NODES,
+    MOST_WIRES,
+    End,
+    Graph,
+    Node,
+    Wire,
+    excerpt,
+    fault_of_name,
+)
 
 NAMESPACE = "http://graphml.graphdrawing.org/"
 """All versions of the format's namespace begin so; some programs write none."""
 LABELS = ("label", "name", "hostname", "id")
 """Names (`attr.name`) of a node's data that may be what the lab calls it."""
-DIRECTED = {"directed": True, "true": True, "1": True, "undirected": False, "false": False, "0": False}
+DIRECTED = {
+    "directed": True,
+    "true": True,
+    "1": True,
+    "undirected": False,
+    "false": False,
+    "0": False,
+}
 """What a graph's `edgedefault` and an edge's `directed` may say."""
 
 
 def read_graphml(data: bytes, name: str) -> Graph:
-    """The graph of a GraphML file. Raises: BadFile - no XML, none of GraphML, or parts of it that have no place in a plan."""
+    """The graph of a GraphML file. Raises: BadFile - no XML, none of GraphML, or parts of it that
+    have no place in a plan.
+    """
     return _Reader(name).read(data)
 
 
@@ -50,14 +71,18 @@ class _Reader:
             raise
         except expat.ExpatError as error:
             self.fail(f"not XML: {expat.ErrorString(error.code)}", (error.lineno, error.offset + 1))
-        except (UnicodeError, LookupError, ValueError) as error:  # an encoding that expat does not know, or not of one byte each
+        # an encoding that expat does not know, or not of one byte each
+        except (UnicodeError, LookupError, ValueError) as error:
             self.fail(f"not XML: {error}", (1, 1))
         if not self.graphs and not self.problems:
             self.problems.at((1, 1), "the file has no <graph>")
         for wire in self.wires:
             for role, end in (("source", wire.a), ("target", wire.b)):
                 if end.node not in self.nodes:
-                    self.problems.at(wire.spot, f"{wire.what}: its {role} {excerpt(end.node)} is no node of the file")
+                    self.problems.at(
+                        wire.spot,
+                        f"{wire.what}: its {role} {excerpt(end.node)} is no node of the file",
+                    )
         if self.problems:
             raise BadFile(self.problems.lines(), hint="correct the file; nothing was written")
         nodes = {
@@ -72,10 +97,14 @@ class _Reader:
 
     def fail(self, what: str, spot: Spot | None = None) -> NoReturn:
         line, column = spot or self.spot
-        raise BadFile([f"{self.name}:{line}:{column}: {what}"], hint="correct the file; nothing was written")
+        raise BadFile(
+            [f"{self.name}:{line}:{column}: {what}"], hint="correct the file; nothing was written"
+        )
 
     def doctype(self, *_: object) -> None:
-        self.fail("a document type (<!DOCTYPE ...>) is not read, because it could define entities; remove it")
+        self.fail(
+            "a document type (<!DOCTYPE ...>) is not read, because it could define entities; remove it"
+        )
 
     def start(self, tag: str, given: Mapping[str, str]) -> None:
         space, _, local = tag.rpartition(" ")
@@ -99,9 +128,15 @@ class _Reader:
             case "edge":
                 self.edge(given)
             case "data":
-                self.taken, self.text = bool(self.node) and self.keys.get(given.get("key", "")) in LABELS, ""
+                self.taken, self.text = (
+                    bool(self.node) and self.keys.get(given.get("key", "")) in LABELS,
+                    "",
+                )
             case "hyperedge":
-                self.problems.at(self.spot, "a <hyperedge> joins any number of nodes; wanted <edge>, which joins two")
+                self.problems.at(
+                    self.spot,
+                    "a <hyperedge> joins any number of nodes; wanted <edge>, which joins two",
+                )
 
     def graph(self, given: Mapping[str, str]) -> None:
         self.graphs += 1
@@ -112,7 +147,10 @@ class _Reader:
 
     def direction(self, attribute: str, message: str) -> bool:
         if message not in DIRECTED:
-            self.problems.at(self.spot, f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {excerpt(message)}")
+            self.problems.at(
+                self.spot,
+                f"{attribute}: wanted one of {', '.join(DIRECTED)}, got {excerpt(message)}",
+            )
         return DIRECTED.get(message, False)
 
     def a_node(self, given: Mapping[str, str]) -> None:
@@ -135,7 +173,9 @@ class _Reader:
         if not source or not target:
             self.problems.at(self.spot, f"{what}: no {'target' if source else 'source'}")
             return
-        directed = self.direction("directed", given["directed"]) if "directed" in given else self.directed
+        directed = (
+            self.direction("directed", given["directed"]) if "directed" in given else self.directed
+        )
         ends = End(source, given.get("sourceport", "")), End(target, given.get("targetport", ""))
         self.wires.append(Wire(*ends, what, self.spot, directed))
 

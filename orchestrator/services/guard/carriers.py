@@ -1,4 +1,6 @@
-"""The carriers of the hosts' ports: read when a host is connected, kept by its events, forgotten when it falls silent."""
+"""The carriers of the hosts' ports: read when a host is connected, kept by its events, forgotten
+when it falls silent.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,30 @@ RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 @dataclass
 class Carriers:
-    """lit: whether each port has carrier; ports of silent hosts are absent. patience_s: a host gets so long to answer (s)."""
+    """lit: whether each port has carrier; ports of silent hosts are absent. patience_s: a host gets
+    so long to answer (s).
+    """
 
     hosts: Hosts
     patience_s: float
     lit: dict[HostPort, bool] = field(default_factory=dict)
     macs: dict[HostPort, Macs] = field(default_factory=dict)
 
-    async def connect(self, names: Collection[HostName], lost: Callable[[HostName, str], None]) -> None:
+    async def connect(
+        self, names: Collection[HostName], lost: Callable[[HostName, str], None]
+    ) -> None:
         """Connect and subscribe; `lost` is told each host that does not answer, and why."""
         answers = await self.hosts.channels.connect(names, self.patience_s)
-        existing = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
+        existing = [
+            name
+            for name, answer in answers.items()
+            if isinstance(answer, Hello) and answer.installed
+        ]
         for name, answer in answers.items():
             if name not in existing:
-                lost(name, str(answer) if isinstance(answer, TestbedError) else "no agent runs there")
+                lost(
+                    name, str(answer) if isinstance(answer, TestbedError) else "no agent runs there"
+                )
 
         async def subscribe(name: HostName) -> None:
             with suppress(TestbedError):  # a host lost meanwhile sends an event, and is reconnected

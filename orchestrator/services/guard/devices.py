@@ -1,4 +1,6 @@
-"""What the guard reads of devices, over connections of its own that are closed again, and what is new in it."""
+"""What the guard reads of devices, over connections of its own that are closed again, and what is
+new in it.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,27 @@ from orchestrator.session import open_driver
 
 
 @asynccontextmanager
-async def connected(lab: Lab, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
+async def connected(
+    lab: Lab, names: Collection[DeviceName]
+) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
     """Drivers for one reading: many devices allow few sessions, and an `up` needs them."""
     devices = {name: open_driver(lab, name) for name in names}
     try:
         yield devices
     finally:
-        await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
+        await asyncio.gather(
+            *(device.close() for device in devices.values()), return_exceptions=True
+        )
 
 
-async def settings_held(lab: Lab, names: Collection[DeviceName]) -> dict[DeviceName, frozenset[Setting] | TestbedError]:
+async def settings_held(
+    lab: Lab, names: Collection[DeviceName]
+) -> dict[DeviceName, frozenset[Setting] | TestbedError]:
     """What each device holds, or its error."""
     async with connected(lab, names) as devices:
-        answers = await asyncio.gather(*(device.read() for device in devices.values()), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(device.read() for device in devices.values()), return_exceptions=True
+        )
     found: dict[DeviceName, frozenset[Setting] | TestbedError] = {}
     for name, answer in zip(devices, answers, strict=True):
         if isinstance(answer, BaseException) and not isinstance(answer, TestbedError):
@@ -39,17 +49,25 @@ async def settings_held(lab: Lab, names: Collection[DeviceName]) -> dict[DeviceN
 
 @dataclass
 class DeviceDrift:
-    """How devices differ from the plan. silent: those that do not answer, and why. differs: what each was last found to lack."""
+    """How devices differ from the plan. silent: those that do not answer, and why. differs: what
+    each was last found to lack.
+    """
 
     silent: dict[str, str]
     differs: dict[str, str] = field(default_factory=dict)
 
-    def news(self, wanted: Held, found: Mapping[DeviceName, frozenset[Setting] | TestbedError]) -> Iterator[tuple[str, str, str]]:
+    def news(
+        self, wanted: Held, found: Mapping[DeviceName, frozenset[Setting] | TestbedError]
+    ) -> Iterator[tuple[str, str, str]]:
         """What is new in this reading: event, words, device."""
         for name, held in sorted(found.items()):
             if isinstance(held, TestbedError):
                 if name not in self.silent:
-                    yield "device lost", f"{name} does not answer: {held.line}; its light stays as it is", name
+                    yield (
+                        "device lost",
+                        f"{name} does not answer: {held.line}; its light stays as it is",
+                        name,
+                    )
                 self.silent[name] = held.line
                 continue
             if name in self.silent:

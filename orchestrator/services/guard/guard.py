@@ -1,8 +1,10 @@
-"""The guard: watches the hosts' carriers and routes traffic around circuits that lost their light, until it is back.
+"""The guard: watches the hosts' carriers and routes traffic around circuits that lost their light,
+until it is back.
 
-Carriers arrive as events over the open channels, without polling. Devices, drift and the store are read at long intervals. Every
-action is a run of its own: locked, journalled, staged next to the routes in use, committed with an armed revert, probed, confirmed.
-While another run holds the lab, the guard waits.
+Carriers arrive as events over the open channels, without polling. Devices, drift and the store are
+read at long intervals. Every action is a run of its own: locked, journalled, staged next to the
+routes in use, committed with an armed revert, probed, confirmed. While another run holds the lab,
+the guard waits.
 """
 
 from __future__ import annotations
@@ -45,12 +47,15 @@ TICK_S = 1.0
 LOCKED_POLL_S = 0.25
 """While another run changes the lab, interval (s) between checks whether it has ended."""
 TOGETHER_S = 0.015
-"""Carriers lost within this time (s) have one cause: a cut cable darkens two hosts, a switch many."""
+"""Carriers lost within this time (s) have one cause: a cut cable darkens two hosts, a switch
+many.
+"""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 
 
 async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> GuardReport:
-    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host.
+    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each
+    wait for a host.
 
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
     """
@@ -58,11 +63,14 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
     key = tenancy_of(lab, settings)
     if command.store.current(key) is None and not options.stay:
         raise Missing(
-            f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
+            f"no plan is up on {lab.name}, so there is nothing to guard",
+            hint="testbed up --topology examples/ring-12.json",
         )
     own = replace(GUARD.own(settings, options), jobs=str(options.budget or ""))
     with serving(GUARD.file(settings, key, own)) as file:
-        async with open_session(lab, command.inventory, settings.cache_dir / "ansible", settings.bounds) as session:
+        async with open_session(
+            lab, command.inventory, settings.cache_dir / "ansible", settings.bounds
+        ) as session:
             watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
                 await watcher.watch()
@@ -75,7 +83,9 @@ async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> G
 
 @dataclass
 class Guard:
-    """One running guard. `applied`: the links that the hosts' routes leave out now, None if unknown."""
+    """One running guard. `applied`: the links that the hosts' routes leave out now, None if
+    unknown.
+    """
 
     session: Session
     command: Command
@@ -98,13 +108,19 @@ class Guard:
         self.key, self.tenancy = key_of(self.lab), tenancy_of(self.lab, self.command.settings)
         self.locks = locks_of(self.lab, self.command.settings, self.command.store)
         self.confirmations = Confirmations(self.command.store, self.tenancy, self.locks.who)
-        self.rerouter = Rerouter(self.session, self.command, self.tenancy, self.locks, lambda: self._state("acting"))
+        self.rerouter = Rerouter(
+            self.session, self.command, self.tenancy, self.locks, lambda: self._state("acting")
+        )
         self.damping = FlapDamping(self.options.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.one, given = asyncio.Lock(), self.options.budget
         more = (self.emit, lambda: self._others(movers=False), self.one)
-        self.jobs = None if given is None else JobWatch(self.session, self.command, self.tenancy, self.locks, given, *more)
+        self.jobs = (
+            None
+            if given is None
+            else JobWatch(self.session, self.command, self.tenancy, self.locks, given, *more)
+        )
         self.retry_at = 0.0
         self.retries = Retries(FIRST_RETRY_S, LAST_RETRY_S)
         self.behind = ""
@@ -114,8 +130,20 @@ class Guard:
     def report(self) -> GuardReport:
         """What the guard did."""
         plan = self.watched.current.plan_name if self.watched else ""
-        seconds, jobs = round(time.monotonic() - self.began, 1), self.jobs.recovered if self.jobs is not None else 0
-        return GuardReport(self.lab.name, plan, self.reroutes, self.restores, self.failures, seconds, self.last, jobs)
+        seconds, jobs = (
+            round(time.monotonic() - self.began, 1),
+            self.jobs.recovered if self.jobs is not None else 0,
+        )
+        return GuardReport(
+            self.lab.name,
+            plan,
+            self.reroutes,
+            self.restores,
+            self.failures,
+            seconds,
+            self.last,
+            jobs,
+        )
 
     def emit(self, event: str, text: str, **fields: Json) -> None:
         """Emit one event."""
@@ -158,7 +186,8 @@ class Guard:
 
     async def _wait_for_others(self) -> bool:
         """Wait for the next event and handle it. False: there is nothing left to guard."""
-        due = [] if self.behind else [at for at in (self.damping.due(), self.retry_at) if at]  # what is overdue waits for others
+        # what is overdue waits for others
+        due = [] if self.behind else [at for at in (self.damping.due(), self.retry_at) if at]
         waits = [LOCKED_POLL_S if self.behind else TICK_S, *(at - time.monotonic() for at in due)]
         try:
             async with asyncio.timeout(max(min(waits), 0.0)):
@@ -185,7 +214,10 @@ class Guard:
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")
                 self.emit(
-                    "job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host
+                    "job",
+                    f"{event.host}: {event.values.get('name')} {state}"
+                    + (f" {code}" if code else ""),
+                    host=event.host,
                 )
                 if self.jobs is not None:
                     self.jobs.ended.set()
@@ -218,11 +250,28 @@ class Guard:
         self.dead, self.applied, self.retry_at, self.detected_ns = frozenset(), None, 0.0, 0
         self.retries.worked()
         circuits = counted(len(self.watched.circuits), "circuit")
-        self.emit("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
-        former = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
+        self.emit(
+            "watching",
+            f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}",
+            plan=plan.name,
+        )
+        former = (
+            self.file.before
+            if self.file.before is not None and self.file.before.run == current.run
+            else None
+        )
         self.file.before = None
-        generation, around, cut_off = (former.generation, former.around, former.cut_off) if former else (None, (), ())
-        self._state("watching", plan=current.plan_name, run=current.run, generation=generation, around=around, cut_off=cut_off)
+        generation, around, cut_off = (
+            (former.generation, former.around, former.cut_off) if former else (None, (), ())
+        )
+        self._state(
+            "watching",
+            plan=current.plan_name,
+            run=current.run,
+            generation=generation,
+            around=around,
+            cut_off=cut_off,
+        )
 
     async def _decide(self) -> bool:
         """Report what changed, and bring the routes in line with the usable links."""
@@ -244,12 +293,18 @@ class Guard:
         self.dead = dead
         self.damping.see(dead, now)
         flapping = flaps(lost | restored, self.damping)
-        after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
-        for event, text, fields in of_light(lost, restored, flapping, self.damping, self.carriers.lit, after_ms):
+        after_ms = (
+            round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
+        )
+        for event, text, fields in of_light(
+            lost, restored, flapping, self.damping, self.carriers.lit, after_ms
+        ):
             self.emit(event, text, **fields)
         if ends := {port for link in lost - flapping for port in (link.a, link.b)}:
             dark = dark_circuits(self.watched.circuits, self.carriers.lit)
-            self._spawn(self._report_where([circuit for circuit in dark if circuit.receiver in ends]))
+            self._spawn(
+                self._report_where([circuit for circuit in dark if circuit.receiver in ends])
+            )
         out = self.damping.out(now)
         if out == self.applied:
             self.detected_ns, self.retry_at = 0, 0.0
@@ -260,7 +315,9 @@ class Guard:
 
     async def _report_where(self, circuits: Collection[Circuit]) -> None:
         """Ask the switches' meters on which side the light was lost."""
-        async with connected(self.lab, {x.ingress.device for circuit in circuits for x in circuit.path}) as devices:
+        async with connected(
+            self.lab, {x.ingress.device for circuit in circuits for x in circuit.path}
+        ) as devices:
             found, trouble = await sides(devices, self.lab, circuits)
         for circuit, why in found.items():
             self.emit("where", f"{circuit}: {why}", circuit=str(circuit), why=why)
@@ -270,16 +327,29 @@ class Guard:
     # --- others
 
     def _others(self, *, movers: bool = True) -> str:
-        """The run that changes the owner's part of the lab, or waits to, empty if none does. movers: count the owner's own, too."""
+        """The run that changes the owner's part of the lab, or waits to, empty if none does.
+        movers: count the owner's own, too.
+        """
         if self.watched is None:
             return "no plan is up"
-        scope, this = reachable_scope(self.lab, self.watched.hosts), (socket.gethostname(), os.getpid())
-        existing = [x for x in self.locks.listed() if movers or x.owner != self.locks.who.owner or x.role not in MOVERS]
+        scope, this = (
+            reachable_scope(self.lab, self.watched.hosts),
+            (socket.gethostname(), os.getpid()),
+        )
+        existing = [
+            x
+            for x in self.locks.listed()
+            if movers or x.owner != self.locks.who.owner or x.role not in MOVERS
+        ]
         existing = [x for x in existing if x.kind == "run" and (x.host, x.pid) != this]
         if text := next((str(x) for x in existing if x.scope.overlaps(scope)), ""):
             return text
         waiting = self.confirmations.pending()
-        return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""
+        return (
+            f"run {waiting.run} ({waiting.plan}) waits to be confirmed"
+            if waiting is not None
+            else ""
+        )
 
     def _wait_for(self, who: str) -> None:
         if self.behind != who:
@@ -290,7 +360,9 @@ class Guard:
     # --- acting
 
     async def _try(self, out: frozenset[Link]) -> None:
-        """Bring the hosts' routes in line; what cannot be done now is retried at growing intervals."""
+        """Bring the hosts' routes in line; what cannot be done now is retried at growing
+        intervals.
+        """
         try:
             async with self.one:
                 await finish(self._act(out))
@@ -309,7 +381,12 @@ class Guard:
         """Raises: Locked, and whatever a host reports; the hosts are then as before."""
         assert self.watched is not None
         done = await self.rerouter.move(
-            self.watched, out, self.applied or (), self.carriers.macs, self.file.state, self.detected_ns if out else 0
+            self.watched,
+            out,
+            self.applied or (),
+            self.carriers.macs,
+            self.file.state,
+            self.detected_ns if out else 0,
         )
         if done is None:
             return  # the next tick finds the plan that came up
@@ -317,7 +394,12 @@ class Guard:
         names = tuple(sorted(map(link_text, out)))
         if done.run:
             tail = "".join(f"; {note}" for note in done.notes)
-            fields: dict[str, Json] = {"run": done.run, "generation": done.generation, **done.figures, "notes": [*done.notes]}
+            fields: dict[str, Json] = {
+                "run": done.run,
+                "generation": done.generation,
+                **done.figures,
+                "notes": [*done.notes],
+            }
             if out:
                 self.reroutes += 1
                 text = f"traffic is rerouted around {', '.join(names)}{tail}"
@@ -325,7 +407,12 @@ class Guard:
             else:
                 self.restores += 1
                 self.emit("restored", f"the planned routes are in use again{tail}", **fields)
-        self._state("watching", generation=done.generation if out else None, around=names, cut_off=done.cut_off)
+        self._state(
+            "watching",
+            generation=done.generation if out else None,
+            around=names,
+            cut_off=done.cut_off,
+        )
 
     # --- hosts that go and come
 
@@ -339,7 +426,11 @@ class Guard:
         self.silent[host] = why
         self.carriers.forget(host)
         first = why.splitlines()[0] if why else ""
-        self.emit("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
+        self.emit(
+            "host lost",
+            f"{host} does not answer: {first}; its neighbours still report their carriers",
+            host=host,
+        )
         self._state(self.file.state.state)
         await self.carriers.reconnect(host)
         del self.silent[host]

@@ -1,6 +1,7 @@
 """The guard with --jobs: looks at the running job once a second, and does what the policy says.
 
-What was done is in the store before it is done, so a guard that dies and is started again neither repeats it nor forgets it.
+What was done is in the store before it is done, so a guard that dies and is started again neither
+repeats it nor forgets it.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Silent
 
 LOOK_S = 1.0
-"""Interval (s) between looks at the job; the end of a rank is looked at when its host reports it."""
+"""Interval (s) between looks at the job; the end of a rank is looked at when its host reports
+it.
+"""
 TOGETHER_S = 0.2
 """Time (s) to wait after a rank's end: those of its peers come with it, and tell more."""
 MANY = 200
-"""A rank's beat keeps its latest 255 iterations: where this many came at once, some before them may be missing."""
+"""A rank's beat keeps its latest 255 iterations: where this many came at once, some before them may
+be missing.
+"""
 
 
 class Notify(Protocol):
@@ -65,8 +70,9 @@ class Notify(Protocol):
 
 @dataclass
 class JobWatch:
-    """Recovers the job of one owner's plan. one: held while the guard changes something. others: who else holds the lab, if
-    anyone but what moves light for the owner in the background: of these some are stopped meanwhile (`Kind.halts`); slots turn on.
+    """Recovers the job of one owner's plan. one: held while the guard changes something. others:
+    who else holds the lab, if anyone but what moves light for the owner in the background: of these
+    some are stopped meanwhile (`Kind.halts`); slots turn on.
     """
 
     session: Session
@@ -81,7 +87,9 @@ class JobWatch:
     """Set when a host reports the end of a rank."""
 
     def __post_init__(self) -> None:
-        self.jobs = Jobs(self.session, self.command.store, self.tenancy, self.command.settings.runs_dir)
+        self.jobs = Jobs(
+            self.session, self.command.store, self.tenancy, self.command.settings.runs_dir
+        )
         self.silent_since: dict[HostName, float] = {}
         self.quiet_since = time.monotonic()
         self.latest: dict[RankName, int] = {}
@@ -90,7 +98,8 @@ class JobWatch:
         self.plan: tuple[tuple[str, int], Plan] | None = None
         self.reported: tuple[int, str] = (0, "")
         self.recovered = 0
-        self.refused: set[HostName] = set()  # spares of attempts that failed since the last one that did not
+        # spares of attempts that failed since the last one that did not
+        self.refused: set[HostName] = set()
         self.begun, self.wait_until = False, 0.0
         self.halted: dict[Kind[Any], Path] = {}
 
@@ -104,54 +113,100 @@ class JobWatch:
             self.ended.clear()
             try:
                 await self.look()
-            except Exception as error:  # a task that ended would do so unseen, while `status` says that jobs are recovered
+            # a task that ended would do so unseen, while `status` says that jobs are recovered
+            except Exception as error:
                 with suppress(OSError):  # of the disk of the log
                     self._note(self.job, "job", f"cannot be looked at: {unplanned(error)}")
 
     async def look(self) -> Action | None:
-        """One look, and what follows from it. None: there is no job to look after, or others hold the lab."""
+        """One look, and what follows from it. None: there is no job to look after, or others hold
+        the lab.
+        """
         store = self.command.store
         current, record = store.current(self.tenancy), store.latest_job(self.tenancy)
-        if current is None or record is None or (record.ended is not None and record.ended < current.since):
+        if (
+            current is None
+            or record is None
+            or (record.ended is not None and record.ended < current.since)
+        ):
             return None
         if self.one.locked() or self.others():
             self.quiet_since = time.monotonic()
             return None
         if record.ended is None and neglected(record.spec):
-            await tend(Inspection(self.jobs.session, store, record, self.command.settings.run_dir(record.run), alive=True))
+            await tend(
+                Inspection(
+                    self.jobs.session,
+                    store,
+                    record,
+                    self.command.settings.run_dir(record.run),
+                    alive=True,
+                )
+            )
         halting = self._halting()
         # A job may wait for its slots for a cycle: only one that has ended is recovered.
         if kind("schedule").running(self.command.settings, self.tenancy) is not None:
             self.quiet_since = time.monotonic()
         if self.job != record.id:
-            self.job, self.longest_s, self.latest, self.quiet_since = record.id, 0.0, {}, time.monotonic()
+            self.job, self.longest_s, self.latest, self.quiet_since = (
+                record.id,
+                0.0,
+                {},
+                time.monotonic(),
+            )
         if self.plan is None or self.plan[0] != (current.run, current.generation):
-            self.plan = (current.run, current.generation), read_plan(current.plan_text, current.plan_name, self.session.lab)
+            self.plan = (
+                (current.run, current.generation),
+                read_plan(current.plan_text, current.plan_name, self.session.lab),
+            )
         plan = self.plan[1]
         attached = set(self.session.hosts.channels.attached())
         sight = await self.sight(record, attached)
         if any(not one.outcome for one in recoveries(store, self.tenancy)):
             close_left(store, self.tenancy, self.locks.who)
-        past = [PastRecovery(one.job, one.hosts, one.age_s, one.idle_s, one.outcome) for one in recoveries(store, self.tenancy)]
+        past = [
+            PastRecovery(one.job, one.hosts, one.age_s, one.idle_s, one.outcome)
+            for one in recoveries(store, self.tenancy)
+        ]
         tags = Tagouts(store, lab_of(self.tenancy), self.locks.who).listed()
         # `up` installs the agent there
-        bare = {name for name, hello in self.session.hosts.channels.hellos.items() if not hello.installed}
-        spares = usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()  # as `rewritten` refuses
+        bare = {
+            name
+            for name, hello in self.session.hosts.channels.hellos.items()
+            if not hello.installed
+        }
+        # as `rewritten` refuses
+        spares = (
+            usable(plan, self.session.lab, attached | bare, tags) if plan.schedule is None else ()
+        )
         action, by = decide_recovery(sight, past, self.budget, spares), None
         # One that follows a job which has lost its first rank takes that for the job's end.
         self.halted = halting if action.kind == "none" else self.halted | halting
         if action.kind == "evict":
             dead = bool(set(action.hosts) & set(sight.silent_s))
-            by = _places(action.hosts, [one for one in spares if one not in self.refused], plan, self.session)
-            if by is None and dead and self.refused:  # none but those is left, and without one the job stays down
+            by = _places(
+                action.hosts, [one for one in spares if one not in self.refused], plan, self.session
+            )
+            # none but those is left, and without one the job stays down
+            if by is None and dead and self.refused:
                 self.refused, by = set(), _places(action.hosts, spares, plan, self.session)
             if by is None:
-                # that one fits is not known to the policy: a job is not left down for want of a spare unless its host is dead
+                # that one fits is not known to the policy: a job is not left down for want of a
+                # spare unless its host is dead
                 why = f"{action.why}; no {'other' if self.refused else 'usable'} spare is like {', '.join(action.hosts)}"
                 action = replace(action, kind="report" if dead else "restart", why=why)
         if action.kind in ("wait", "report"):
-            self._note(record.id, "job fault", f"{record.name}: {action.why}", action.kind + ",".join(action.hosts))
-        if action.kind not in ("restart", "evict") or self.others() or time.monotonic() < self.wait_until:
+            self._note(
+                record.id,
+                "job fault",
+                f"{record.name}: {action.why}",
+                action.kind + ",".join(action.hosts),
+            )
+        if (
+            action.kind not in ("restart", "evict")
+            or self.others()
+            or time.monotonic() < self.wait_until
+        ):
             return action
         async with self.one:
             settings = self.command.settings
@@ -166,14 +221,26 @@ class JobWatch:
         return action
 
     def _halting(self) -> dict[Kind[Any], Path]:
-        """The owner's services that run and are to stand still while a job is recovered, each with the file of its events."""
+        """The owner's services that run and are to stand still while a job is recovered, each with
+        the file of its events.
+        """
         settings = self.command.settings
         existing = [(each, each.running(settings, self.tenancy)) for each in kinds() if each.halts]
-        return {each: Path(now.log) if now.log else each.log(settings, self.tenancy) for each, now in existing if now is not None}
+        return {
+            each: Path(now.log) if now.log else each.log(settings, self.tenancy)
+            for each, now in existing
+            if now is not None
+        }
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
-        """What the hosts say of the job's ranks now. One that was switched off keeps its channel for a while but is silent."""
-        name, ranks, now = record.spec.on_hosts, ranks_of(record, self.session.lab), time.monotonic()
+        """What the hosts say of the job's ranks now. One that was switched off keeps its channel
+        for a while but is silent.
+        """
+        name, ranks, now = (
+            record.spec.on_hosts,
+            ranks_of(record, self.session.lab),
+            time.monotonic(),
+        )
         near = [here for host, here in by_host(ranks).items() if host in attached]
         asked = [self.session.hosts.jobs.states(name, here) for here in near]
         states: dict[RankName, JobState] = {}
@@ -184,42 +251,87 @@ class JobWatch:
         heard = {host_of_rank(rank) for rank in states}
         hosts = {host_of_rank(rank) for rank in ranks}
         self.silent_since = {host: self.silent_since.get(host, now) for host in hosts - heard}
-        ends = {rank: RankEnd(states[rank].state, states[rank].code) if rank in states else RankEnd("silent") for rank in ranks}
-        still_s, blamed, least_s = 0.0, "", PROGRAM_LEAST_S if counts_collectives(record) else HANG_LEAST_S
-        if record.ended is None and record.pause is None and any(end.state == "running" for end in ends.values()):
-            still_s, blamed = await self._still(name, [rank for rank, end in ends.items() if end.state == "running"], now, least_s)
+        ends = {
+            rank: RankEnd(states[rank].state, states[rank].code)
+            if rank in states
+            else RankEnd("silent")
+            for rank in ranks
+        }
+        still_s, blamed, least_s = (
+            0.0,
+            "",
+            PROGRAM_LEAST_S if counts_collectives(record) else HANG_LEAST_S,
+        )
+        if (
+            record.ended is None
+            and record.pause is None
+            and any(end.state == "running" for end in ends.values())
+        ):
+            still_s, blamed = await self._still(
+                name, [rank for rank, end in ends.items() if end.state == "running"], now, least_s
+            )
         quiet = {host: now - since for host, since in self.silent_since.items()}
         return Sight(record.id, record.state, ends, still_s, self.longest_s, quiet, blamed, least_s)
 
-    async def _still(self, name: str, ranks: Collection[RankName], now: float, least_s: float) -> tuple[float, HostName]:
-        """How long (s) no beat of these ranks has changed, and the host that the others wait for, if it is one: its ranks
-        stopped, as `hosts/late.py` tells them.
+    async def _still(
+        self, name: str, ranks: Collection[RankName], now: float, least_s: float
+    ) -> tuple[float, HostName]:
+        """How long (s) no beat of these ranks has changed, and the host that the others wait for,
+        if it is one: its ranks stopped, as `hosts/late.py` tells them.
 
-        0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that others do not wait for too long.
+        0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that
+        others do not wait for too long.
         """
         heartbeats = await self.session.hosts.measure.heartbeats(name, ranks, self.latest or None)
         for rank, heartbeat in heartbeats.items():
-            self.longest_s = max(self.longest_s, _longest_s(heartbeat.times, self.latest.get(rank) or None))
-            self.latest[rank] = max(self.latest.get(rank, 0), *(one.iteration for one in heartbeat.times), 0)
-        if not heartbeats or any(heartbeat.phase == "hold" or math.isinf(heartbeat.age_s) for heartbeat in heartbeats.values()):
+            self.longest_s = max(
+                self.longest_s, _longest_s(heartbeat.times, self.latest.get(rank) or None)
+            )
+            self.latest[rank] = max(
+                self.latest.get(rank, 0), *(one.iteration for one in heartbeat.times), 0
+            )
+        if not heartbeats or any(
+            heartbeat.phase == "hold" or math.isinf(heartbeat.age_s)
+            for heartbeat in heartbeats.values()
+        ):
             return 0.0, ""
-        stopped, waiting = silent(heartbeats.values(), 1e3 * hang_s(self.longest_s, least_s) / ITERATIONS)
-        if any(heartbeat.phase in BETWEEN and heartbeat not in stopped for heartbeat in heartbeats.values()):
+        stopped, waiting = silent(
+            heartbeats.values(), 1e3 * hang_s(self.longest_s, least_s) / ITERATIONS
+        )
+        if any(
+            heartbeat.phase in BETWEEN and heartbeat not in stopped
+            for heartbeat in heartbeats.values()
+        ):
             return 0.0, ""
         blamed = {host_of_rank(heartbeat.rank) for heartbeat in stopped}
         others = {host_of_rank(heartbeat.rank) for heartbeat in waiting} - blamed
-        still_s = min(min(heartbeat.age_s for heartbeat in heartbeats.values()), now - self.quiet_since)
+        still_s = min(
+            min(heartbeat.age_s for heartbeat in heartbeats.values()), now - self.quiet_since
+        )
         return still_s, blamed.pop() if len(blamed) == 1 and others else ""
 
     # --- acting
 
-    async def _act(self, action: Action, record: JobRecord, by: Mapping[HostName, HostName]) -> None:
-        """Do it; by: hosts and the spares that replace them, none for a restart. A failure is said, recorded, and tried again after
-        the pause that the policy prescribes. Whoever stops the guard does not wait for its end: `up` rolls back, and a launch is
-        recorded as interrupted."""
-        what = "restart" if not by else "evict " + ", ".join(f"{host} -> {spare}" for host, spare in by.items())
+    async def _act(
+        self, action: Action, record: JobRecord, by: Mapping[HostName, HostName]
+    ) -> None:
+        """Do it; by: hosts and the spares that replace them, none for a restart. A failure is said,
+        recorded, and tried again after the pause that the policy prescribes. Whoever stops the
+        guard does not wait for its end: `up` rolls back, and a launch is recorded as interrupted.
+        """
+        what = (
+            "restart"
+            if not by
+            else "evict " + ", ".join(f"{host} -> {spare}" for host, spare in by.items())
+        )
         began, self.begun = time.monotonic(), False
-        self.emit("recovering", f"{record.name}: {what}: {action.why}", job=record.name, action=action.kind, hosts=[*action.hosts])
+        self.emit(
+            "recovering",
+            f"{record.name}: {what}: {action.why}",
+            job=record.name,
+            action=action.kind,
+            hosts=[*action.hosts],
+        )
         try:
             if by:
                 lost = [host for host in by if host not in self.session.hosts.channels.attached()]
@@ -232,7 +344,13 @@ class JobWatch:
                 )
                 run, status = report.run, report.job
             else:
-                status = await restart(self.jobs, self.command, record, action.why, lambda: self._begin(what, action, record))
+                status = await restart(
+                    self.jobs,
+                    self.command,
+                    record,
+                    action.why,
+                    lambda: self._begin(what, action, record),
+                )
                 run = status.run
         except Locked as error:
             self._note(record.id, "standing back", error.line)
@@ -240,10 +358,12 @@ class JobWatch:
         except (TestbedError, OSError) as error:
             self.emit("not recovered", f"{record.name}: {error}", job=record.name)
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # `up` makes an error of its own of a cancellation
+            # `up` makes an error of its own of a cancellation
+            if task is not None and task.cancelling():
                 raise asyncio.CancelledError from error
             self.refused |= set(by.values())
-            if not self.begun:  # it counts nevertheless: the budget and the pauses bound how often it is tried
+            # it counts nevertheless: the budget and the pauses bound how often it is tried
+            if not self.begun:
                 with suppress(TestbedError, OSError), self._begin(what, action, record):
                     raise error
             if not self.begun:  # the store cannot be written
@@ -254,10 +374,18 @@ class JobWatch:
         self.recovered += 1
         self.refused.clear()
         took = time.monotonic() - began
-        after = f"after iteration {status.resumed_from}" if status is not None and status.resumed_from else "from its start"
+        after = (
+            f"after iteration {status.resumed_from}"
+            if status is not None and status.resumed_from
+            else "from its start"
+        )
         text = f"{record.name} runs again {after}, {took:.1f} s after: {action.why}"
-        self.emit("recovered", text, job=record.name, run=run, seconds=round(took, 3), action=action.kind)
-        for noun, text in launched_without(record.name, status.attached) if status is not None else ():
+        self.emit(
+            "recovered", text, job=record.name, run=run, seconds=round(took, 3), action=action.kind
+        )
+        for noun, text in (
+            launched_without(record.name, status.attached) if status is not None else ()
+        ):
             self.emit(f"without {noun}", text, job=record.name, run=run)
 
     @contextmanager
@@ -289,14 +417,20 @@ class JobWatch:
 
 
 def _longest_s(times: Sequence[RankTimes], before: int | None) -> float:
-    """The longest time (s) from one of these iterations of a rank to the next, 0 without any; before: the one seen before them.
+    """The longest time (s) from one of these iterations of a rank to the next, 0 without any;
+    before: the one seen before them.
 
-    Each has the time of one iteration, also where a program shows only every n-th: that moves its beat n times as seldom.
+    Each has the time of one iteration, also where a program shows only every n-th: that moves its
+    beat n times as seldom.
     """
     longest = 0.0
     for one in times:
         # Of many that came at once the earlier ones may have been overwritten.
-        steps = one.iteration - before if before is not None and (one is not times[0] or len(times) < MANY) else 1
+        steps = (
+            one.iteration - before
+            if before is not None and (one is not times[0] or len(times) < MANY)
+            else 1
+        )
         if 0 < one.iter_ms < math.inf:
             longest = max(longest, one.iter_ms / 1e3 * max(steps, 1))
         before = one.iteration
@@ -309,7 +443,11 @@ def _places(
     """A spare for each host, None if one has none that is like it."""
     found: dict[HostName, HostName] = {}
     for host in hosts:
-        fit = [one for one in spares if one not in found.values() and not why_no_spare(host, one, plan, session.lab)]
+        fit = [
+            one
+            for one in spares
+            if one not in found.values() and not why_no_spare(host, one, plan, session.lab)
+        ]
         if not fit:
             return None
         found[host] = fit[0]

@@ -10,7 +10,9 @@ from orchestrator.fabric.detour import FlapDamping, link_text
 from orchestrator.results import Json
 
 REPORTED_LOSSES = 3
-"""A link that loses its light more often than this without a long calm between is reported as flapping, once."""
+"""A link that loses its light more often than this without a long calm between is reported as
+flapping, once.
+"""
 
 
 def flaps(links: Collection[Link], damping: FlapDamping) -> frozenset[Link]:
@@ -26,11 +28,17 @@ def of_light(
     carriers: Mapping[HostPort, bool],
     after_ms: float | None,
 ) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Event, words and fields of each link that lost its light or has it again. after_ms: from the first loss until now."""
+    """Event, words and fields of each link that lost its light or has it again. after_ms: from the
+    first loss until now.
+    """
     for link in sorted(lost - flapping, key=link_text):
         dark = sorted(p for p in receivers([link]) if carriers.get(p) is False)
         text = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the adjacent port'}"
-        yield "dark", text, {"link": link_text(link), "ports": [str(p) for p in dark], "after_ms": after_ms}
+        yield (
+            "dark",
+            text,
+            {"link": link_text(link), "ports": [str(p) for p in dark], "after_ms": after_ms},
+        )
     for link in sorted(restored - flapping, key=link_text):
         held = damping.hold(link)
         text = f"{link_text(link)}: light is back; used again once lit for {held:g} s"

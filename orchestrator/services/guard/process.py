@@ -1,4 +1,6 @@
-"""The one guard of an owner's plan on a lab, as a service: its options, what its file says of it, and what it reports."""
+"""The one guard of an owner's plan on a lab, as a service: its options, what its file says of it,
+and what it reports.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ LOOK_S = 10.0
 
 
 def budget_of(command: str, jobs: bool, restarts: str) -> Budget | None:
-    """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed. Raises: Usage - it is none."""
+    """The budget of recoveries, None without --jobs. command: a verb and what else is to be typed.
+    Raises: Usage - it is none.
+    """
     verb = command.partition(" -")[0]
     try:
         budget = Budget.of(restarts or "3/h")
     except ValueError as error:
-        raise Usage(f"{verb}: --restarts: {error}", hint=f"testbed {command} --jobs --restarts 3/h") from None
+        raise Usage(
+            f"{verb}: --restarts: {error}", hint=f"testbed {command} --jobs --restarts 3/h"
+        ) from None
     if restarts and not jobs:
-        raise Usage(f"{verb}: --restarts can only be used with --jobs", hint=f"testbed {command} --jobs --restarts {restarts}")
+        raise Usage(
+            f"{verb}: --restarts can only be used with --jobs",
+            hint=f"testbed {command} --jobs --restarts {restarts}",
+        )
     return budget if jobs else None
 
 
@@ -34,10 +43,24 @@ class GuardOptions(ServiceOptions):
     """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s)."""
 
     look_s: float = option(LOOK_S, "--look", "Interval between readings of devices.", metavar=TIME)
-    hold_s: float = option(HOLD_S, "--hold", "How long light must be stable before a circuit is used again.", metavar=TIME)
+    hold_s: float = option(
+        HOLD_S,
+        "--hold",
+        "How long light must be stable before a circuit is used again.",
+        metavar=TIME,
+    )
     stay: bool = option(False, "--stay", "Wait for the next plan instead of ending.")
-    jobs: bool = option(False, "--jobs", "Also restart the job from its newest checkpoint, and replace dead hosts by spares.")
-    restarts: str = option("", "--restarts", "With --jobs: at most N recoveries in TIME (default 3/h).", metavar="N/TIME")
+    jobs: bool = option(
+        False,
+        "--jobs",
+        "Also restart the job from its newest checkpoint, and replace dead hosts by spares.",
+    )
+    restarts: str = option(
+        "",
+        "--restarts",
+        "With --jobs: at most N recoveries in TIME (default 3/h).",
+        metavar="N/TIME",
+    )
 
     def __post_init__(self) -> None:
         budget_of("service start guard", self.jobs, self.restarts)
@@ -52,9 +75,10 @@ class GuardOptions(ServiceOptions):
 class GuardState(ServiceState):
     """What a guard reports of itself. state: starting, watching, standing back, acting.
 
-    generation: the routes that replaced the plan's, None while the plan's own are in use. around: the links they leave out.
-    cut_off: hosts that cannot be reached over the fabric. silent: hosts and devices without an answer.
-    jobs: the budget of recoveries of the job, empty if it leaves jobs alone.
+    generation: the routes that replaced the plan's, None while the plan's own are in use. around:
+    the links they leave out. cut_off: hosts that cannot be reached over the fabric. silent: hosts
+    and devices without an answer. jobs: the budget of recoveries of the job, empty if it leaves
+    jobs alone.
     """
 
     generation: int | None = None
@@ -97,8 +121,8 @@ a host that died is replaced by a spare of the plan (`up --spares`); what was do
 
 @dataclass(frozen=True, slots=True)
 class GuardReport(ServiceReport):
-    """What a guard did while it watched. failures: attempts that were rolled back. recovered: its job, so often. last: its latest
-    message."""
+    """What a guard did while it watched. failures: attempts that were rolled back. recovered: its
+    job, so often. last: its latest message."""
 
     lab: str
     plan: str
@@ -116,12 +140,18 @@ class GuardReport(ServiceReport):
 
 
 def recovers_as(settings: Settings, tenancy: str, budget: str) -> None:
-    """Check that a guard which already runs recovers the job within this budget. Raises: Locked - it does not."""
+    """Check that a guard which already runs recovers the job within this budget. Raises: Locked -
+    it does not.
+    """
     place = GUARD.running(settings, tenancy)
     if place is None or place.jobs == budget:
         return
     hint = "testbed service stop guard, then the same again"
     if place.unreadable:
         raise Locked(f"a guard watches this plan already: it {place}", hint=hint)
-    does = f"recovers the job up to {place.jobs}, not {budget}" if place.jobs else "does not recover the job"
+    does = (
+        f"recovers the job up to {place.jobs}, not {budget}"
+        if place.jobs
+        else "does not recover the job"
+    )
     raise Locked(f"a guard watches this plan already, and {does} ({place.where})", hint=hint)

@@ -1,4 +1,6 @@
-"""Recovery of a job: its restart from the newest checkpoint, and its move off a host, by `up` of a rewritten plan."""
+"""Recovery of a job: its restart from the newest checkpoint, and its move off a host, by `up` of a
+rewritten plan.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import cast
 
-from optics import BadFile, HostName, Infeasible, Interlock, Locked, Missing, TestbedError, Unreachable
+from optics import (
+    BadFile,
+    HostName,
+    Infeasible,
+    Interlock,
+    Locked,
+    Missing,
+    TestbedError,
+    Unreachable,
+)
 from optics.plan import Plan
 from orchestrator.change.expiry import settled
 from orchestrator.change.interlock import Moves, tagged
@@ -42,23 +53,33 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 
 Begin = Callable[[], AbstractContextManager[Begun]]
-"""Called once the lab is locked, before anything has an effect. Raises: Locked - it must not be done (any more)."""
+"""Called once the lab is locked, before anything has an effect. Raises: Locked - it must not be
+done (any more).
+"""
 
 
-async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin) -> JobStatus:
-    """Stop what is left of a broken job and launch it again, from the newest checkpoint that there is; what it can do
-    without and cannot have is left out. Slots that turn turn on.
+async def restart(
+    jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin
+) -> JobStatus:
+    """Stop what is left of a broken job and launch it again, from the newest checkpoint that there
+    is; what it can do without and cannot have is left out. Slots that turn turn on.
 
-    Raises: Locked - another command holds the lab, or another job was launched; nothing is changed. As `Jobs.start`.
+    Raises: Locked - another command holds the lab, or another job was launched; nothing is changed.
+    As `Jobs.start`.
     """
     lab, store, settings = jobs.session.lab, jobs.store, command.settings
     job = launched(record, lab)
     current = store.current(jobs.tenancy)
     scheduler = own_scheduler(lab, settings, store)
-    async with holding(lab, command, reachable_scope(lab, job.needed), "job restart", record.name, within=scheduler) as lock:
+    async with holding(
+        lab, command, reachable_scope(lab, job.needed), "job restart", record.name, within=scheduler
+    ) as lock:
         now = store.latest_job(jobs.tenancy)
         if now is None or now.id != record.id or now.state in FINISHED:
-            raise Locked(f"job {record.name} was stopped or launched again meanwhile", hint="testbed job status")
+            raise Locked(
+                f"job {record.name} was stopped or launched again meanwhile",
+                hint="testbed job status",
+            )
         with begin() as begun:
             await check_attachments(job, lab, now, again=True)
             run = store.new_run(
@@ -80,13 +101,20 @@ async def restart(jobs: Jobs, command: Command, record: JobRecord, why: str, beg
                 async with deadline(command.timeout_s, "job restart"):
                     await obeyed(jobs.session, run, hosts_of_job(record, lab), scheduler)
                     with recorder.phase("job", f"stopping what is left of {record.name}"):
-                        with suppress(TestbedError):  # its last iterations; none of them decides anything
+                        # its last iterations; none of them decides anything
+                        with suppress(TestbedError):
                             await jobs.status(record)
                         await jobs.write_off((), why)
                     sample = settings.sample_hz > 0
-                    status = await jobs.start(run.id, job, recorder, resume=resumable(job), sample=sample, left_out=True)
+                    status = await jobs.start(
+                        run.id, job, recorder, resume=resumable(job), sample=sample, left_out=True
+                    )
                 phases = {phase.name: phase.seconds for phase in recorder.phases}
-                run.finish("ok", message=why, summary={"iteration_ms": status.iteration_ms, "phases": phases})
+                run.finish(
+                    "ok",
+                    message=why,
+                    summary={"iteration_ms": status.iteration_ms, "phases": phases},
+                )
     return status
 
 
@@ -99,33 +127,53 @@ async def evict(
     lost: Collection[HostName] | None = None,
     begin: Begin | None = None,
 ) -> UpReport:
-    """Move the plan that is up, and its job, off hosts: each to its spare, or (empty) to nobody. lost: as known; None: ask them.
+    """Move the plan that is up, and its job, off hosts: each to its spare, or (empty) to nobody.
+    lost: as known; None: ask them.
 
-    The job goes on from its newest checkpoint, without attachments that it does not need and that cannot be started; its status
-    then says so. One that was stopped or has finished is not launched.
-    Raises: Missing, Infeasible - as `plan.evict`. Interlock - a spare is tagged out, or carries another owner's plan.
-    Unreachable - a spare does not answer. Nothing is changed then. As `up`.
+    The job goes on from its newest checkpoint, without attachments that it does not need and that
+    cannot be started; its status then says so. One that was stopped or has finished is not
+    launched. Raises: Missing, Infeasible - as `plan.evict`. Interlock - a spare is tagged out, or
+    carries another owner's plan. Unreachable - a spare does not answer. Nothing is changed then. As
+    `up`.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = tenancy_of(lab, settings)
     current = store.current(key)
     if current is None:
         raise Missing(
-            f"no plan is up on {lab.name}, so there is nothing to move", hint="testbed up --topology examples/ring-12.json"
+            f"no plan is up on {lab.name}, so there is nothing to move",
+            hint="testbed up --topology examples/ring-12.json",
         )
     plan, text = rewritten(current, lab, hosts, store)
     spares = [spare for spare in hosts.values() if spare]
-    if tokens := [line for spare in spares for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())]:
-        raise Interlock("\n".join(tokens), hint="another --spare; or once the work there is finished: testbed tagout remove")
+    if tokens := [
+        line
+        for spare in spares
+        for line in tagged_out(spare, lab, Tagouts(store, key_of(lab), who(settings)).listed())
+    ]:
+        raise Interlock(
+            "\n".join(tokens),
+            hint="another --spare; or once the work there is finished: testbed tagout remove",
+        )
     apart = {*plan.job.aside} if plan.job is not None else set[HostName]()
-    aside = apart - {*plan.hosts, *spares}  # a host that links end at must answer, whatever else it is for
-    silent = await _silent(command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside])
+    # a host that links end at must answer, whatever else it is for
+    aside = apart - {*plan.hosts, *spares}
+    silent = await _silent(
+        command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside]
+    )
     if dead := [spare for spare in spares if spare in silent]:
-        tokens = [f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead]
-        raise Unreachable("\n".join(tokens), hint="another --spare; testbed doctor says what is wrong there")
+        tokens = [
+            f"{spare} does not answer, so it cannot take a place: {silent[spare]}" for spare in dead
+        ]
+        raise Unreachable(
+            "\n".join(tokens), hint="another --spare; testbed doctor says what is wrong there"
+        )
     gone = sorted(set(hosts) & set(silent if lost is None else lost) | aside & set(silent))
     record = store.latest_job(key)
-    moved = record is not None and not {*hosts_of_job(record, lab), *record.spec.wanted.aside}.isdisjoint(hosts)
+    moved = record is not None and not {
+        *hosts_of_job(record, lab),
+        *record.spec.wanted.aside,
+    }.isdisjoint(hosts)
     options = RunOptions(
         UpOptions(
             launch_job=record is not None and record.state not in FINISHED,
@@ -142,12 +190,25 @@ async def evict(
         begun: list[Begun] = []
 
         def still() -> None:
-            if (now := store.current(key)) is None or (now.run, now.generation) != (current.run, current.generation):
-                raise Locked("another plan came up while this command waited", hint="first check: testbed status")
+            if (now := store.current(key)) is None or (now.run, now.generation) != (
+                current.run,
+                current.generation,
+            ):
+                raise Locked(
+                    "another plan came up while this command waited",
+                    hint="first check: testbed status",
+                )
             job = store.latest_job(key)
             if (job and (job.id, job.state)) != (record and (record.id, record.state)):
-                raise Locked("the job was stopped, has ended or was launched meanwhile", hint="testbed job status")
-            begun.append(stack.enter_context(begin() if begin is not None else nullcontext(cast(Begun, None))))
+                raise Locked(
+                    "the job was stopped, has ended or was launched meanwhile",
+                    hint="testbed job status",
+                )
+            begun.append(
+                stack.enter_context(
+                    begin() if begin is not None else nullcontext(cast(Begun, None))
+                )
+            )
 
         report = await ChangeRun("up", lab, command, still).up(plan, text, options)
         if begin is not None:
@@ -155,8 +216,12 @@ async def evict(
     return report
 
 
-def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName], store: Store) -> tuple[Plan, str]:
-    """The plan that is up without these hosts, and its text. Raises: as `evict`; BadFile - the inventory changed since."""
+def rewritten(
+    current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName], store: Store
+) -> tuple[Plan, str]:
+    """The plan that is up without these hosts, and its text. Raises: as `evict`; BadFile - the
+    inventory changed since.
+    """
     plan, text = read_plan(current.plan_text, current.plan_name, lab), current.plan_text
     if plan.schedule is not None:
         raise Infeasible(
@@ -174,8 +239,12 @@ def rewritten(current: CurrentPlan, lab: Lab, hosts: Mapping[HostName, HostName]
     return avoiding(made, record.avoid if record is not None else (), lab), text
 
 
-def with_spares(text: str, plan: Plan, spares: Sequence[HostName], lab: Lab, store: Store, settings: Settings) -> str:
-    """The plan with these spares instead of its own. Raises: as `plan.evict.spared`; Interlock - one is tagged out."""
+def with_spares(
+    text: str, plan: Plan, spares: Sequence[HostName], lab: Lab, store: Store, settings: Settings
+) -> str:
+    """The plan with these spares instead of its own. Raises: as `plan.evict.spared`; Interlock -
+    one is tagged out.
+    """
     made = left_out(text, spares, plan, lab)
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     if tokens := [line for spare in spares for line in tagged_out(spare, lab, tags)]:
@@ -191,18 +260,28 @@ def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
     return [f"{host}: {text}" for text in tagged(Moves(existing.ports, ports, (), ()), tags, lab)]
 
 
-async def _silent(command: Command, lab: Lab, settings: Settings, names: Collection[HostName]) -> dict[HostName, str]:
-    """Which of these hosts do not answer, and why. Raises: Interlock - one that does carries another owner's plan."""
+async def _silent(
+    command: Command, lab: Lab, settings: Settings, names: Collection[HostName]
+) -> dict[HostName, str]:
+    """Which of these hosts do not answer, and why. Raises: Interlock - one that does carries
+    another owner's plan.
+    """
     async with command.opened(lab, "job evict") as session:
         answers = await session.hosts.channels.connect(names)
     active = {name: answer.active for name, answer in answers.items() if isinstance(answer, Hello)}
-    if lines := taken_hosts(sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}):
+    if lines := taken_hosts(
+        sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}
+    ):
         raise Interlock("\n".join(lines), hint="another --spare: a host carries one plan at a time")
-    return {name: answer.line for name, answer in answers.items() if isinstance(answer, TestbedError)}
+    return {
+        name: answer.line for name, answer in answers.items() if isinstance(answer, TestbedError)
+    }
 
 
 async def still_silent(command: Command, lab: Lab, names: Collection[HostName]) -> list[HostName]:
-    """Which of these hosts do not answer; those that the inventory no longer contains are left out."""
+    """Which of these hosts do not answer; those that the inventory no longer contains are left
+    out.
+    """
     if not (asked := sorted(set(names) & set(lab.hosts))):
         return []
     async with command.opened(lab, "resume") as session:
@@ -210,10 +289,14 @@ async def still_silent(command: Command, lab: Lab, names: Collection[HostName]) 
     return [name for name, answer in answers.items() if isinstance(answer, TestbedError)]
 
 
-def usable(plan: Plan, lab: Lab, answering: Collection[HostName], tags: Iterable[Tagout]) -> list[HostName]:
+def usable(
+    plan: Plan, lab: Lab, answering: Collection[HostName], tags: Iterable[Tagout]
+) -> list[HostName]:
     """The plan's spares that answer, with an agent or without, and are not tagged out."""
     hanging = list(tags)
     try:
-        return [name for name in plan.spares if name in answering and not tagged_out(name, lab, hanging)]
+        return [
+            name for name in plan.spares if name in answering and not tagged_out(name, lab, hanging)
+        ]
     except BadFile:
         return []

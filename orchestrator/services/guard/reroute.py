@@ -1,6 +1,8 @@
-"""One reroute by the guard: the hosts of a plan get routes that leave some links out, or the plan's own routes back.
+"""One reroute by the guard: the hosts of a plan get routes that leave some links out, or the plan's
+own routes back.
 
-Locked, journalled as a run, staged next to the routes in use, committed with an armed revert, probed, confirmed.
+Locked, journalled as a run, staged next to the routes in use, committed with an armed revert,
+probed, confirmed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a reroute did; `run` is empty if all was in line already. generation: the routes in use now. notes: for the operator."""
+    """What a reroute did; `run` is empty if all was in line already. generation: the routes in use
+    now. notes: for the operator.
+    """
 
     run: str
     generation: int
@@ -66,7 +70,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Rerouter:
-    """Reroutes one owner's traffic on one lab. acting: called when it begins to change something."""
+    """Reroutes one owner's traffic on one lab. acting: called when it begins to change
+    something.
+    """
 
     session: Session
     command: Command
@@ -91,35 +97,60 @@ class Rerouter:
         state: GuardState,
         since_ns: int,
     ) -> Moved | None:
-        """Route without the links `out`; the hosts leave `applied` out now, as far as known. None: another plan came up meanwhile.
+        """Route without the links `out`; the hosts leave `applied` out now, as far as known. None:
+        another plan came up meanwhile.
 
-        state: what this guard or the previous one put in place. since_ns: when the cause was received, 0 for now.
-        Raises: Locked - another run changes the lab. NotVerified - the new routes are worse, or the hosts run another owner's.
-        Unreachable, TimedOut, Refused - of a host. The hosts are then as before, or revert on their own.
+        state: what this guard or the previous one put in place. since_ns: when the cause was
+        received, 0 for now. Raises: Locked - another run changes the lab. NotVerified - the new
+        routes are worse, or the hosts run another owner's. Unreachable, TimedOut, Refused - of a
+        host. The hosts are then as before, or revert on their own.
         """
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
         scope, plan = reachable_scope(self.lab, watched.hosts), watched.current.plan_name
-        async with holding(self.lab, replace(self.command, progress=Silent()), scope, GUARD, plan) as held:
+        async with holding(
+            self.lab, replace(self.command, progress=Silent()), scope, GUARD, plan
+        ) as held:
             current = self.store.current(self.tenancy)
-            if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
+            if current is None or (current.run, current.generation) != (
+                watched.current.run,
+                watched.current.generation,
+            ):
                 return None
-            if (waiting := Confirmations(self.store, self.tenancy, self.locks.who).pending()) is not None:
-                raise Locked(str(waiting))  # the hosts have a revert pending; confirming other routes would cancel it
+            if (
+                waiting := Confirmations(self.store, self.tenancy, self.locks.who).pending()
+            ) is not None:
+                # the hosts have a revert pending; confirming other routes would cancel it
+                raise Locked(str(waiting))
             reached = sorted(watched.hosts & set(hosts.channels.attached()))
             hellos = await hosts.channels.greet(reached)
             self._not_others(watched, hellos)
             names = sorted(map(link_text, out))
-            existing = current.generation if not out else state.generation if list(state.around) == names else None
-            if existing and all(hello.active == existing and hello.pending_s is None for hello in hellos.values()):
+            existing = (
+                current.generation
+                if not out
+                else state.generation
+                if list(state.around) == names
+                else None
+            )
+            if existing and all(
+                hello.active == existing and hello.pending_s is None for hello in hellos.values()
+            ):
                 return Moved("", existing, state.cut_off if out else ())
             known = tuple(link for link in watched.links if link.a in macs and link.b in macs)
-            routing = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
+            routing = detour(
+                known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings
+            )
             before = [link for link in known if link not in applied]
             rules = {host: own for host, own in routing.rules.items() if host in hellos}
-            if not rules:  # a host that has not answered yet: nobody knows where frames for it are to go
-                raise Unreachable(f"no host of {plan} that answers has a link to another whose MAC addresses are known")
-            lost = broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
+            # a host that has not answered yet: nobody knows where frames for it are to go
+            if not rules:
+                raise Unreachable(
+                    f"no host of {plan} that answers has a link to another whose MAC addresses are known"
+                )
+            lost = (
+                broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
+            )
             self.acting()
             run = self.store.new_run(
                 GUARD,
@@ -132,13 +163,25 @@ class Rerouter:
                 options=RunOptions(around=tuple(names), plan_run=current.run),
             )
             held.bind(run)
-            with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:
+            with (
+                run,
+                Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal,
+            ):
                 await hosts.channels.fence(run.token, reached)
                 recorder = Recorder(Silent(), journal)
                 generation = (
-                    next_generation(self.store, lab_of(self.tenancy), self.locks.who.owner, run.id) if out else current.generation
+                    next_generation(self.store, lab_of(self.tenancy), self.locks.who.owner, run.id)
+                    if out
+                    else current.generation
                 )
-                move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
+                move = _Move(
+                    self.session,
+                    run,
+                    recorder,
+                    generation,
+                    rules,
+                    watched.plan.transition.revert_after_s,
+                )
                 committed_ns, silent = await move.carry_out(routing, hellos, lost)
                 since_ns = since_ns or began_ns
                 figures = {
@@ -146,10 +189,19 @@ class Rerouter:
                     "confirmed_ms": round((time.monotonic_ns() - since_ns) / 1e6, 1),
                 }
                 phases = {p.name: p.seconds for p in recorder.phases}
-                text = f"traffic is rerouted around {', '.join(names)}" if out else "the planned routes are in use again"
-                run.finish("ok", message=text, summary={"around": names, **figures, "phases": phases})
+                text = (
+                    f"traffic is rerouted around {', '.join(names)}"
+                    if out
+                    else "the planned routes are in use again"
+                )
+                run.finish(
+                    "ok", message=text, summary={"around": names, **figures, "phases": phases}
+                )
         notes = [*(routing.text() if out else ()), *silent]
-        notes += [f"{host} does not answer and keeps its routes" for host in sorted(watched.hosts - set(reached))]
+        notes += [
+            f"{host} does not answer and keeps its routes"
+            for host in sorted(watched.hosts - set(reached))
+        ]
         cut_off = tuple(host for group in routing.groups[1:] for host in group) if out else ()
         return Moved(run.id, generation, cut_off, figures, tuple(notes))
 
@@ -158,7 +210,11 @@ class Rerouter:
         given = generation_owners(self.store, lab_of(self.tenancy))
         for host, hello in sorted(hellos.items()):
             whose = given.get(hello.active or 0)
-            owned = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)
+            owned = (
+                whose is not None
+                and whose.owner == self.locks.who.owner
+                and self._guards(whose.run)
+            )
             if hello.active not in (None, watched.current.generation) and not owned:
                 raise NotVerified(
                     f"{host} runs generation {hello.active}{f' of {whose}' if whose else ''}, which is not the plan's; left alone",
@@ -179,22 +235,37 @@ class _Move:
     rules: Mapping[HostName, Rules]
     revert_after_s: float
 
-    async def carry_out(self, routing: Detour, hellos: Mapping[HostName, Hello], lost: int) -> tuple[int, list[str]]:
+    async def carry_out(
+        self, routing: Detour, hellos: Mapping[HostName, Hello], lost: int
+    ) -> tuple[int, list[str]]:
         """Return when the last host committed (ns), and which pairs stay silent in words.
 
-        lost: pairs, counted per lane, that have no path without this reroute; it is worth it if fewer stay silent.
+        lost: pairs, counted per lane, that have no path without this reroute; it is worth it if
+        fewer stay silent.
         """
         hosts, generation, reached = self.session.hosts, self.generation, sorted(self.rules)
-        staging = {host: own for host, own in self.rules.items() if generation not in hellos[host].staged}
+        staging = {
+            host: own for host, own in self.rules.items() if generation not in hellos[host].staged
+        }
         what = {"generation": generation, "hosts": reached}
         back = {"active": {host: hellos[host].active for host in reached}}
         try:
             if staging:
                 step = self.run.step("host", "all", "stage", what, {"clear": [generation]})
-                with self.recorder.phase("stage", f"{counted(len(staging), 'host')}, over the channel"), step:
+                with (
+                    self.recorder.phase(
+                        "stage", f"{counted(len(staging), 'host')}, over the channel"
+                    ),
+                    step,
+                ):
                     await hosts.routes.stage_warm({generation: staging})
             step = self.run.step("host", "all", "commit", what, back)
-            with self.recorder.phase("routes", f"generation {generation} on {counted(len(reached), 'host')}"), step:
+            with (
+                self.recorder.phase(
+                    "routes", f"generation {generation} on {counted(len(reached), 'host')}"
+                ),
+                step,
+            ):
                 done = await hosts.routes.commit(generation, reached, self.revert_after_s)
             committed_ns = max(c.commit_ns for c in done.values())
             with self.recorder.phase("verify") as phase:
@@ -210,20 +281,35 @@ class _Move:
             raise
         return committed_ns, [text] if silent else []
 
-    async def _silent_pairs(self, routing: Detour, reached: Collection[HostName]) -> tuple[list[str], int]:
+    async def _silent_pairs(
+        self, routing: Detour, reached: Collection[HostName]
+    ) -> tuple[list[str], int]:
         silent, asked = [], 0
         for lane, targets in enumerate(questions(routing, self.session.lab, reached)):
             if targets:
                 answers = await self.session.hosts.measure.probe(targets, timeout_s=PROBE_S)
                 asked += sum(map(len, targets.values()))
-                unanswered = ((host, at) for host, found in answers.items() for at, probe in found.items() if not probe.ok)
+                unanswered = (
+                    (host, at)
+                    for host, found in answers.items()
+                    for at, probe in found.items()
+                    if not probe.ok
+                )
                 silent += [f"{host}->{address} (lane {lane})" for host, address in unanswered]
         return silent, asked
 
     async def _take_back(self, reached: Collection[HostName]) -> None:
-        """Hosts that committed revert now; those that cannot be reached revert on their own, unconfirmed."""
+        """Hosts that committed revert now; those that cannot be reached revert on their own,
+        unconfirmed.
+        """
         hosts = self.session.hosts
         with suppress(TestbedError):
-            hellos = await hosts.channels.greet(sorted(set(reached) & set(hosts.channels.attached())))
-            if counting := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
+            hellos = await hosts.channels.greet(
+                sorted(set(reached) & set(hosts.channels.attached()))
+            )
+            if counting := [
+                h
+                for h, hello in hellos.items()
+                if hello.active == self.generation and hello.pending_s is not None
+            ]:
                 await hosts.routes.revert(counting)

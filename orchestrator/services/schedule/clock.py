@@ -1,4 +1,6 @@
-"""Where a schedule is: which slot, when it ends, and for which share of the time there was light."""
+"""Where a schedule is: which slot, when it ends, and for which share of the time there was
+light.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LATEST = 100
 
 @dataclass
 class SlotClock:
-    """count: slots since the first of the first cycle, of `slots` each; slot n ends at origin_ns + n * period_ns (monotonic)."""
+    """count: slots since the first of the first cycle, of `slots` each; slot n ends at origin_ns +
+    n * period_ns (monotonic).
+    """
 
     times: Times
     slots: int
@@ -42,14 +46,18 @@ class SlotClock:
         self.origin_ns = at_ns - self.count * self.period_ns
 
     def realign(self, least_ns: int = 0) -> None:
-        """The present slot ends whole periods later than expected, as hosts take it; in `least_ns` at the earliest."""
+        """The present slot ends whole periods later than expected, as hosts take it; in `least_ns`
+        at the earliest.
+        """
         behind = time.monotonic_ns() + (least_ns or int(self.times.dwell_s * 0.5e9)) - self.end_ns
         self.origin_ns += max(0, -(-behind // self.period_ns)) * self.period_ns
 
 
 @dataclass
 class Duty:
-    """planned: the share of time with light if nothing is late. lit: light and length (ns) of the latest slots, by devices."""
+    """planned: the share of time with light if nothing is late. lit: light and length (ns) of the
+    latest slots, by devices.
+    """
 
     planned: float
     lit: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LATEST))

@@ -1,4 +1,6 @@
-"""What each slot of a schedule comes to on this lab: circuits, changes, routes and holds of its hosts, and its times. Pure."""
+"""What each slot of a schedule comes to on this lab: circuits, changes, routes and holds of its
+hosts, and its times. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from optics import Change, Circuit, DeviceName, HostName, HostPort, Infeasible, Interlock, Link, Setting, Traits
+from optics import (
+    Change,
+    Circuit,
+    DeviceName,
+    HostName,
+    HostPort,
+    Infeasible,
+    Interlock,
+    Link,
+    Setting,
+    Traits,
+)
 from optics.plan import Plan, Schedule
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, rules
@@ -18,12 +31,16 @@ from orchestrator.plan.target import normal, slowest_device, target
 
 NONE: frozenset[Setting] = frozenset()
 LATE_S = 0.1
-"""Light that is later (s) than this is not waited for in a hold; longer where slots are long (`Times`)."""
+"""Light that is later (s) than this is not waited for in a hold; longer where slots are long
+(`Times`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of a schedule (s). dark_window_s: from the end of light to the next slot's. late_s: how late either may be."""
+    """The times of a schedule (s). dark_window_s: from the end of light to the next slot's. late_s:
+    how late either may be.
+    """
 
     dwell_s: float
     dark_window_s: float
@@ -35,16 +52,20 @@ class Times:
         return self.dwell_s + self.dark_window_s
 
     def duty(self, *, stored: bool) -> float:
-        """The share of time in which devices pass a slot's light, 0 to 1. stored: they turn by their own clock and keep the night.
+        """The share of time in which devices pass a slot's light, 0 to 1. stored: they turn by
+        their own clock and keep the night.
 
-        Those that are told each slot pass light as soon as they have settled, `REACTION_S` before the night ends for the hosts.
+        Those that are told each slot pass light as soon as they have settled, `REACTION_S` before
+        the night ends for the hosts.
         """
         return (self.dwell_s + (0.0 if stored else REACTION_S)) / self.period_s
 
 
 @dataclass(frozen=True, slots=True)
 class SlotGoal:
-    """One slot. wanted: what the devices hold. falling, rising: host ports whose light ends with it, and whose light it brings."""
+    """One slot. wanted: what the devices hold. falling, rising: host ports whose light ends with
+    it, and whose light it brings.
+    """
 
     plan: Plan
     links: tuple[Link, ...]
@@ -55,7 +76,9 @@ class SlotGoal:
 
 
 def slot_goals(plan: Plan, schedule: Schedule, lab: Lab, foreign: Held) -> tuple[SlotGoal, ...]:
-    """All slots, beside the circuits `foreign` of others. Raises: Infeasible, Interlock - as `target`, with the slot's number."""
+    """All slots, beside the circuits `foreign` of others. Raises: Infeasible, Interlock - as
+    `target`, with the slot's number.
+    """
     found: list[SlotGoal] = []
     before: Held = {}
     for index in range(len(schedule.slots)):
@@ -65,7 +88,9 @@ def slot_goals(plan: Plan, schedule: Schedule, lab: Lab, foreign: Held) -> tuple
             goal = target(wanted_plan, lab, seen, every([before]))
         found.append(SlotGoal(wanted_plan, goal.links, goal.circuits, goal.wanted))
         before = goal.wanted
-    return tuple(_with_ports(one, found[i - 1], found[(i + 1) % len(found)]) for i, one in enumerate(found))
+    return tuple(
+        _with_ports(one, found[i - 1], found[(i + 1) % len(found)]) for i, one in enumerate(found)
+    )
 
 
 @contextmanager
@@ -89,32 +114,50 @@ def every(held: Iterable[Held]) -> frozenset[Setting]:
     return frozenset(s for one in held for settings in one.values() for s in settings)
 
 
-def change_to(observed: Held, goal: SlotGoal, owned: frozenset[Setting]) -> Mapping[DeviceName, Change]:
-    """What the devices must change to hold this slot. Raises: Interlock - circuits of others are in the way."""
+def change_to(
+    observed: Held, goal: SlotGoal, owned: frozenset[Setting]
+) -> Mapping[DeviceName, Change]:
+    """What the devices must change to hold this slot. Raises: Interlock - circuits of others are in
+    the way.
+    """
     return transition(observed, goal.wanted, per_device(owned)).changes
 
 
-def times_of(schedule: Schedule, goals: tuple[SlotGoal, ...], traits: Mapping[DeviceName, Traits], lab: Lab) -> Times:
+def times_of(
+    schedule: Schedule, goals: tuple[SlotGoal, ...], traits: Mapping[DeviceName, Traits], lab: Lab
+) -> Times:
     """The times. Raises: Infeasible - all slots are the same, so nothing would ever turn."""
     owned, dark_windows = every(g.wanted for g in goals), []
     for i, goal in enumerate(goals):
         seen = {d: goal.wanted.get(d, NONE) for d in lab.devices}
-        found = slowest_device(transition(seen, goals[(i + 1) % len(goals)].wanted, per_device(owned)), traits)
+        found = slowest_device(
+            transition(seen, goals[(i + 1) % len(goals)].wanted, per_device(owned)), traits
+        )
         dark_windows += [found[1]] if found is not None else []
     if not dark_windows:
-        raise Infeasible("every slot of the schedule has the same circuits, so there is nothing to turn")
+        raise Infeasible(
+            "every slot of the schedule has the same circuits, so there is nothing to turn"
+        )
     dark_window_s = max(dark_windows) + REACTION_S
-    return Times(schedule.dwell_s, dark_window_s, schedule.guard_s, max(LATE_S, schedule.dwell_s / 2))
+    return Times(
+        schedule.dwell_s, dark_window_s, schedule.guard_s, max(LATE_S, schedule.dwell_s / 2)
+    )
 
 
-def slot_rules(goal: SlotGoal, lab: Lab, macs: Mapping[HostPort, Macs], hosts: Iterable[HostName]) -> Mapping[HostName, Rules]:
+def slot_rules(
+    goal: SlotGoal, lab: Lab, macs: Mapping[HostPort, Macs], hosts: Iterable[HostName]
+) -> Mapping[HostName, Rules]:
     """The routes of a slot; none for a host that is idle in it."""
     found = rules(goal.links, lab, macs, goal.plan.routes, goal.plan.rings)
     return {host: found.get(host, frozenset()) for host in hosts}
 
 
 def hold_rules(
-    goal: SlotGoal, after: SlotGoal, lab: Lab, macs: Mapping[HostPort, Macs], hosts: Iterable[HostName]
+    goal: SlotGoal,
+    after: SlotGoal,
+    lab: Lab,
+    macs: Mapping[HostPort, Macs],
+    hosts: Iterable[HostName],
 ) -> Mapping[HostName, Rules]:
     """The routes at the end of a slot: pairs that lose their path have none."""
     kept = kept_links(goal, after)
@@ -138,7 +181,9 @@ def host_requests(
     hosts: Iterable[HostName],
     count: int,
 ) -> dict[HostName, dict[str, Any]]:
-    """What each agent is to load. days, dark_windows: the numbers of the slots' routes and holds."""
+    """What each agent is to load. days, dark_windows: the numbers of the slots' routes and
+    holds.
+    """
 
     def ports(found: frozenset[HostPort], host: HostName) -> list[str]:
         return [lab.interface(p) for p in sorted(found) if p.host == host]
@@ -156,7 +201,12 @@ def host_requests(
         host: {
             **shared,
             "slots": [
-                {"generation": day, "hold": dark_window, "falling": ports(goal.falling, host), "rising": ports(goal.rising, host)}
+                {
+                    "generation": day,
+                    "hold": dark_window,
+                    "falling": ports(goal.falling, host),
+                    "rising": ports(goal.rising, host),
+                }
                 for goal, day, dark_window in zip(goals, days, dark_windows, strict=True)
             ],
         }
@@ -165,11 +215,16 @@ def host_requests(
 
 
 def network_requests(
-    goals: tuple[SlotGoal, ...], days: tuple[int, ...], schedule: Schedule, hosts: Iterable[HostName]
+    goals: tuple[SlotGoal, ...],
+    days: tuple[int, ...],
+    schedule: Schedule,
+    hosts: Iterable[HostName],
 ) -> dict[HostName, dict[str, Any]]:
-    """What each agent is to load so that TCP keeps a window for each network; nothing where it is cubic.
+    """What each agent is to load so that TCP keeps a window for each network; nothing where it is
+    cubic.
 
-    Network 1 are slots in which a host has a circuit that is not there in all of them; holds, and all other slots, are network 0.
+    Network 1 are slots in which a host has a circuit that is not there in all of them; holds, and
+    all other slots, are network 0.
     """
     if schedule.tcp == "cubic":
         return {}

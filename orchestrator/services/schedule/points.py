@@ -1,4 +1,6 @@
-"""The points of a turn in the journal: per device what it did, per host how wrong its expectation was."""
+"""The points of a turn in the journal: per device what it did, per host how wrong its expectation
+was.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,16 @@ def record_slot_change(
     lit_ns: int,
     duty: float,
 ) -> None:
-    """Slot `slot` began. late_ns, lit_ns: of the slot before it. duty: of the latest slots, 0 to 1."""
-    shared = {"slot": slot, "cycle": cycle, "late_ms": late_ns / 1e6, "lit_ms": lit_ns / 1e6, "duty": duty}
+    """Slot `slot` began. late_ns, lit_ns: of the slot before it. duty: of the latest slots, 0 to
+    1.
+    """
+    shared = {
+        "slot": slot,
+        "cycle": cycle,
+        "late_ms": late_ns / 1e6,
+        "lit_ms": lit_ns / 1e6,
+        "duty": duty,
+    }
     for device, outcome in outcomes.items():
         fields = {**shared, "dark_ms": (outcome.settled_ns - outcome.sent_ns) / 1e6}
         journal.point("slot", {"plan": plan, "device": device}, fields, outcome.settled_ns)

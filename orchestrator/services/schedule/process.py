@@ -1,4 +1,6 @@
-"""The service that turns the slots of an owner's plan: its options, what its file says of it, and what it reports."""
+"""The service that turns the slots of an owner's plan: its options, what its file says of it, and
+what it reports.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ class ScheduleOptions(ServiceOptions):
 class ScheduleState(ServiceState):
     """What it reports of itself. state: starting, turning, repairing, ended.
 
-    slot, slots, cycle: where it is. late: turns that were left out because they were late. duty: measured share of
-    light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms: the host whose last expectation was most wrong.
-    silent: hosts that did not answer its last word. job: what became of the job that it was to launch.
+    slot, slots, cycle: where it is. late: turns that were left out because they were late. duty:
+    measured share of light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms:
+    the host whose last expectation was most wrong. silent: hosts that did not answer its last word.
+    job: what became of the job that it was to launch.
     """
 
     slot: int = 0
@@ -84,7 +87,9 @@ completes the slot; hosts that hear nothing stay in the slot whose light they ha
 
 
 def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
-    """What to do about slots that do not turn although the plan that is up has a schedule, in words; empty if it has none."""
+    """What to do about slots that do not turn although the plan that is up has a schedule, in
+    words; empty if it has none.
+    """
     try:
         plan = read_plan(current.plan_text, current.plan_name, lab) if current is not None else None
     except TestbedError:  # the inventory changed since
@@ -95,9 +100,7 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
     made = current.up.slots
     if missing := pending_slots(plan.schedule, made):
         return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
-    return (
-        f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed service start schedule"
-    )
+    return f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed service start schedule"
 
 
 @dataclass(frozen=True, slots=True)

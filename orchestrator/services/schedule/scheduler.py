@@ -1,9 +1,12 @@
-"""The loop that turns the slots of a schedule: at the end of each, all devices change together, and the hosts follow their light.
+"""The loop that turns the slots of a schedule: at the end of each, all devices change together, and
+the hosts follow their light.
 
-Devices that store whole maps are given all of them once and turn by their own clock (`StoredSlots`); the loop follows them.
+Devices that store whole maps are given all of them once and turn by their own clock
+(`StoredSlots`); the loop follows them.
 
-Between two turns the hosts are told which slot it is and when it ends: this renews the lease by which they hold, and is all that
-they need from here. Everything that could be slow is done while the light is there.
+Between two turns the hosts are told which slot it is and when it ends: this renews the lease by
+which they hold, and is all that they need from here. Everything that could be slow is done while
+the light is there.
 """
 
 from __future__ import annotations
@@ -30,16 +33,23 @@ from orchestrator.services.schedule.stored import StoredSlots
 from orchestrator.services.schedule.watching import HostWatch
 
 LEAD_S = 0.15
-"""Devices are read this long (s) before a slot ends, so that the turn itself is one command; less where slots are short."""
+"""Devices are read this long (s) before a slot ends, so that the turn itself is one command; less
+where slots are short.
+"""
 LEASE_PERIODS, LEASE_S = 3, 1.0
 """Hosts hold for as many slots, and this long (s) more, without hearing from the turner."""
 REPAIR_S = 60.0
-"""A device that lost its place in the schedule is tried this long (s): a reboot of an emulated one takes seconds."""
+"""A device that lost its place in the schedule is tried this long (s): a reboot of an emulated one
+takes seconds.
+"""
 STEP_S = 60.0
-"""Turns are steps of the store together, a minute of them each: all their circuits are recorded as the owner's before the first, so
-that whatever dies, the next command knows them from what the devices hold; a step a slot would be 200 000 rows a day."""
+"""Turns are steps of the store together, a minute of them each: all their circuits are recorded as
+the owner's before the first, so that whatever dies, the next command knows them from what the
+devices hold; a step a slot would be 200 000 rows a day."""
 LEAVE_S = 8.0
-"""Devices that turn by themselves are tried this long (s) to be stopped; `Kind.stop` waits for 15 s."""
+"""Devices that turn by themselves are tried this long (s) to be stopped; `Kind.stop` waits for 15
+s.
+"""
 ARRIVE_S = 1.0
 """Hosts are waited for this long (s) beyond their light, before the schedule stops on them."""
 
@@ -50,7 +60,9 @@ class Late(NotBegun):
 
 @dataclass
 class Scheduler:
-    """One schedule on one lab. stored: the devices that turn by themselves, None if each is told every slot."""
+    """One schedule on one lab. stored: the devices that turn by themselves, None if each is told
+    every slot.
+    """
 
     context: Context
     schedule: Schedule
@@ -70,7 +82,9 @@ class Scheduler:
     """The numbers of the slots' routes."""
 
     def __post_init__(self) -> None:
-        self.owned = every(goal.wanted for goal in self.goals) | self.context.store.owned(self.context.tenancy)
+        self.owned = every(goal.wanted for goal in self.goals) | self.context.store.owned(
+            self.context.tenancy
+        )
         self.devices = self.context.session.devices
         self.duty = Duty(self.times.duty(stored=self.stored is not None))
         self._tick: asyncio.Task[None] | None = None
@@ -84,28 +98,42 @@ class Scheduler:
     def state(self, state: str, **more: object) -> None:
         """Write the state file."""
         worst, error_ms = self.watch.worst()
-        where = {"slot": self.clock.slot, "slots": self.clock.slots, "cycle": self.clock.cycle, "late": self.late}
+        where = {
+            "slot": self.clock.slot,
+            "slots": self.clock.slots,
+            "cycle": self.clock.cycle,
+            "late": self.late,
+        }
         duty = {"duty": round(self.duty.share, 4), "planned_duty": round(self.duty.planned, 4)}
         self.file.now(
-            state=state, **where, **duty, worst=worst, worst_ms=round(error_ms, 3), silent=tuple(sorted(self.watch.silent)), **more
+            state=state,
+            **where,
+            **duty,
+            worst=worst,
+            worst_ms=round(error_ms, 3),
+            silent=tuple(sorted(self.watch.silent)),
+            **more,
         )
 
     async def begin(self) -> None:
-        """Make the present slot whole, and have the hosts be in it. Devices that turn as they should are followed from where they
-        are. Raises: as `repair`."""
+        """Make the present slot whole, and have the hosts be in it. Devices that turn as they
+        should are followed from where they are. Raises: as `repair`."""
         if not await self._adopted():
             await self.repair("")
             self.light_ns = self.light_ns or time.monotonic_ns()
             self.clock.end_at(self.light_ns + int(self.times.dwell_s * 1e9))
         await self._notified()
         self.state("switching")
-        self.emit("switching", f"slot {self.clock.slot} of {len(self.goals)}, {self.times.period_s:g} s each")
+        self.emit(
+            "switching",
+            f"slot {self.clock.slot} of {len(self.goals)}, {self.times.period_s:g} s each",
+        )
 
     async def change_slot(self, slot_changes: int | None = None) -> None:
         """Turn until cancelled, or so often. A turn that has begun is completed.
 
-        Raises: TimedOut - `late: stop` was reached. Interlock - a tag-out is in the way. Locked - a newer run took the lab. Other
-        errors of a device that could not be brought to its slot.
+        Raises: TimedOut - `late: stop` was reached. Interlock - a tag-out is in the way. Locked - a
+        newer run took the lab. Other errors of a device that could not be brought to its slot.
         """
         gc.collect()
         gc.freeze()
@@ -129,7 +157,9 @@ class Scheduler:
         await self.finish(self._slot_changed(goal, changes))
 
     async def finish(self, work: Coroutine[object, object, None]) -> None:
-        """Await `work` to its end even if cancelled meanwhile, but try no device again then. Raises: as `work`; CancelledError."""
+        """Await `work` to its end even if cancelled meanwhile, but try no device again then.
+        Raises: as `work`; CancelledError.
+        """
         task = asyncio.ensure_future(work)
         try:
             await asyncio.shield(task)
@@ -139,7 +169,9 @@ class Scheduler:
             raise
 
     async def _phase(self) -> None:
-        """Wait for the first iteration of the job that ends after the slot's time, then have the hosts hold: the slot is over."""
+        """Wait for the first iteration of the job that ends after the slot's time, then have the
+        hosts hold: the slot is over.
+        """
         await _until(self.light_ns + int(self.times.dwell_s * 1e9))
         boundary = asyncio.ensure_future(self.watch.boundary())
         try:
@@ -152,12 +184,15 @@ class Scheduler:
 
     async def _slot_changed(self, goal: SlotGoal, changes: Mapping[DeviceName, Change]) -> None:
         """One turn: at the time of its end, or left out."""
-        answers = await (self._followed() if self.stored is not None else self._apply(changes, self.clock.end_ns))
+        answers = await (
+            self._followed() if self.stored is not None else self._apply(changes, self.clock.end_ns)
+        )
         if late := next((a for a in answers.values() if isinstance(a, Late)), None):
             self._left_out(late)
             return
         outcomes = {d: a for d, a in answers.items() if isinstance(a, Outcome)}
-        self.held = {d: held for d, held in self.held.items() if d not in answers}  # what fails may have moved light all the same
+        # what fails may have moved light all the same
+        self.held = {d: held for d, held in self.held.items() if d not in answers}
         self.held.update({d: o.observed for d, o in outcomes.items()})
         ended_ns = min((o.sent_ns for o in outcomes.values()), default=time.monotonic_ns())
         late_ns = ended_ns - self.clock.end_ns
@@ -168,7 +203,11 @@ class Scheduler:
         if failed:
             await self.repair("; ".join(failed))
             self.clock.realign()
-        now_lit = max((o.settled_ns for o in outcomes.values()), default=time.monotonic_ns()) if not failed else time.monotonic_ns()
+        now_lit = (
+            max((o.settled_ns for o in outcomes.values()), default=time.monotonic_ns())
+            if not failed
+            else time.monotonic_ns()
+        )
         if self.light_ns:
             self.duty.lit.append((ended_ns - self.light_ns, now_lit - self.light_ns))
         before, self.light_ns = self.light_ns, now_lit
@@ -178,7 +217,9 @@ class Scheduler:
         gc.collect(1)
 
     async def _followed(self) -> dict[DeviceName, Outcome | BaseException]:
-        """Wait until devices that turn by themselves are in their next slot, and take their time for it."""
+        """Wait until devices that turn by themselves are in their next slot, and take their time
+        for it.
+        """
         assert self.stored is not None
         reached, answers = await self.stored.slot_changed(self.clock.count, self.clock.end_ns)
         self.clock.count = reached - 1
@@ -187,12 +228,16 @@ class Scheduler:
         return answers
 
     async def _adopted(self) -> bool:
-        """Whether devices turn by themselves through whole slots of this schedule, as the turner before left them."""
+        """Whether devices turn by themselves through whole slots of this schedule, as the turner
+        before left them.
+        """
         if self.stored is None or (found := await self.stored.found()) is None:
             return False
         slot, ends_ns = found
         held = await self._read()
-        if time.monotonic_ns() > ends_ns or change_to(held, self.goals[slot % len(self.goals)], self.owned):
+        if time.monotonic_ns() > ends_ns or change_to(
+            held, self.goals[slot % len(self.goals)], self.owned
+        ):
             return False
         self.held.update(held)
         self.clock.count = slot
@@ -201,13 +246,17 @@ class Scheduler:
         self.emit("adopted", f"devices turn by themselves, in slot {slot}")
         return True
 
-    async def _apply(self, changes: Mapping[DeviceName, Change], at_ns: int) -> dict[DeviceName, Outcome | BaseException]:
+    async def _apply(
+        self, changes: Mapping[DeviceName, Change], at_ns: int
+    ) -> dict[DeviceName, Outcome | BaseException]:
         """Have all devices change together at this time."""
 
         async def on_time() -> None:
             late_s = (time.monotonic_ns() - at_ns) / 1e9
             if late_s > self.times.late_s / 2:
-                raise Late(f"slot {self.clock.slot}: {start.last} was ready {late_s * 1e3:.0f} ms after its end")
+                raise Late(
+                    f"slot {self.clock.slot}: {start.last} was ready {late_s * 1e3:.0f} ms after its end"
+                )
             await _until(at_ns)
 
         start = Start(len(changes), self.context.written, on_time, self.context.unanswered)
@@ -229,7 +278,9 @@ class Scheduler:
         self.emit("late", text, slot=self.clock.slot)
 
     async def repair(self, why: str) -> None:
-        """Bring all devices to the present slot, from whatever they hold. Raises: the last error after `REPAIR_S`."""
+        """Bring all devices to the present slot, from whatever they hold. Raises: the last error
+        after `REPAIR_S`.
+        """
         goal, give_up, pause = self.goals[self.clock.slot], time.monotonic() + REPAIR_S, 0.02
         if why:
             self.late += 1
@@ -264,17 +315,26 @@ class Scheduler:
 
     async def _read(self) -> dict[DeviceName, frozenset[Setting]]:
         names = sorted({s.ingress.device for s in self.owned})
-        return dict(zip(names, await asyncio.gather(*(self.devices[d].read() for d in names)), strict=True))
+        return dict(
+            zip(names, await asyncio.gather(*(self.devices[d].read() for d in names)), strict=True)
+        )
 
     async def _begun(self) -> None:
-        """Have devices that can turn by themselves, in the times that hosts know, if they know any."""
+        """Have devices that can turn by themselves, in the times that hosts know, if they know
+        any.
+        """
         if self.stored is None:
             return
         if self.clock.origin_ns:
             self.clock.realign(2 * self.clock.period_ns)
             self._notify()
             await _until(self.clock.end_ns - self.clock.period_ns)
-        with self.context.run.step("device", "all", "turn", {"from": self.clock.count, "slots": len(self.goals), "stored": True}):
+        with self.context.run.step(
+            "device",
+            "all",
+            "turn",
+            {"from": self.clock.count, "slots": len(self.goals), "stored": True},
+        ):
             self.context.written.update(self.stored.devices)
             light_ns = await self.stored.begin(self.clock.slot)
         if not self.clock.origin_ns:
@@ -289,13 +349,18 @@ class Scheduler:
 
     async def _notified(self) -> None:
         lease_s = LEASE_PERIODS * self.times.period_s + LEASE_S
-        ends_s = None if self.schedule.kind == "phase" else max(0.0, (self.clock.end_ns - time.monotonic_ns()) / 1e9)
+        ends_s = (
+            None
+            if self.schedule.kind == "phase"
+            else max(0.0, (self.clock.end_ns - time.monotonic_ns()) / 1e9)
+        )
         await self.watch.notify(self.clock.count, ends_s, lease_s, min(2.0, self.times.period_s))
 
     async def leave(self) -> None:
         """Stop the schedule on the hosts, which stay in the present slot.
 
-        Raises: as `Presets` - devices that turn by themselves cannot be stopped; the hosts then go on to follow their light.
+        Raises: as `Presets` - devices that turn by themselves cannot be stopped; the hosts then go
+        on to follow their light.
         """
         if self._tick is not None:
             self._tick.cancel()
@@ -305,7 +370,9 @@ class Scheduler:
             await self._rested(self.stored)
         with suppress(Locked):
             await self._arrived()
-            await self.watch.hosts.slots.stop([h for h in self.hosts if h in self.watch.hosts.channels.attached()])
+            await self.watch.hosts.slots.stop(
+                [h for h in self.hosts if h in self.watch.hosts.channels.attached()]
+            )
 
     async def _rested(self, stored: StoredSlots) -> None:
         """Have devices that turn by themselves rest in a whole slot, and the hosts be in it."""
@@ -313,7 +380,9 @@ class Scheduler:
         while True:
             try:
                 slot = await stored.stop()
-                self.clock.count += 0 if slot is None else (slot - self.clock.slot) % len(self.goals)
+                self.clock.count += (
+                    0 if slot is None else (slot - self.clock.slot) % len(self.goals)
+                )
                 await self._completed(self.goals[self.clock.slot])
                 break
             except TestbedError:
@@ -323,15 +392,27 @@ class Scheduler:
         await self._notified()
 
     async def _arrived(self) -> None:
-        """Wait, as long as light may be late, until every host that answers is in the present slot: one that is stopped before
-        would stay in the slot before it."""
+        """Wait, as long as light may be late, until every host that answers is in the present slot:
+        one that is stopped before would stay in the slot before it."""
         give_up = time.monotonic() + self.times.dark_window_s + self.times.late_s + ARRIVE_S
         while time.monotonic() < give_up and self.watch.overtaken is None:
             await self._notified()
-            asked = (self.watch.hosts.slots.states([host]) for host in self.watch.hosts.channels.attached() if host in self.hosts)
+            asked = (
+                self.watch.hosts.slots.states([host])
+                for host in self.watch.hosts.channels.attached()
+                if host in self.hosts
+            )
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            seen = [one for answer in answers if not isinstance(answer, BaseException) for one in answer.values()]
-            if all(not one["loaded"] or (one["count"] == self.clock.count and one["state"] != "dark") for one in seen):
+            seen = [
+                one
+                for answer in answers
+                if not isinstance(answer, BaseException)
+                for one in answer.values()
+            ]
+            if all(
+                not one["loaded"] or (one["count"] == self.clock.count and one["state"] != "dark")
+                for one in seen
+            ):
                 return
             await asyncio.sleep(0.01)
 
@@ -343,16 +424,26 @@ class Scheduler:
         self._stepped = time.monotonic()
         what = {"from": self.clock.count, "slots": len(self.goals)}
         with self.context.run.step("device", "all", "turn", what) as step:
-            step.result({"ring_changes": self.slot_changes, "late": self.late, "duty": round(self.duty.share, 4)})
+            step.result(
+                {
+                    "ring_changes": self.slot_changes,
+                    "late": self.late,
+                    "duty": round(self.duty.share, 4),
+                }
+            )
 
     def _record(self, outcomes: Mapping[DeviceName, Outcome], late_ns: int, lit_ns: int) -> None:
         if (journal := self.context.recorder.journal) is not None:
             clock, plan, duty = self.clock, self.file.state.plan, self.duty.share
-            record_slot_change(journal, plan, clock.slot, clock.cycle, outcomes, late_ns, lit_ns, duty)
+            record_slot_change(
+                journal, plan, clock.slot, clock.cycle, outcomes, late_ns, lit_ns, duty
+            )
 
 
 def _may_move(context: Context) -> None:
-    """Raises: Locked - the lock was taken from this run. A step, which checks it too, begins once a minute only."""
+    """Raises: Locked - the lock was taken from this run. A step, which checks it too, begins once a
+    minute only.
+    """
     if context.lock is not None:
         context.lock.check(context.run.id)
 

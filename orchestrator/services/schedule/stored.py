@@ -1,4 +1,6 @@
-"""Devices that store every slot's map and turn through them by their own clock: told once, then followed."""
+"""Devices that store every slot's map and turn through them by their own clock: told once, then
+followed.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,25 @@ JUST_AFTER_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class StoredSlots:
-    """The devices of one schedule that turn by themselves. maps: each one's settings in every slot, those of others included."""
+    """The devices of one schedule that turn by themselves. maps: each one's settings in every slot,
+    those of others included.
+    """
 
     devices: Mapping[DeviceName, CircuitSwitch]
     maps: Mapping[DeviceName, tuple[frozenset[Setting], ...]]
     times: Times
 
     async def begin(self, slot: int) -> int:
-        """Store the maps and turn, from this slot on; return when its light is there (monotonic ns). Raises: as `Presets`."""
+        """Store the maps and turn, from this slot on; return when its light is there (monotonic
+        ns). Raises: as `Presets`.
+        """
         dwell_s, dark_window_s = self.times.dwell_s, self.times.dark_window_s
         await self._all(lambda name, device: device.load(self.maps[name], dwell_s, dark_window_s))
         return max(await self._all(lambda _, device: _started(device, slot)))
 
     async def stop(self) -> int | None:
-        """Have all rest in the slot that is lit, in a night in the next, whose light is then awaited.
+        """Have all rest in the slot that is lit, in a night in the next, whose light is then
+        awaited.
 
         Return the slot, None where they say none, or different ones. Raises: as `Presets`.
         """
@@ -44,7 +51,9 @@ class StoredSlots:
         return slots.pop() if len(slots) == 1 else None
 
     async def found(self) -> tuple[int, int] | None:
-        """The slot through which all turn now, and when its light ends (monotonic ns); None if they do not, or not together."""
+        """The slot through which all turn now, and when its light ends (monotonic ns); None if they
+        do not, or not together.
+        """
         try:
             each = await self._all(lambda name, _: self._lit(name, None))
         except TestbedError:
@@ -54,12 +63,16 @@ class StoredSlots:
         within = min(ends) - time.monotonic_ns() <= self.times.dwell_s * 1e9
         return (slots.pop(), min(ends)) if len(slots) == 1 and within and not apart else None
 
-    async def slot_changed(self, count: int, end_ns: int) -> tuple[int, dict[DeviceName, Outcome | BaseException]]:
-        """Wait for the light after slot `count`, which ends at `end_ns`; return the slot (as a count) that it is of, and what
-        each device did by its own word."""
+    async def slot_changed(
+        self, count: int, end_ns: int
+    ) -> tuple[int, dict[DeviceName, Outcome | BaseException]]:
+        """Wait for the light after slot `count`, which ends at `end_ns`; return the slot (as a
+        count) that it is of, and what each device did by its own word."""
         if (left := end_ns / 1e9 + self.times.dark_window_s + JUST_AFTER_S - time.monotonic()) > 0:
             await asyncio.sleep(left)
-        each = await asyncio.gather(*(self._after(name, count, end_ns) for name in self.devices), return_exceptions=True)
+        each = await asyncio.gather(
+            *(self._after(name, count, end_ns) for name in self.devices), return_exceptions=True
+        )
         counts = [one[0] for one in each if not isinstance(one, BaseException)]
         reached = max(counts, default=count + 1)
         answers: dict[DeviceName, Outcome | BaseException] = {}
@@ -72,14 +85,18 @@ class StoredSlots:
         return reached, answers
 
     async def _after(self, name: DeviceName, count: int, end_ns: int) -> tuple[int, Outcome]:
-        """The slot (as a count) that a device has reached after `count`, and its light. Raises: TestbedError - it has another."""
+        """The slot (as a count) that a device has reached after `count`, and its light. Raises:
+        TestbedError - it has another.
+        """
         device, maps = self.devices[name], self.maps[name]
         slot, until_ns = await self._lit(name, count % len(maps))
         dark_window_ns, period_ns = int(self.times.dark_window_s * 1e9), self.times.period_s * 1e9
         light_ns = until_ns - int(self.times.dwell_s * 1e9)
         reached = count + 1 + max(0, round((light_ns - dark_window_ns - end_ns) / period_ns))
         if reached % len(maps) != slot:
-            raise TestbedError(f"{name}: it is in slot {slot} when {reached % len(maps)} was to come")
+            raise TestbedError(
+                f"{name}: it is in slot {slot} when {reached % len(maps)} was to come"
+            )
         held = await device.read()
         if time.monotonic_ns() > until_ns:
             held = maps[slot]  # read too late to say anything of this slot
@@ -89,7 +106,8 @@ class StoredSlots:
         return reached, Outcome(name, held, began_ns, began_ns, began_ns, light_ns, moves, failed)
 
     async def _lit(self, name: DeviceName, before: int | None) -> tuple[int, int]:
-        """The lit slot of a device, another than `before`, and when its light ends (monotonic ns); waits for light.
+        """The lit slot of a device, another than `before`, and when its light ends (monotonic ns);
+        waits for light.
 
         Raises: TestbedError - it does not turn. TimedOut - no light came within a slot's time.
         """
@@ -103,11 +121,15 @@ class StoredSlots:
             if not at.dark_window and at.slot != before:
                 return at.slot, time.monotonic_ns() + int(at.left_s * 1e9)
             await asyncio.sleep(at.left_s + JUST_AFTER_S)
-        raise TimedOut(f"{name}: it turns, but no light of another slot came within {self.times.period_s:g} s")
+        raise TimedOut(
+            f"{name}: it turns, but no light of another slot came within {self.times.period_s:g} s"
+        )
 
     async def _all(self, ask: Callable[[DeviceName, Presets], Awaitable[T]]) -> list[T]:
         """Ask all devices at once."""
-        asked = ((name, device) for name, device in self.devices.items() if isinstance(device, Presets))
+        asked = (
+            (name, device) for name, device in self.devices.items() if isinstance(device, Presets)
+        )
         return list(await asyncio.gather(*(ask(name, device) for name, device in asked)))
 
 
@@ -117,20 +139,31 @@ async def _started(device: Presets, slot: int) -> int:
 
 
 def stored_slots(
-    schedule: Schedule, goals: tuple[SlotGoal, ...], times: Times, foreign: Held, devices: Mapping[DeviceName, CircuitSwitch]
+    schedule: Schedule,
+    goals: tuple[SlotGoal, ...],
+    times: Times,
+    foreign: Held,
+    devices: Mapping[DeviceName, CircuitSwitch],
 ) -> StoredSlots | None:
-    """The devices that move between slots, if all of them can turn by themselves; else None, and each is told every slot.
+    """The devices that move between slots, if all of them can turn by themselves; else None, and
+    each is told every slot.
 
     None too where the job's phases end the slots, which no device's clock knows.
     """
     moving = sorted(moved(goals))
     if schedule.kind == "phase" or not all(isinstance(devices[d], Presets) for d in moving):
         return None
-    maps = {d: tuple(goal.wanted.get(d, NONE) | foreign.get(d, NONE) for goal in goals) for d in moving}
+    maps = {
+        d: tuple(goal.wanted.get(d, NONE) | foreign.get(d, NONE) for goal in goals) for d in moving
+    }
     return StoredSlots({d: devices[d] for d in moving}, maps, times)
 
 
 def moved(goals: Iterable[SlotGoal]) -> set[DeviceName]:
     """The devices that do not hold the same in every slot."""
     each = list(goals)
-    return {d for d in {d for goal in each for d in goal.wanted} if len({goal.wanted.get(d, NONE) for goal in each}) > 1}
+    return {
+        d
+        for d in {d for goal in each for d in goal.wanted}
+        if len({goal.wanted.get(d, NONE) for goal in each}) > 1
+    }

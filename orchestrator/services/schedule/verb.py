@@ -35,7 +35,13 @@ from orchestrator.services.schedule.goals import (
     slot_rules,
     times_of,
 )
-from orchestrator.services.schedule.process import NOT_LAUNCHED, SCHEDULER, ScheduleOptions, ScheduleReport, ScheduleState
+from orchestrator.services.schedule.process import (
+    NOT_LAUNCHED,
+    SCHEDULER,
+    ScheduleOptions,
+    ScheduleReport,
+    ScheduleState,
+)
 from orchestrator.services.schedule.scheduler import Scheduler
 from orchestrator.services.schedule.stored import stored_slots
 from orchestrator.services.schedule.watching import HostWatch
@@ -52,24 +58,37 @@ from orchestrator.telemetry.recorder import Recorder
 
 
 def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
-    """The plan that is up and its schedule. Raises: Missing - none is up, it has none, or not all of its slots were made."""
+    """The plan that is up and its schedule. Raises: Missing - none is up, it has none, or not all
+    of its slots were made.
+    """
     current = command.store.current(tenancy_of(lab, command.settings))
     if current is None:
-        raise Missing(f"no plan is up on {lab.name}, so there is nothing to turn", hint="testbed up with a schedule")
+        raise Missing(
+            f"no plan is up on {lab.name}, so there is nothing to turn",
+            hint="testbed up with a schedule",
+        )
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
-        raise Missing(f"{plan.name} has no schedule, so there is nothing to turn", hint="docs/how-to/run-a-schedule.md")
+        raise Missing(
+            f"{plan.name} has no schedule, so there is nothing to turn",
+            hint="docs/how-to/run-a-schedule.md",
+        )
     if missing := pending_slots(plan.schedule, current.up.slots):
         text = f"of {plan.name} {counted(len(missing), 'slot')} of {len(plan.schedule.slots)} were not made and verified"
-        raise Missing(f"{text}: its `up` did not get so far", hint="testbed up with the plan makes them")
+        raise Missing(
+            f"{text}: its `up` did not get so far", hint="testbed up with the plan makes them"
+        )
     return current, plan, plan.schedule
 
 
-async def run_schedule(command: Command, *, notify: Notify, options: ScheduleOptions) -> ScheduleReport:
-    """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in a whole slot.
+async def run_schedule(
+    command: Command, *, notify: Notify, options: ScheduleOptions
+) -> ScheduleReport:
+    """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in
+    a whole slot.
 
-    Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes the lab. As
-    `Scheduler.change_slot`.
+    Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes
+    the lab. As `Scheduler.change_slot`.
     """
     lab, silent = load_lab(command.inventory), replace(command, progress=Silent())
     current, plan, schedule = scheduled(command, lab)
@@ -78,11 +97,15 @@ async def run_schedule(command: Command, *, notify: Notify, options: ScheduleOpt
     own = replace(own, plan=plan.name, run=current.run, slots=len(schedule.slots))
     killed = SCHEDULER.read(SCHEDULER.path(settings, key)) if options.kept else None
     if killed is not None and killed.kept == own.kept and killed.job:
-        own, options = replace(own, job=killed.job), replace(options, job=False)  # it may have been stopped since
+        # it may have been stopped since
+        own, options = replace(own, job=killed.job), replace(options, job=False)
     with serving(SCHEDULER.file(settings, key, own)) as file:
         async with _running(silent, lab, plan) as context:
             if (now := command.store.current(key)) is None or now.run != current.run:
-                raise Missing(f"{plan.name} is not up any more, so there is nothing to turn", hint="testbed status")
+                raise Missing(
+                    f"{plan.name} is not up any more, so there is nothing to turn",
+                    hint="testbed status",
+                )
             began = time.monotonic()
             scheduler = await _prepared(context, lab, current, plan, schedule, file, notify)
             await _slot_changed(scheduler, plan, options, silent)
@@ -100,7 +123,14 @@ async def run_schedule(command: Command, *, notify: Notify, options: ScheduleOpt
                 round(scheduler.duty.share, 4),
                 round(scheduler.duty.planned, 4),
             )
-            context.run.finish("ok", summary={"ring_changes": scheduler.slot_changes, "late": scheduler.late, "duty": report.duty})
+            context.run.finish(
+                "ok",
+                summary={
+                    "ring_changes": scheduler.slot_changes,
+                    "late": scheduler.late,
+                    "duty": report.duty,
+                },
+            )
             return report
 
 
@@ -108,7 +138,9 @@ async def run_schedule(command: Command, *, notify: Notify, options: ScheduleOpt
 async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Context]:
     """Take the lock, record the run, keep its journal, open the lab."""
     settings, store = command.settings, command.store
-    scope = reachable_scope(lab, plan.hosts) | Scope(owners=frozenset({owner_of(tenancy_of(lab, settings))}))
+    scope = reachable_scope(lab, plan.hosts) | Scope(
+        owners=frozenset({owner_of(tenancy_of(lab, settings))})
+    )
     async with holding(lab, command, scope, "schedule", plan.name) as lock:
         waiting = Confirmations(store, tenancy_of(lab, settings), who(settings)).pending()
         if waiting is not None:
@@ -119,7 +151,8 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
             key_of(lab),
             plan_name=plan.name,
             plan_sha=plan.sha256,
-            plan_text=current.plan_text if current is not None else "",  # a job is of the run that launched it
+            # a job is of the run that launched it
+            plan_text=current.plan_text if current is not None else "",
             inventory=command.inventory,
             user=settings.user,
             owner=settings.owner,
@@ -129,7 +162,9 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
         with run, Journal(run_dir, run.id, lab.name) as journal:
             async with open_session(lab, command.inventory, run_dir, settings.bounds) as session:
                 session.hosts.channels.token = run.token
-                interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
+                interlocks = Interlocks(
+                    lab, session.devices, Tagouts(store, key_of(lab), who(settings))
+                )
                 recorder, tenancy = Recorder(Silent(), journal), tenancy_of(lab, settings)
                 context = Context(
                     session,
@@ -145,45 +180,90 @@ async def _running(command: Command, lab: Lab, plan: Plan) -> AsyncIterator[Cont
                     sample_hz=settings.sample_hz,
                     verb="schedule",
                 )
-                died = [r.id for r in store.unfinished(key_of(lab), settings.owner) if r.verb == "schedule" and r.id != run.id]
+                died = [
+                    r.id
+                    for r in store.unfinished(key_of(lab), settings.owner)
+                    if r.verb == "schedule" and r.id != run.id
+                ]
                 store.resolve(died, run.id)
                 yield context
 
 
 async def _prepared(
-    context: Context, lab: Lab, current: CurrentPlan, plan: Plan, schedule: Schedule, file: StateFile[ScheduleState], notify: Notify
+    context: Context,
+    lab: Lab,
+    current: CurrentPlan,
+    plan: Plan,
+    schedule: Schedule,
+    file: StateFile[ScheduleState],
+    notify: Notify,
 ) -> Scheduler:
-    """Read everything, give the hosts the routes of every slot, and make the slot whole that most of the light is of."""
+    """Read everything, give the hosts the routes of every slot, and make the slot whole that most
+    of the light is of.
+    """
     store, session = context.store, context.session
     names = plan.hosts
     seen = await session.observe()
     owned = store.owned(context.tenancy)
-    foreign = {d: held - among(held, per_device(owned).get(d, frozenset())) for d, held in seen.settings.items()}
+    foreign = {
+        d: held - among(held, per_device(owned).get(d, frozenset()))
+        for d, held in seen.settings.items()
+    }
     goals = slot_goals(plan, schedule, lab, foreign)
     settings = every(goal.wanted for goal in goals)
     seen.needing({s.ingress.device for s in settings | owned} | set(names))
     if stale := [h for h in session.hosts.channels.unprovisioned() if h in names]:
-        raise Missing(f"{', '.join(stale)}: the agent is not this program's", hint="testbed up with the plan installs it")
+        raise Missing(
+            f"{', '.join(stale)}: the agent is not this program's",
+            hint="testbed up with the plan installs it",
+        )
     context.reserve(settings)
     times = times_of(schedule, goals, session.traits, lab)
     store.own(context.tenancy, context.run.id, settings)
-    slot = min(range(len(goals)), key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)))
+    slot = min(
+        range(len(goals)),
+        key=lambda k: _distance(change_to(seen.settings, goals[k], settings | owned)),
+    )
     days = tuple(context.next_generation() for _ in goals)
     dark_windows = tuple(context.next_generation() for _ in goals)
     macs = session.hosts.channels.macs()
     generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
     after = [*goals[1:], goals[0]]
-    generations |= {dark_windows[k]: hold_rules(goal, after[k], lab, macs, names) for k, goal in enumerate(goals)}
+    generations |= {
+        dark_windows[k]: hold_rules(goal, after[k], lab, macs, names)
+        for k, goal in enumerate(goals)
+    }
     await session.hosts.channels.fence(context.run.token, names)
     requests = host_requests(goals, days, dark_windows, times, schedule, lab, names, slot)
     job_hosts = plan.job.hosts if plan.job else ()
-    watch = HostWatch(session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts)
+    watch = HostWatch(
+        session.hosts, names, generations, requests, context.recorder.journal, plan.name, job_hosts
+    )
     watch.networks = network_requests(goals, days, schedule, names)
     watch.count = slot
     stored = stored_slots(schedule, goals, times, foreign, session.devices)
     clock, held = SlotClock(times, len(goals), slot), dict(seen.settings)
-    scheduler = Scheduler(context, schedule, goals, times, names, file, notify, watch, held, clock, stored=stored, days=days)
-    with context.run.step("host", "all", "load", {"generations": [*days, *dark_windows]}, {"clear": [*days, *dark_windows]}):
+    scheduler = Scheduler(
+        context,
+        schedule,
+        goals,
+        times,
+        names,
+        file,
+        notify,
+        watch,
+        held,
+        clock,
+        stored=stored,
+        days=days,
+    )
+    with context.run.step(
+        "host",
+        "all",
+        "load",
+        {"generations": [*days, *dark_windows]},
+        {"clear": [*days, *dark_windows]},
+    ):
         await watch.load(names)
     return scheduler
 
@@ -192,7 +272,9 @@ def _distance(changes: Mapping[DeviceName, Change]) -> int:
     return sum(len(c.remove) + len(c.add) for c in changes.values())
 
 
-async def _slot_changed(scheduler: Scheduler, plan: Plan, options: ScheduleOptions, command: Command) -> None:
+async def _slot_changed(
+    scheduler: Scheduler, plan: Plan, options: ScheduleOptions, command: Command
+) -> None:
     """Turn until cancelled or done; the job is launched meanwhile."""
     hosts = scheduler.context.session.hosts
     events = hosts.channels.subscribe()
@@ -203,7 +285,9 @@ async def _slot_changed(scheduler: Scheduler, plan: Plan, options: ScheduleOptio
             _record_current(scheduler, plan)
             if options.job and plan.job is not None:
                 tasks.append(asyncio.create_task(_launched(scheduler, plan.job, command)))
-            await scheduler.change_slot(0 if options.stop else len(scheduler.goals) if options.once else None)
+            await scheduler.change_slot(
+                0 if options.stop else len(scheduler.goals) if options.once else None
+            )
     except BaseException:
         with suppress(TestbedError):
             await finish(scheduler.leave())
@@ -223,7 +307,9 @@ async def _launched(scheduler: Scheduler, job: Job, command: Command) -> None:
     try:
         own = context.lock.lock if context.lock is not None else None
         async with holding(lab, command, reachable_scope(lab, job.hosts), "job launch", within=own):
-            status = await context.jobs.ensure(context.run.id, job, context.recorder, changed=True, launch=True)
+            status = await context.jobs.ensure(
+                context.run.id, job, context.recorder, changed=True, launch=True
+            )
         assert status is not None
         text = f"{status.name}: {status.state}"
     except TestbedError as error:
@@ -247,7 +333,10 @@ def _record_current(scheduler: Scheduler, plan: Plan) -> None:
         plan_sha=current.plan_sha,
         plan_text=current.plan_text,
         up=UpState.of(
-            goal.links, goal.circuits, rules_sha(found), SlotsMade(scheduler.clock.slot, tuple(range(len(scheduler.goals))))
+            goal.links,
+            goal.circuits,
+            rules_sha(found),
+            SlotsMade(scheduler.clock.slot, tuple(range(len(scheduler.goals)))),
         ),
         generation=scheduler.days[scheduler.clock.slot],
         by=context.run.id,
@@ -255,7 +344,9 @@ def _record_current(scheduler: Scheduler, plan: Plan) -> None:
 
 
 async def _left(scheduler: Scheduler, plan: Plan) -> None:
-    """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the owner's."""
+    """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the
+    owner's.
+    """
     await scheduler.leave()
     _record_current(scheduler, plan)
     context = scheduler.context

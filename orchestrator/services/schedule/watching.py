@@ -22,11 +22,12 @@ RECONNECT_S = 2.0
 
 @dataclass
 class HostWatch:
-    """The hosts of one schedule. generations: the routes of every slot and hold. requests: what each host loads. networks: what
-    each loads so that TCP keeps a window for each network, if it is to.
+    """The hosts of one schedule. generations: the routes of every slot and hold. requests: what
+    each host loads. networks: what each loads so that TCP keeps a window for each network, if it is
+    to.
 
-    silent: hosts that did not answer the last word, and why. overtaken: set when a newer run took a host. errors_ms: per host, how
-    much later than it expected its latest slot ended.
+    silent: hosts that did not answer the last word, and why. overtaken: set when a newer run took a
+    host. errors_ms: per host, how much later than it expected its latest slot ended.
     """
 
     hosts: Hosts
@@ -48,28 +49,43 @@ class HostWatch:
         self._boundary = asyncio.Condition()
 
     async def load(self, names: Collection[HostName]) -> None:
-        """Stage every generation over the channels, and load the schedule. Raises: as `Routes.stage_warm`, `Slots.load`."""
+        """Stage every generation over the channels, and load the schedule. Raises: as
+        `Routes.stage_warm`, `Slots.load`.
+        """
         if self.networks:
             await self.hosts.slots.load_networks({host: self.networks[host] for host in names})
         numbers = sorted(self.generations)
         for at in range(0, len(numbers), BATCH):
-            chosen = {n: {h: r for h, r in self.generations[n].items() if h in names} for n in numbers[at : at + BATCH]}
-            await self.hosts.routes.stage_warm(chosen, 15.0, congctl=PER_NETWORK if self.networks else CONGCTL)
+            chosen = {
+                n: {h: r for h, r in self.generations[n].items() if h in names}
+                for n in numbers[at : at + BATCH]
+            }
+            await self.hosts.routes.stage_warm(
+                chosen, 15.0, congctl=PER_NETWORK if self.networks else CONGCTL
+            )
         await self.hosts.slots.load({h: {**self.requests[h], "count": self.count} for h in names})
 
-    async def notify(self, count: int, ends_s: float | None, lease_s: float, timeout_s: float) -> None:
-        """Tell all hosts which slot it is; those that do not answer are brought back in the background."""
+    async def notify(
+        self, count: int, ends_s: float | None, lease_s: float, timeout_s: float
+    ) -> None:
+        """Tell all hosts which slot it is; those that do not answer are brought back in the
+        background.
+        """
         self.count = count
         failed = await self.hosts.slots.tick(self.names, count, ends_s, lease_s, timeout_s)
         self.silent = {host: error.line for host, error in failed.items()}
         for host, error in failed.items():
             if isinstance(error, Locked):
                 self.overtaken = error
-            elif isinstance(error, (Unreachable, Refused)) and (host not in self._returning or self._returning[host].done()):
+            elif isinstance(error, (Unreachable, Refused)) and (
+                host not in self._returning or self._returning[host].done()
+            ):
                 self._returning[host] = asyncio.create_task(self._back(host))
 
     async def _back(self, host: HostName) -> None:
-        """A host's agent died, or the host did: it goes on by itself if it still has the schedule, else it is given it again."""
+        """A host's agent died, or the host did: it goes on by itself if it still has the schedule,
+        else it is given it again.
+        """
         with suppress(TestbedError):
             hello = (await self.hosts.channels.connect([host], RECONNECT_S))[host]
             if not isinstance(hello, Hello) or not hello.installed:
@@ -83,7 +99,9 @@ class HostWatch:
             event = await events.get()
             if event.kind == "slot" and event.values.get("why") == "light":
                 self._slot(event)
-            elif event.kind == "boundary" and isinstance(ended := event.values.get("iteration"), int):
+            elif event.kind == "boundary" and isinstance(
+                ended := event.values.get("iteration"), int
+            ):
                 self._ended[event.host] = ended
                 async with self._boundary:
                     self._boundary.notify_all()
@@ -99,7 +117,9 @@ class HostWatch:
         return max(self.errors_ms.items(), key=lambda item: abs(item[1]), default=("", 0.0))
 
     async def boundary(self) -> int:
-        """Wait until the ranks of all hosts of the job have ended another iteration; return which."""
+        """Wait until the ranks of all hosts of the job have ended another iteration; return
+        which.
+        """
         seen = dict(self._ended)
 
         def further() -> bool:

@@ -15,7 +15,9 @@ NEWS = ("run", "device", "circuits", "reconfig", "job", "ring_change", "slow")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `number` counts, `at` is wall ms, `message` are for people, `fields` for programs."""
+    """One event: `number` counts, `at` is wall ms, `message` are for people, `fields` for
+    programs.
+    """
 
     number: int
     at: float
@@ -24,11 +26,18 @@ class Event:
     fields: Mapping[str, Json]
 
     def json(self) -> dict[str, Json]:
-        return {"at": round(self.at / 1e3, 6), "event": self.event, "message": self.message, **self.fields}
+        return {
+            "at": round(self.at / 1e3, 6),
+            "event": self.event,
+            "message": self.message,
+            **self.fields,
+        }
 
 
 class Events:
-    """The latest events: `log` those of `NEWS` and of `live`, the others apart. hush: history is being read, which makes none."""
+    """The latest events: `log` those of `NEWS` and of `live`, the others apart. hush: history is
+    being read, which makes none.
+    """
 
     def __init__(self, live: Collection[str]) -> None:
         self.log: deque[Event] = deque(maxlen=LOG)
@@ -46,12 +55,16 @@ class Events:
             kept.append(Event(self._numbers, at, event, text, fields))
 
     def not_before(self, at: float) -> float:
-        """This time, or that of the log's newest event if it is later: some points are written at the end of what they tell."""
+        """This time, or that of the log's newest event if it is later: some points are written at
+        the end of what they tell.
+        """
         return max(at, self.log[-1].at if self.log else 0.0)
 
     def since(self, number: int) -> list[Event]:
         """The events after the one of this number, as far as they are kept."""
-        return sorted((e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number)
+        return sorted(
+            (e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number
+        )
 
     def taken(self) -> list[Event]:
         """Those of the log since the last call."""

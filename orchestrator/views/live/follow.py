@@ -1,4 +1,6 @@
-"""Follow the journals of a lab's newest runs: existing points first, then new ones, within bounds."""
+"""Follow the journals of a lab's newest runs: existing points first, then new ones, within
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from orchestrator.telemetry.tail import JournalTail, Mark
 RUNS = 12
 """Number of newest runs followed, in addition to those in `keep`."""
 RECENT_BYTES = 4 << 20
-"""Samples (counters of ports) are read back only from the last so many bytes of a journal: some minutes of a lab."""
+"""Samples (counters of ports) are read back only from the last so many bytes of a journal: some
+minutes of a lab.
+"""
 SAMPLED_RUNS = 3
 """Number of newest runs whose samples are read back; of the others only events are."""
 PARTS_BACK = 2
@@ -26,11 +30,17 @@ BATCHES = 8
 SLOW_S = 0.5
 """Interval (s) of checks for a next part or a next run where a journal did not grow."""
 
-_EVENTS = tuple(f"{name},".encode() for name, known in MEASUREMENTS.items() if known.events or name == "iteration")
+_EVENTS = tuple(
+    f"{name},".encode()
+    for name, known in MEASUREMENTS.items()
+    if known.events or name == "iteration"
+)
 
 
 class Journals:
-    """The newest runs below `state_dir`. belongs: whether a run is one of the lab, called once for each."""
+    """The newest runs below `state_dir`. belongs: whether a run is one of the lab, called once for
+    each.
+    """
 
     def __init__(self, state_dir: Path, belongs: Callable[[str], bool]) -> None:
         self._runs = state_dir / "runs"
@@ -50,14 +60,18 @@ class Journals:
         return tuple(sorted(self._tails))
 
     def take(self) -> Iterator[Point]:
-        """The points added since the last call; for a new run, its existing points. Oldest run first."""
+        """The points added since the last call; for a new run, its existing points. Oldest run
+        first.
+        """
         now = time.monotonic()
         fresh = self._list(now)
         names = self.followed
         for run in names:
             tail = self._tails[run]
             if run in fresh:
-                yield from self._back(tail, samples=run in names[-SAMPLED_RUNS:] or run in self.keep)
+                yield from self._back(
+                    tail, samples=run in names[-SAMPLED_RUNS:] or run in self.keep
+                )
             if self._grown(tail) or now >= self._due.get(run, 0.0):
                 self._due[run] = now + SLOW_S
                 yield from self._added(tail)
@@ -72,7 +86,11 @@ class Journals:
             stamp = self._runs.stat().st_mtime_ns
         except OSError:
             stamp = 0  # no run yet
-        if stamp == self._stamp and self.keep <= self._tails.keys() and now < self._listed + 4 * SLOW_S:
+        if (
+            stamp == self._stamp
+            and self.keep <= self._tails.keys()
+            and now < self._listed + 4 * SLOW_S
+        ):
             return set()
         self._stamp, self._listed = stamp, now
         names: list[str] = []
@@ -105,7 +123,8 @@ class Journals:
         for _ in range(BATCHES):
             try:
                 data = tail.take()
-            except (OSError, EOFError):  # pruned or compressed between two reads: the next one finds the new state
+            # pruned or compressed between two reads: the next one finds the new state
+            except (OSError, EOFError):
                 return
             if not data:
                 return
@@ -113,18 +132,26 @@ class Journals:
             yield from self._points(data.splitlines())
 
     def _back(self, tail: JournalTail, *, samples: bool) -> Iterator[Point]:
-        """The events of the last parts, and every point near the end; moves the tail to the position reached."""
+        """The events of the last parts, and every point near the end; moves the tail to the
+        position reached.
+        """
         files = part_files(tail.run_dir)[-PARTS_BACK - 1 :]
         for path in files:
             try:
-                data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+                data = (
+                    gzip.decompress(path.read_bytes())
+                    if path.suffix == ".gz"
+                    else path.read_bytes()
+                )
             except (OSError, EOFError):
                 continue
             end = data.rfind(b"\n") + 1
             near = end  # up to here only events
             if samples and path == files[-1]:
                 near = 0 if end <= RECENT_BYTES else data.find(b"\n", end - RECENT_BYTES) + 1
-            yield from self._points(line for line in data[:near].splitlines() if line.startswith(_EVENTS))
+            yield from self._points(
+                line for line in data[:near].splitlines() if line.startswith(_EVENTS)
+            )
             yield from self._points(data[near:end].splitlines())
             tail.mark = Mark(part=int(path.name.split(".")[0]), offset=end)
 

@@ -1,4 +1,6 @@
-"""The state of a lab in the run store: runs, circuits that are held, devices that are being changed, the job."""
+"""The state of a lab in the run store: runs, circuits that are held, devices that are being
+changed, the job.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ RUNS = 12
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A device that a run changes now. remove, add: settings as they print (`ocs1:4->17`); began in wall seconds."""
+    """A device that a run changes now. remove, add: settings as they print (`ocs1:4->17`); began in
+    wall seconds.
+    """
 
     device: DeviceName
     remove: frozenset[str]
@@ -27,7 +31,9 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class LabState:
-    """A snapshot of the store. runs: newest first; doing: present step of the newest; failed: devices whose last step failed."""
+    """A snapshot of the store. runs: newest first; doing: present step of the newest; failed:
+    devices whose last step failed.
+    """
 
     runs: tuple[RunRecord, ...] = ()
     held: Mapping[Setting, Belonging] | None = None
@@ -44,8 +50,14 @@ class LabState:
 
     @property
     def job_ended(self) -> str:
-        """That the job of the plan that is up has ended, in words; empty while it goes on, and where none is up."""
-        return f"job {self.job.name} {self.job.state}" if self.job is not None and self.job.ended is not None and self.plans else ""
+        """That the job of the plan that is up has ended, in words; empty while it goes on, and
+        where none is up.
+        """
+        return (
+            f"job {self.job.name} {self.job.state}"
+            if self.job is not None and self.job.ended is not None and self.plans
+            else ""
+        )
 
     def is_of_another_owner(self, run: str) -> bool:
         """Whether a run belongs to another owner while the viewer's own job is running."""
@@ -56,7 +68,9 @@ class LabState:
 
 
 def read_store(store: Store, lab: Lab, owner: str) -> LabState:
-    """Read the store. The statements are not one transaction; the next read after a change makes the result consistent."""
+    """Read the store. The statements are not one transaction; the next read after a change makes
+    the result consistent.
+    """
     key = key_of(lab)
     runs = tuple(store.history(key, limit=RUNS))
     moving: list[Moving] = []
@@ -69,7 +83,9 @@ def read_store(store: Store, lab: Lab, owner: str) -> LabState:
         if run.status == "running":
             now = [s for s in steps if s.state == "doing"]
             moving += [_moving(s) for s in now if s.kind == "device"]
-            doing = doing or ", ".join(dict.fromkeys(s.what if s.kind != "device" else f"switch {s.subject}" for s in now))
+            doing = doing or ", ".join(
+                dict.fromkeys(s.what if s.kind != "device" else f"switch {s.subject}" for s in now)
+            )
         failed |= {s.subject: s.error for s in steps if s.kind == "device" and s.state == "failed"}
     return LabState(
         runs,
@@ -85,7 +101,9 @@ def read_store(store: Store, lab: Lab, owner: str) -> LabState:
 def _moving(step: StepRecord) -> Moving:
     reply = step.intent if isinstance(step.intent, dict) else {}
     remove, add = (
-        frozenset(f"{step.subject}:{s}" for s in listed) if isinstance(listed := reply.get(name), list) else frozenset()
+        frozenset(f"{step.subject}:{s}" for s in listed)
+        if isinstance(listed := reply.get(name), list)
+        else frozenset()
         for name in ("remove", "add")
     )
     return Moving(step.subject, remove, add, step.began or step.planned, step.run)

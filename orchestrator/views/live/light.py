@@ -1,4 +1,6 @@
-"""Which state each circuit is in: by the store, its devices, the carrier of its receiver, and a guard. Pure; times are wall ms."""
+"""Which state each circuit is in: by the store, its devices, the carrier of its receiver, and a
+guard. Pure; times are wall ms.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,17 @@ class Light:
         self._noted: dict[tuple[str, str], tuple[float, str]] = {}
         self._around: frozenset[str] = frozenset()
 
-    def update(self, found: dict[str, LiveCircuit], moving: Iterable[DeviceName], at: float, *, running: bool) -> bool:
-        """Take the circuits of the store; whether there are others, or on other paths. moving: devices that change now."""
+    def update(
+        self,
+        found: dict[str, LiveCircuit],
+        moving: Iterable[DeviceName],
+        at: float,
+        *,
+        running: bool,
+    ) -> bool:
+        """Take the circuits of the store; whether there are others, or on other paths. moving:
+        devices that change now.
+        """
         self._moving = frozenset(moving)
         for id_, circuit in found.items():
             old = self.circuits.get(id_)
@@ -36,7 +47,9 @@ class Light:
                 self._since[id_] = at
             if circuit.state == MAKING:
                 self._made.add(id_)
-        changed = found.keys() != self.circuits.keys() or any(found[i].path != w.path for i, w in self.circuits.items())
+        changed = found.keys() != self.circuits.keys() or any(
+            found[i].path != w.path for i, w in self.circuits.items()
+        )
         ended = self.circuits.keys() - found.keys()
         self.circuits = found
         for id_ in ended:
@@ -62,24 +75,32 @@ class Light:
         return [w for w in self.circuits.values() if (device, id_) in w.ports]
 
     def carrier(self, port: str, at: float, lit: bool, *, running: bool) -> list[LiveCircuit]:
-        """Take the carrier of a port at a time; return the circuits that it may concern. running: a run may move light."""
+        """Take the carrier of a port at a time; return the circuits that it may concern. running: a
+        run may move light.
+        """
         had = self._carrier.get(port)
         if had is not None and at < had[0]:
             return []
         self._carrier[port] = at, lit
         if not lit and running:
-            self._early.add(port)  # hosts see a move before the store is read: the store is checked first
+            # hosts see a move before the store is read: the store is checked first
+            self._early.add(port)
             return []
         if lit:
-            self._made -= {w.id for w in self.circuits.values() if str(w.receiver) == port and w.state == LIT}
-        if had is None or not lit or not had[1]:  # a repeated dark state may belong to a circuit made in the meantime
+            self._made -= {
+                w.id for w in self.circuits.values() if str(w.receiver) == port and w.state == LIT
+            }
+        # a repeated dark state may belong to a circuit made in the meantime
+        if had is None or not lit or not had[1]:
             return [w for w in self.circuits.values() if str(w.receiver) == port]
         return []
 
     def early(self) -> list[LiveCircuit]:
         """Those that lost their carrier during a run since the last call, and those that turn."""
         early, self._early = self._early, set()
-        return [w for w in self.circuits.values() if str(w.receiver) in early or self._slots.moves(w.id)]
+        return [
+            w for w in self.circuits.values() if str(w.receiver) in early or self._slots.moves(w.id)
+        ]
 
     def forget(self, now: float) -> bool:
         """Forget carriers that were not updated for too long; whether there were any."""
@@ -88,8 +109,12 @@ class Light:
             del self._carrier[port]
         return bool(old)
 
-    def settle(self, which: Collection[LiveCircuit], at: float) -> tuple[bool, dict[tuple[DeviceName, str], list[str]]]:
-        """Find the states of these circuits anew; whether any is another, and those that are news, by first device and state."""
+    def settle(
+        self, which: Collection[LiveCircuit], at: float
+    ) -> tuple[bool, dict[tuple[DeviceName, str], list[str]]]:
+        """Find the states of these circuits anew; whether any is another, and those that are news,
+        by first device and state.
+        """
         changed, news = False, dict[tuple[DeviceName, str], list[str]]()
         for circuit in which:
             state, was = self._state(circuit, at), self.states.get(circuit.id)
@@ -104,9 +129,18 @@ class Light:
         if circuit.state != LIT:
             return circuit.state
         if self._slots.moves(circuit.id):
-            return self._slots.state_of(circuit.id, now, self._carrier.get(str(circuit.receiver), (0.0, True))) or LIT
+            return (
+                self._slots.state_of(
+                    circuit.id, now, self._carrier.get(str(circuit.receiver), (0.0, True))
+                )
+                or LIT
+            )
         since = self._since.get(circuit.id, 0.0)
-        if any(at > since and state == "dark" for port in circuit.ports for at, state in [self._noted.get(port, (0.0, ""))]):
+        if any(
+            at > since and state == "dark"
+            for port in circuit.ports
+            for at, state in [self._noted.get(port, (0.0, ""))]
+        ):
             return DARK
         at, lit = self._carrier.get(str(circuit.receiver), (0.0, True))
         if circuit.id in self._made and not lit:

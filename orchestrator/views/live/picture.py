@@ -29,8 +29,20 @@ from orchestrator.views.services import Services
 CARRIED = ("collective", *OF_ATTACHMENTS)
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
-_TEXTS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light", WAITS: "wait for their slot"}
-_WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light", WAITS: "waits for its slot"}
+_TEXTS = {
+    DARK: "go dark",
+    MAKING: "are being made",
+    LIT: "carry light",
+    LOST: "lost their light",
+    WAITS: "wait for their slot",
+}
+_WORD = {
+    DARK: "goes dark",
+    MAKING: "is being made",
+    LIT: "carries light",
+    LOST: "lost its light",
+    WAITS: "waits for its slot",
+}
 
 
 @dataclass
@@ -71,10 +83,13 @@ class Picture:
         self._dirty: set[str] = set()
         self._moved: set[str] = set()
 
-    # -- input ---------------------------------------------------------------------------------------------------------------
+    # -- input
+    # ---------------------------------------------------------------------------------------------------------------
 
     def feed(self, point: Point) -> None:
-        """Take one point of a journal. Points of other labs and of measurements that are not shown are ignored."""
+        """Take one point of a journal. Points of other labs and of measurements that are not shown
+        are ignored.
+        """
         if point.tags.get("testbed") != self.lab.name:
             return
         at, run = point.time_ns / 1e6, point.tags.get("run", "")
@@ -103,7 +118,11 @@ class Picture:
                     device.phase, device.since, device.message = str(point.fields["phase"]), at, ""
                     self._dirty.add("devices")
                     self.events.emit(
-                        at, "device", f"{point.tags['device']}: {device.phase}", device=point.tags["device"], phase=device.phase
+                        at,
+                        "device",
+                        f"{point.tags['device']}: {device.phase}",
+                        device=point.tags["device"],
+                        phase=device.phase,
                     )
             case "iteration":
                 self._iteration(point, at)
@@ -122,24 +141,43 @@ class Picture:
         was, self.state = self.state, now
         self._announce_runs(was, now, at)
         links = [link for p in (now.plans or {}).values() for link in p.up.links]
-        self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
+        self.switched = {
+            str(port): segment.name for port, segment in self.lab.switched(links).items()
+        }
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)
         held = now.held or {}
         changing = self.slots.scheduled_now and not remove and not add
-        found = self.slots.circuits(self.lab, held) if changing else live_circuits(self.lab, held, remove, add)
-        if self.light.update(found, (m.device for m in now.moving), at, running=self.running is not None):
+        found = (
+            self.slots.circuits(self.lab, held)
+            if changing
+            else live_circuits(self.lab, held, remove, add)
+        )
+        if self.light.update(
+            found, (m.device for m in now.moving), at, running=self.running is not None
+        ):
             self._dirty.add("circuits")
         self._settle(found.values(), at)
         self._update_devices(now, at)
         if now.job is not None:
             if was.job is None or was.job.id != now.job.id:
                 self.job.clear()
-            self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
+            self.job |= {
+                "name": now.job.name,
+                "state": now.job.state,
+                "detail": now.job.detail,
+                "run": now.job.run,
+            }
             self.job["ended"] = now.job.ended is not None
             if (text := f"{now.job.name} {now.job.state}") != self._announced_job:
                 self._announced_job = text
-                self.events.emit(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
+                self.events.emit(
+                    at,
+                    "job",
+                    f"job {now.job.name}: {now.job.state}",
+                    job=now.job.name,
+                    state=now.job.state,
+                )
         self._dirty |= {"plan", "run", "job", "move", "ring_changes"}
 
     def around(self, links: Iterable[str], at: float) -> None:
@@ -173,9 +211,13 @@ class Picture:
         self._settle(self.light.carrier(port, at, lit, running=self.running is not None), at)
 
     def settle(self, at: float) -> None:
-        """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
+        """Apply carriers that hosts lost during a run, once the store was read: it lists moves
+        before they happen.
+        """
         self._settle(self.light.early(), at)
-        begun = min((r.started * 1e3 for r in self.state.runs if r.status == "running"), default=None)
+        begun = min(
+            (r.started * 1e3 for r in self.state.runs if r.status == "running"), default=None
+        )
         for ended, event, text, fields in self.training.judge(begun):
             self.events.emit(ended, event, text, **fields)
 
@@ -189,7 +231,9 @@ class Picture:
             self.carrier(port, at, bool(point.fields["oper"]))
 
     def _rate(self, port: str, mbps: tuple[float, float] | None) -> None:
-        lines: list[float | int | None] = [None, None] if mbps is None else [round(mbps[0], 1), round(mbps[1], 1)]
+        lines: list[float | int | None] = (
+            [None, None] if mbps is None else [round(mbps[0], 1), round(mbps[1], 1)]
+        )
         if self.rates.get(port) != lines:
             self.rates[port] = lines
             self._moved.add(port)
@@ -201,17 +245,31 @@ class Picture:
             text = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
             at = point.time_ns / 1e6 + bar.ms
             self.events.emit(
-                at, "phase", text.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail
+                at,
+                "phase",
+                text.rstrip(),
+                run=run,
+                phase=bar.phase,
+                ms=round(bar.ms, 3),
+                ok=bar.ok,
+                detail=bar.detail,
             )
 
     def _reconfig(self, point: Point, run: str) -> None:
         progress = _progress(self.runs, run)
         progress.reconfig(point)
         figures = progress.figures
-        self._mark(run, progress.at, progress.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
+        self._mark(
+            run,
+            progress.at,
+            progress.at + figures.get("total_ms", 0.0),
+            dark_ms=figures.get("dark_ms"),
+        )
         self._dirty.add("move")
         named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
-        text = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
+        text = ", ".join(
+            f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total")
+        )
         moved = f"{figures.get('n_circuits', 0):.0f} circuits moved: {text}"
         self.events.emit(self.events.not_before(progress.at), "reconfig", moved, run=run, **figures)
 
@@ -245,9 +303,16 @@ class Picture:
                 "last_at": at,
             }
             self._dirty.add("job")
-        self.events.emit(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
+        self.events.emit(
+            at,
+            "iteration",
+            f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms",
+            job=of[0],
+            iter_ms=took,
+        )
 
-    # -- circuits and devices -------------------------------------------------------------------------------------------------
+    # -- circuits and devices
+    # -------------------------------------------------------------------------------------------------
 
     def _settle(self, which: Collection[LiveCircuit], at: float) -> None:
         """Find the states of these circuits anew; add one event per device and new state."""
@@ -258,7 +323,14 @@ class Picture:
             self._dirty.add("devices")
             which_ones = ids[0] if len(ids) == 1 else f"{len(ids)} circuits"
             verb = (_WORD if len(ids) == 1 else _TEXTS)[state]
-            self.events.emit(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
+            self.events.emit(
+                at,
+                "circuits",
+                f"{device}: {which_ones} {verb}",
+                device=device,
+                state=state,
+                circuits=cast(Json, ids),
+            )
 
     def _update_devices(self, now: LabState, at: float) -> None:
         moving = {m.device: m for m in now.moving}
@@ -271,7 +343,8 @@ class Picture:
                 if m.run not in self.marks:
                     self._mark(m.run, device.since, device.since)
                 continue
-            device.since = device.since or at  # points written before the view was opened are history
+            # points written before the view was opened are history
+            device.since = device.since or at
             device.message = failed.get(name, "")
             phase = "fault" if name in failed else "up" if name in held else "idle"
             if phase != device.phase:
@@ -290,7 +363,11 @@ class Picture:
             title = f"{run.verb} {run.plan_name}".rstrip()
             if run.id not in before and run.status == "running":
                 self.events.emit(
-                    run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running"
+                    run.started * 1e3,
+                    "run",
+                    f"run {run.id}: {title} begins ({run.user})",
+                    run=run.id,
+                    status="running",
                 )
             elif run.status != "running" and before.get(run.id, "running") == "running":
                 if run.status != "ok" and run.id in self.marks:
@@ -298,10 +375,13 @@ class Picture:
                     self._dirty.add("marks")
                 if self.events.replaying:  # not an event of a change, but worth showing
                     at = (run.ended or run.started) * 1e3
-                    self.events.log.append(Event(0, at, "run", ended_text(run), {"run": run.id, "status": run.status}))
+                    self.events.log.append(
+                        Event(0, at, "run", ended_text(run), {"run": run.id, "status": run.status})
+                    )
                 self.events.emit(at, "run", ended_text(run), run=run.id, status=run.status)
 
-    # -- output ---------------------------------------------------------------------------------------------------------------
+    # -- output
+    # ---------------------------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> RunRecord | None:
@@ -310,9 +390,13 @@ class Picture:
 
     @property
     def doing(self) -> str:
-        """What the newest run that has not ended does: its phase, else the step that it wrote down."""
+        """What the newest run that has not ended does: its phase, else the step that it wrote
+        down.
+        """
         running = self.running
-        working = self.runs[running.id].working if running is not None and running.id in self.runs else {}
+        working = (
+            self.runs[running.id].working if running is not None and running.id in self.runs else {}
+        )
         return next(reversed(working), self.state.doing)
 
     @property
@@ -323,12 +407,18 @@ class Picture:
 
     @property
     def move(self) -> RunProgress | None:
-        """The run whose waterfall is shown: of one that changes light again and again only if nothing else moved any."""
+        """The run whose waterfall is shown: of one that changes light again and again only if
+        nothing else moved any.
+        """
         running = self.running
-        return run_to_draw(self.runs.values(), running.id if running and not verb_of(running.verb).lasting else "")
+        return run_to_draw(
+            self.runs.values(), running.id if running and not verb_of(running.verb).lasting else ""
+        )
 
     def taken(self) -> tuple[set[str], set[str], list[Event]]:
-        """Return the changes since the last call: names of sections, ports with other rates, events of the log."""
+        """Return the changes since the last call: names of sections, ports with other rates, events
+        of the log.
+        """
         dirty, self._dirty = self._dirty, set()
         moved, self._moved = self._moved, set()
         return dirty, moved, self.events.taken()
@@ -338,7 +428,9 @@ def ended_text(run: RunRecord) -> str:
     """How a run ended, in a line."""
     first = (run.message.splitlines() or [""])[0]
     title = f"{run.verb} {run.plan_name}".rstrip()
-    return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
+    return f"run {run.id}: {title} {run.status}" + (
+        f": {first}" if first and run.status != "ok" else ""
+    )
 
 
 def _progress(runs: dict[str, RunProgress], run: str) -> RunProgress:

@@ -1,4 +1,6 @@
-"""The ranks of the job that runs: what they say of themselves now, and the times of their latest iterations. Pure."""
+"""The ranks of the job that runs: what they say of themselves now, and the times of their latest
+iterations. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _TIMES = ("iter_ms", "compute_ms", "exposed_ms", "wait_ms")
 
 
 class Ranks:
-    """Takes points of iterations, and beats as hosts report them; those of an older job than the latest are left out."""
+    """Takes points of iterations, and beats as hosts report them; those of an older job than the
+    latest are left out.
+    """
 
     def __init__(self) -> None:
         self._run = ""
@@ -44,7 +48,10 @@ class Ranks:
     def heard(self, run: str, heartbeats: Collection[Heartbeat], at: float) -> None:
         """Take what the ranks of the job that `run` launched said at a time (wall ms)."""
         if self._of(run):
-            self._beats, self._heard_ms = {heartbeat.rank: heartbeat for heartbeat in heartbeats}, at
+            self._beats, self._heard_ms = (
+                {heartbeat.rank: heartbeat for heartbeat in heartbeats},
+                at,
+            )
 
     def taken(self) -> bool:
         """Whether something changed since the last call."""
@@ -61,7 +68,9 @@ class Ranks:
         return statistics.median(known) if known else None
 
     def text(self, now: float) -> tuple[str, bool]:
-        """How they are at a time (wall ms), and whether that is trouble: which are silent, else which is the slowest."""
+        """How they are at a time (wall ms), and whether that is trouble: which are silent, else
+        which is the slowest.
+        """
         heartbeats = list(self._beats.values()) if now - self._heard_ms < STALE_MS else []
         if silent := late.silent_text(heartbeats, self._usual_ms()):
             return silent, True
@@ -71,13 +80,25 @@ class Ranks:
     def json(self) -> dict[str, Json]:
         """As viewers receive them."""
         rows = []
-        silent = {heartbeat.rank for heartbeat in late.silent(list(self._beats.values()), self._usual_ms())[0]}
+        silent = {
+            heartbeat.rank
+            for heartbeat in late.silent(list(self._beats.values()), self._usual_ms())[0]
+        }
         for rank in sorted(self._latest.keys() | self._beats.keys()):
             heartbeat = self._beats.get(rank)
-            row: dict[str, Json] = {"rank": rank} | {name: self.median(rank, name) for name in _TIMES}
+            row: dict[str, Json] = {"rank": rank} | {
+                name: self.median(rank, name) for name in _TIMES
+            }
             if heartbeat is not None:
-                row |= {"state": heartbeat.state, "iteration": heartbeat.iteration, "phase": heartbeat.phase}
-                row |= {"age_s": round(heartbeat.age_s, 3) if heartbeat.phase else None, "silent": rank in silent}
+                row |= {
+                    "state": heartbeat.state,
+                    "iteration": heartbeat.iteration,
+                    "phase": heartbeat.phase,
+                }
+                row |= {
+                    "age_s": round(heartbeat.age_s, 3) if heartbeat.phase else None,
+                    "silent": rank in silent,
+                }
             rows.append(row)
         text, trouble = self.text(self._heard_ms)
         return {"message": text, "trouble": trouble, "ranks": cast(Json, rows)}

@@ -1,4 +1,6 @@
-"""Past and present runs, from their journals: a waterfall for each, marks on the time axis. Pure."""
+"""Past and present runs, from their journals: a waterfall for each, marks on the time axis.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ MOST_ROWS = 60
 
 @dataclass
 class RunProgress:
-    """One run as its journal shows it so far. at: wall ms of the reconfiguration's first command, or of the first phase."""
+    """One run as its journal shows it so far. at: wall ms of the reconfiguration's first command,
+    or of the first phase.
+    """
 
     run: str
     at: float = 0.0
@@ -29,7 +33,9 @@ class RunProgress:
     began: float = 0.0
     """Wall ms at which the run's clock was zero."""
     working: dict[str, float] = field(default_factory=dict)
-    """The phases that have begun and not ended, with their begin (ms since the start of the run); the latest last."""
+    """The phases that have begun and not ended, with their begin (ms since the start of the run);
+    the latest last.
+    """
 
     @property
     def moved(self) -> bool:
@@ -54,20 +60,35 @@ class RunProgress:
 
     def at_work(self, now: float) -> list[Bar]:
         """A bar until now (wall ms) for each phase that has begun and not ended."""
-        return [Bar("run", "", name, begin, max(0.0, now - self.began - begin)) for name, begin in self.working.items()]
+        return [
+            Bar("run", "", name, begin, max(0.0, now - self.began - begin))
+            for name, begin in self.working.items()
+        ]
 
     def reconfig(self, point: Point) -> None:
         self.at = point.time_ns / 1e6
-        self.figures = {k: float(v) for k, v in point.fields.items() if k.endswith("_ms") or k in ("n_circuits", "seq")}
+        self.figures = {
+            k: float(v)
+            for k, v in point.fields.items()
+            if k.endswith("_ms") or k in ("n_circuits", "seq")
+        }
 
     def rows(self) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
-        """The run's phases, and the parts of devices and hosts inside them, as rows of two charts."""
-        parts = part_rows(sorted((b for b in self.bars if b.kind != "run"), key=lambda b: b.begin_ms))
-        return [_row(n, some) for n, some in run_rows(self.bars)[:MOST_ROWS]], [_row(n, (b,)) for n, b in parts[:MOST_ROWS]]
+        """The run's phases, and the parts of devices and hosts inside them, as rows of two
+        charts.
+        """
+        parts = part_rows(
+            sorted((b for b in self.bars if b.kind != "run"), key=lambda b: b.begin_ms)
+        )
+        return [_row(n, some) for n, some in run_rows(self.bars)[:MOST_ROWS]], [
+            _row(n, (b,)) for n, b in parts[:MOST_ROWS]
+        ]
 
 
 def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
-    """One row: for a repeated phase its first begin, its total time, and each occurrence in `bars`."""
+    """One row: for a repeated phase its first begin, its total time, and each occurrence in
+    `bars`.
+    """
     row = {
         **bar_json(some[0]),
         "name": name,
@@ -81,7 +102,9 @@ def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
 
 
 def run_to_draw(runs: Iterable[RunProgress], running: str) -> RunProgress | None:
-    """The run whose waterfall is drawn: the running one, once it has any points, else the newest that moved light."""
+    """The run whose waterfall is drawn: the running one, once it has any points, else the newest
+    that moved light.
+    """
     known = {r.run: r for r in runs if r.bars or r.figures or r.run == running}
     if running in known:
         return known[running]

@@ -18,7 +18,17 @@ def whole_picture(picture: Picture) -> dict[str, Json]:
         "lab": _lab(picture),
         **{
             name: _section(picture, name)
-            for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "ring_changes", "trouble")
+            for name in (
+                "plan",
+                "run",
+                "circuits",
+                "devices",
+                "job",
+                "move",
+                "marks",
+                "ring_changes",
+                "trouble",
+            )
         },
         "ranks": picture.ranks.json(),
         "slots": picture.slots.json(),
@@ -32,9 +42,14 @@ def whole_picture(picture: Picture) -> dict[str, Json]:
 
 
 def changed_sections(picture: Picture) -> dict[str, Json]:
-    """Return the changes since the last call: whole sections, and the new parts of `states`, `ports`, series and `log`."""
+    """Return the changes since the last call: whole sections, and the new parts of `states`,
+    `ports`, series and `log`.
+    """
     dirty, moved, news = picture.taken()
-    out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
+    out: dict[str, Json] = {
+        name: _section(picture, name)
+        for name in sorted(dirty - {"states", "iterations", "throughput"})
+    }
     if "states" in dirty and "circuits" not in dirty:
         out["states"] = cast(Json, dict(picture.light.states))
     if picture.ranks.taken():
@@ -67,7 +82,9 @@ def _section(picture: Picture, name: str) -> Json:
                     "run": p.run,
                     "since": p.since * 1e3,
                     "generation": p.generation,
-                    "segments": to_json(sorted({s.name for s in picture.lab.switched(p.up.links).values()})),
+                    "segments": to_json(
+                        sorted({s.name for s in picture.lab.switched(p.up.links).values()})
+                    ),
                 }
                 for owner, p in (picture.state.plans or {}).items()
             ]
@@ -88,7 +105,10 @@ def _section(picture: Picture, name: str) -> Json:
                 for w in picture.light.circuits.values()
             ]
         case "devices":
-            return {n: {"phase": d.phase, "since": d.since, "message": d.message} for n, d in picture.devices.items()}
+            return {
+                n: {"phase": d.phase, "since": d.since, "message": d.message}
+                for n, d in picture.devices.items()
+            }
         case "job":
             return {**picture.job, "message": picture.state.job_ended} if picture.job else None
         case "move":
@@ -109,7 +129,10 @@ def _lab(picture: Picture) -> dict[str, Json]:
         "name": lab.name,
         "inventory": picture.inventory,
         "hosts": [{"name": h.name, "ports": to_json(sorted(h.ports))} for h in lab.hosts.values()],
-        "devices": [{"name": d, "driver": c.driver, "speed": lab.time_scale(d)} for d, c in lab.devices.items()],
+        "devices": [
+            {"name": d, "driver": c.driver, "speed": lab.time_scale(d)}
+            for d, c in lab.devices.items()
+        ],
     }
 
 
@@ -134,7 +157,9 @@ def _move(picture: Picture) -> Json:
     record = next((r for r in picture.state.runs if r.id == progress.run), None)
     phases, parts = progress.rows()
     at_work = picture.running is not None and picture.running.id == progress.run
-    measured = (picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures)
+    measured = (
+        picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures
+    )
     last = next(measured, None) if at_work else None  # until this one has its own
     return {
         "run": progress.run,
@@ -143,8 +168,13 @@ def _move(picture: Picture) -> Json:
         "status": record.status if record else "",
         "began": progress.began,
         "figures": dict(progress.figures),
-        "working": cast(Json, [[name, begin] for name, begin in progress.working.items()] if at_work else []),
-        "changed": any(ring_change["run"] == progress.run for ring_change in picture.training.ring_changes.values()),
+        "working": cast(
+            Json, [[name, begin] for name, begin in progress.working.items()] if at_work else []
+        ),
+        "changed": any(
+            ring_change["run"] == progress.run
+            for ring_change in picture.training.ring_changes.values()
+        ),
         "phases": cast(Json, phases),
         "parts": cast(Json, parts),
         "last": dict(last.figures) if last else {},

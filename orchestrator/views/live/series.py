@@ -1,4 +1,6 @@
-"""Rates and times as series for a chart, bounded. Pure: times are wall milliseconds as the journal has them."""
+"""Rates and times as series for a chart, bounded. Pure: times are wall milliseconds as the journal
+has them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 BUCKET_MS = 200.0
-"""Length (ms) of the buckets in which the traffic of all ports is summed: two samples of each port at ten a second."""
+"""Length (ms) of the buckets in which the traffic of all ports is summed: two samples of each port
+at ten a second.
+"""
 WINDOW_MS = 600_000.0
 """Points older than this, relative to the newest, are dropped."""
 GAP_MS = 3_000.0
@@ -41,7 +45,11 @@ class Series:
 
     def all(self, until: float = float("inf")) -> list[list[float]]:
         """Everything up to a time."""
-        return [[round(t, 3), round(v, 3)] for t, v in zip(self.at, self.values, strict=True) if t <= until]
+        return [
+            [round(t, 3), round(v, 3)]
+            for t, v in zip(self.at, self.values, strict=True)
+            if t <= until
+        ]
 
     def taken(self, until: float = float("inf")) -> list[list[float]]:
         """The values set since the last call, up to a time."""
@@ -53,9 +61,11 @@ class Series:
 
 @dataclass
 class Traffic:
-    """The total sending rate of all ports, in buckets: the mean over the sampled part of a bucket, Mb/s.
+    """The total sending rate of all ports, in buckets: the mean over the sampled part of a bucket,
+    Mb/s.
 
-    Buckets are kept as long as their points: samples that a job's hosts kept come home host by host, minutes of each at once.
+    Buckets are kept as long as their points: samples that a job's hosts kept come home host by
+    host, minutes of each at once.
     """
 
     series: Series = field(default_factory=Series)
@@ -65,16 +75,24 @@ class Traffic:
     _reached: dict[str, float] = field(default_factory=dict)
     """Up to when (ms) each port was sampled."""
     _last: dict[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
-    """The last bucket of each port, and how much of it (ms) its samples cover; those that came late on their own."""
+    """The last bucket of each port, and how much of it (ms) its samples cover; those that came late
+    on their own.
+    """
 
     @property
     def until(self) -> float:
-        """The last bucket that the samples of every port have reached; ports that are no longer sampled are not waited for."""
+        """The last bucket that the samples of every port have reached; ports that are no longer
+        sampled are not waited for.
+        """
         now = [at for at in self._reached.values() if at > self.newest - GAP_MS]
         return min(now, default=0.0) - BUCKET_MS
 
-    def add(self, port: str, begin: float, end: float, kilobits: float, *, late: bool = False) -> None:
-        """Add the bytes a port sent between two samples. late: newer ones of the port came before."""
+    def add(
+        self, port: str, begin: float, end: float, kilobits: float, *, late: bool = False
+    ) -> None:
+        """Add the bytes a port sent between two samples. late: newer ones of the port came
+        before.
+        """
         at = begin // BUCKET_MS * BUCKET_MS
         last, had = self._last.get((port, late), (at, 0.0))
         if not late and at > last + BUCKET_MS:
@@ -91,7 +109,9 @@ class Traffic:
         self._reached[port] = max(end, self._reached.get(port, 0.0))
         self.newest = max(self.newest, end)
         if len(self._buckets) > 1.2 * WINDOW_MS / BUCKET_MS:
-            self._buckets = {t: found for t, found in self._buckets.items() if t > self.newest - WINDOW_MS}
+            self._buckets = {
+                t: found for t, found in self._buckets.items() if t > self.newest - WINDOW_MS
+            }
 
 
 Sample = tuple[float, int, int]
@@ -99,7 +119,9 @@ Sample = tuple[float, int, int]
 
 
 def _follows(before: Sample, sample: Sample) -> bool:
-    """Whether a rate can be told between two samples; not where the port came up again, or no view was sampling."""
+    """Whether a rate can be told between two samples; not where the port came up again, or no view
+    was sampling.
+    """
     return sample[1] >= before[1] and sample[2] >= before[2] and 0 < sample[0] - before[0] <= GAP_MS
 
 
@@ -135,7 +157,9 @@ class Counter:
             self.seen.popleft()
 
     def _came_late(self, port: str, sample: Sample, total: Traffic) -> None:
-        """Add what was sent since the last sample that came late, as far as its buckets are not known yet."""
+        """Add what was sent since the last sample that came late, as far as its buckets are not
+        known yet.
+        """
         before = self._late[-1] if self._late else None
         self._late.append(sample)
         if before is None or not _follows(before, sample):

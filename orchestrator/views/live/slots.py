@@ -1,4 +1,6 @@
-"""The slots of a schedule as viewers see them: which is there, how long each had light, what was late. Pure."""
+"""The slots of a schedule as viewers see them: which is there, how long each had light, what was
+late. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,19 @@ from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LOST, LiveCircuit, live_circuits
 
 WAITS, BY_SCHEDULE = "waits", "in turn"
-"""States of circuits of a schedule: dark until its slot comes; in slots that are too short to be shown one by one."""
+"""States of circuits of a schedule: dark until its slot comes; in slots that are too short to be
+shown one by one.
+"""
 FAST_S = 0.25
-"""Slots that begin more often than this (s) are shown as a cycle with counts: a picture that changes as often flickers."""
+"""Slots that begin more often than this (s) are shown as a cycle with counts: a picture that
+changes as often flickers.
+"""
 LATEST = 20
 """Times of a slot are medians over so many of its turns."""
 GRACE_MS = 400.0
-"""Light may be away for so long (ms) around a turn, until hosts and journal have said that it is back."""
+"""Light may be away for so long (ms) around a turn, until hosts and journal have said that it is
+back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +54,21 @@ class Cycle:
         return frozenset().union(*self.settings) - frozenset.intersection(*self.settings)
 
 
-def cycle_of(lab: Lab, held: Mapping[Setting, Belonging], owner: str, current: CurrentPlan) -> Cycle | None:
-    """The schedule of a plan, beside the circuits of others; None if it has none. Raises: as `read_plan`, `slot_goals`."""
+def cycle_of(
+    lab: Lab, held: Mapping[Setting, Belonging], owner: str, current: CurrentPlan
+) -> Cycle | None:
+    """The schedule of a plan, beside the circuits of others; None if it has none. Raises: as
+    `read_plan`, `slot_goals`.
+    """
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
         return None
     foreign = per_device(frozenset(s for s, b in held.items() if b.owner != owner))
     goals = slot_goals(plan, plan.schedule, lab, foreign)
     settings = tuple(every([goal.wanted]) for goal in goals)
-    return Cycle(owner, current.plan_name, current.run, current.plan_sha, plan.schedule.dwell_s, settings)
+    return Cycle(
+        owner, current.plan_name, current.run, current.plan_sha, plan.schedule.dwell_s, settings
+    )
 
 
 @dataclass
@@ -69,7 +83,9 @@ class _SlotChanges:
 
 
 class TimeslotState:
-    """Takes the schedule and its turner's state, and points `slot` and `slot_host`. Times are wall ms."""
+    """Takes the schedule and its turner's state, and points `slot` and `slot_host`. Times are wall
+    ms.
+    """
 
     def __init__(self) -> None:
         self.cycle: Cycle | None = None
@@ -84,11 +100,17 @@ class TimeslotState:
         self._fresh = False
 
     def scheduled(self, cycle: Cycle | None, state: ScheduleState | None) -> None:
-        """Take the schedule that is up and what its turner says of itself; a state of another plan's turner is left out."""
+        """Take the schedule that is up and what its turner says of itself; a state of another
+        plan's turner is left out.
+        """
         if state is not None and (cycle is None or state.run != cycle.run):
             state = None
         alive = state is not None and state.alive
-        if cycle == self.cycle and state == self.state and alive == (self.state is not None and self.state.alive):
+        if (
+            cycle == self.cycle
+            and state == self.state
+            and alive == (self.state is not None and self.state.alive)
+        ):
             return
         if cycle is None or self.cycle is None or cycle.run != self.cycle.run:
             self._slot_changes, self._errors, self._members = {}, {}, {}
@@ -100,13 +122,22 @@ class TimeslotState:
 
     @property
     def scheduled_now(self) -> bool:
-        """Whether circuits have turns now: also after the turner died, as the store then still has those of all slots."""
-        return self.cycle is not None and self.state is not None and self.state.state not in ("starting", "ended")
+        """Whether circuits have turns now: also after the turner died, as the store then still has
+        those of all slots.
+        """
+        return (
+            self.cycle is not None
+            and self.state is not None
+            and self.state.state not in ("starting", "ended")
+        )
 
     @property
     def fast(self) -> bool:
         """Whether slots are too short to be shown one by one."""
-        return self.cycle is not None and (self._period_ms() or self.cycle.dwell_s * 1e3) < FAST_S * 1e3
+        return (
+            self.cycle is not None
+            and (self._period_ms() or self.cycle.dwell_s * 1e3) < FAST_S * 1e3
+        )
 
     def point(self, point: Point) -> bool:
         """Take one point; whether another slot began."""
@@ -123,13 +154,20 @@ class TimeslotState:
         if begun or not self._since:
             self.slot, self.slot_change, self._since = slot, int(point.fields["cycle"]), at
             self._began.append(at)
-            ended, lit = self._slot_changes.setdefault(before, _SlotChanges()), float(point.fields["lit_ms"])
+            ended, lit = (
+                self._slot_changes.setdefault(before, _SlotChanges()),
+                float(point.fields["lit_ms"]),
+            )
             ended.seen += 1
             ended.lit.append(lit)
             ended.late.append(float(point.fields["late_ms"]))
             ended.longer += lit > 1.5e3 * self.cycle.dwell_s
-            self._slot_changes.setdefault(slot, _SlotChanges()).dark.append(float(point.fields["dark_ms"]))
-        elif (dark := self._slot_changes.setdefault(slot, _SlotChanges()).dark) and float(point.fields["dark_ms"]) > dark[-1]:
+            self._slot_changes.setdefault(slot, _SlotChanges()).dark.append(
+                float(point.fields["dark_ms"])
+            )
+        elif (dark := self._slot_changes.setdefault(slot, _SlotChanges()).dark) and float(
+            point.fields["dark_ms"]
+        ) > dark[-1]:
             dark[-1] = float(point.fields["dark_ms"])
         self._duty = float(point.fields["duty"])
         return begun
@@ -139,11 +177,15 @@ class TimeslotState:
         assert self.cycle is not None
         moving, found, members = self.cycle.moving, dict[str, LiveCircuit](), dict[str, set[int]]()
         for index, settings in enumerate(self.cycle.settings):
-            for id_, circuit in live_circuits(lab, {s: b for s, b in held.items() if s not in moving or s in settings}).items():
+            for id_, circuit in live_circuits(
+                lab, {s: b for s, b in held.items() if s not in moving or s in settings}
+            ).items():
                 found.setdefault(id_, circuit)
                 members.setdefault(id_, set()).add(index)
         whole = len(self.cycle.settings)
-        self._members = {id_: frozenset(slots) for id_, slots in members.items() if len(slots) < whole}
+        self._members = {
+            id_: frozenset(slots) for id_, slots in members.items() if len(slots) < whole
+        }
         return found
 
     def moves(self, id_: str) -> bool:
@@ -151,7 +193,8 @@ class TimeslotState:
         return self.scheduled_now and id_ in self._members
 
     def state_of(self, id_: str, now: float, carrier: tuple[float, bool]) -> str | None:
-        """The state of a circuit that has a turn; None: it is to carry light, and nothing speaks against that.
+        """The state of a circuit that has a turn; None: it is to carry light, and nothing speaks
+        against that.
 
         carrier: when its receiver was last heard (wall ms), and whether it had carrier.
         """
@@ -204,7 +247,11 @@ class TimeslotState:
         text += ", repairing" if self.status == "repairing" else ""
         if self._duty:
             text += f", duty {self._duty:.3f}"
-            text += f" (planned {self.state.planned_duty:.3f})" if self.state is not None and self.state.planned_duty else ""
+            text += (
+                f" (planned {self.state.planned_duty:.3f})"
+                if self.state is not None and self.state.planned_duty
+                else ""
+            )
         text += f", {self.state.late} late" if self.state is not None and self.state.late else ""
         if (worst := self.worst()) is not None:
             text += f", worst host {worst[0]} {worst[1]:+.1f} ms"
@@ -220,11 +267,15 @@ class TimeslotState:
         for index in range(len(self.cycle.settings)):
             known = self._slot_changes.get(index, _SlotChanges())
             times = {
-                f"{name}_ms": round(statistics.median(got), 3) for name in ("lit", "dark", "late") if (got := getattr(known, name))
+                f"{name}_ms": round(statistics.median(got), 3)
+                for name in ("lit", "dark", "late")
+                if (got := getattr(known, name))
             }
             worst = {"late_most_ms": round(max(known.late), 3)} if known.late else {}
             circuits = sum(index in slots for slots in self._members.values())
-            rows.append({"circuits": circuits, "seen": known.seen, "longer": known.longer, **times, **worst})
+            rows.append(
+                {"circuits": circuits, "seen": known.seen, "longer": known.longer, **times, **worst}
+            )
         return {
             "plan": self.cycle.name,
             "status": self.status,

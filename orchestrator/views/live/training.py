@@ -1,4 +1,6 @@
-"""The iterations of the jobs of a lab next to the changes: turns, and slow iterations with their causes. Pure."""
+"""The iterations of the jobs of a lab next to the changes: turns, and slow iterations with their
+causes. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ KEPT, CHANGES = 12, 256
 PENDING = 64
 """Slow iterations that wait for the end of a run, whose journal says only then what it did."""
 QUIET_MS = 10_000.0
-"""At most one straggler is noted in so long (ms); the next one says how many there were in between."""
+"""At most one straggler is noted in so long (ms); the next one says how many there were in
+between.
+"""
 
 Notice = tuple[float, str, str, Mapping[str, Json]]
 """An event: wall ms, its name, in words, for programs."""
@@ -53,7 +57,9 @@ class _Disturbance:
 
 
 class Training:
-    """Takes the points of iterations, devices and turns, in any order; `judge` says what was slow, and why."""
+    """Takes the points of iterations, devices and turns, in any order; `judge` says what was slow,
+    and why.
+    """
 
     def __init__(self) -> None:
         self.ring_changes: dict[str, dict[str, Json]] = {}
@@ -62,19 +68,28 @@ class Training:
         self._changes: dict[str, _Disturbance] = {}
         self._recent: dict[tuple[str, str], deque[float]] = {}
         self._awaited: dict[tuple[str, int], str] = {}
-        """The iterations around a turn that were not there yet when it was recorded, with its reconfiguration."""
+        """The iterations around a turn that were not there yet when it was recorded, with its
+        reconfiguration.
+        """
         self._pending: deque[tuple[tuple[str, str], Span]] = deque()
         self._straggled = -QUIET_MS
         self._hidden = 0
 
     def iteration(self, job: str, run: str, number: int, begin: float, took: float) -> bool:
-        """Take one iteration (wall ms, ms); whether it places a turn on the time axis that was not placed before."""
+        """Take one iteration (wall ms, ms); whether it places a turn on the time axis that was not
+        placed before.
+        """
         spans = self._spans.setdefault((job, run), deque(maxlen=SPANS))
         recent = self._recent.setdefault((job, run), deque(maxlen=ringtext.BEFORE))
         for old in list(self._spans)[:-KEPT]:
             del self._spans[old], self._recent[old]
         last = spans[-1] if spans else None
-        span = Span(number, min(begin, last.end) if last and last.number == number - 1 else begin, begin + took, took)
+        span = Span(
+            number,
+            min(begin, last.end) if last and last.number == number - 1 else begin,
+            begin + took,
+            took,
+        )
         before = (
             ringtext.usual_iteration_ms([*recent])
             if ringtext.is_slow_iteration(span.took, min(recent, default=span.took))
@@ -90,7 +105,11 @@ class Training:
     def device(self, point: Point) -> None:
         """Take what a device did in a reconfiguration."""
         at, change = point.time_ns / 1e6, self._change(point)
-        for into, name in ((change.begins, "t_dark_begin_ns"), (change.ends, "t_dark_end_ns"), (change.commits, "t_route_ns")):
+        for into, name in (
+            (change.begins, "t_dark_begin_ns"),
+            (change.ends, "t_dark_end_ns"),
+            (change.commits, "t_route_ns"),
+        ):
             if name in point.fields:
                 into.append(at + float(point.fields[name]) / 1e6)
 
@@ -144,7 +163,9 @@ class Training:
         changes = [c for c in self._changes.values() if c.job == key[0] and c.after is not None]
         firsts = [c.after + 1 for c in changes if c.after is not None and c.after + 1 < span.number]
         since = max(firsts, default=-1)
-        before = ringtext.usual_iteration_ms([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
+        before = ringtext.usual_iteration_ms(
+            [s.took for s in self._spans.get(key, ()) if since < s.number < span.number]
+        )
         if before is None or not ringtext.is_slow_iteration(span.took, before):
             return None
         return ringtext.judged(span, before, [change.change() for change in self._changes.values()])
@@ -159,8 +180,17 @@ class Training:
             self._straggled, self._hidden = slow.span.end, 0
         causes: dict[str, Json] = {k: round(v, 3) for k, v in slow.parts.items()}
         causes |= {} if slow.parts else {slow.causes[0]: round(slow.other, 3)}
-        fields: dict[str, Json] = {"job": job, "iter": slow.span.number, "iter_ms": round(slow.span.took, 3)}
-        yield slow.span.end, "slow", text, {**fields, "usual_ms": round(slow.usual, 3), "causes": causes}
+        fields: dict[str, Json] = {
+            "job": job,
+            "iter": slow.span.number,
+            "iter_ms": round(slow.span.took, 3),
+        }
+        yield (
+            slow.span.end,
+            "slow",
+            text,
+            {**fields, "usual_ms": round(slow.usual, 3), "causes": causes},
+        )
 
     def _change(self, point: Point) -> _Disturbance:
         found = self._changes.setdefault(_id(point), _Disturbance())

@@ -1,4 +1,6 @@
-"""Keep a picture current from the journals, the store and the guard; polling is cheap while nothing changes."""
+"""Keep a picture current from the journals, the store and the guard; polling is cheap while nothing
+changes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from orchestrator.views.live.sections import changed_sections
 from orchestrator.views.live.slots import Cycle, cycle_of
 
 LOOK_S = 0.04
-"""Interval (s) at which the journals and the store are read: an event waits half of it on average."""
+"""Interval (s) at which the journals and the store are read: an event waits half of it on
+average.
+"""
 SLOWLY_S = 1.0
 """Interval (s) of checks whether a run's process is alive, and of the guard's state."""
 
@@ -58,7 +62,9 @@ class Watcher:
             trouble = f"journals and store cannot be read: {error}"
         unread = self._journals.unread
         self.picture.troubled("files", trouble)
-        self.picture.troubled("lines", f"{counted(unread, 'line')} of the journals cannot be read" if unread else "")
+        self.picture.troubled(
+            "lines", f"{counted(unread, 'line')} of the journals cannot be read" if unread else ""
+        )
 
     def _refresh(self, now: float) -> None:
         picture = self.picture
@@ -84,7 +90,9 @@ class Watcher:
             picture.tick(now)
 
     def _schedule(self, now: LabState) -> None:
-        """Tell the picture which schedule is up: the viewer's own, else the first, and what its turner says of itself."""
+        """Tell the picture which schedule is up: the viewer's own, else the first, and what its
+        turner says of itself.
+        """
         mine = self.settings.owner or self.settings.user
         plans = sorted((now.plans or {}).items(), key=lambda item: item[0] != mine)
         if self._read != (read := [(owner, p.run, p.plan_sha) for owner, p in plans]):
@@ -100,9 +108,13 @@ class Watcher:
                 trouble = f"the slots of the plan that is up cannot be shown: {error.line}"
             self.picture.troubled("slots", trouble)
         scheduler = (
-            self._scheduler.path(self.settings, tenancy_key(self._key, self._cycle.owner)) if self._cycle is not None else None
+            self._scheduler.path(self.settings, tenancy_key(self._key, self._cycle.owner))
+            if self._cycle is not None
+            else None
         )
-        self.picture.slots.scheduled(self._cycle, self._scheduler.read(scheduler) if scheduler is not None else None)
+        self.picture.slots.scheduled(
+            self._cycle, self._scheduler.read(scheduler) if scheduler is not None else None
+        )
 
     def close(self) -> None:
         self._journals.close()

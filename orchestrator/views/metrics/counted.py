@@ -1,4 +1,6 @@
-"""What the journals of a lab's runs add up to: each is read once, then only what it has grown by."""
+"""What the journals of a lab's runs add up to: each is read once, then only what it has grown
+by.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,40 @@ from orchestrator.telemetry.lineprotocol import Point, parse
 from orchestrator.telemetry.reader import is_declared, part_files
 from orchestrator.telemetry.tail import JournalTail, Mark
 
-DARK_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
-"""Upper limits (s) of the dark times' buckets: fine around what switches by mirrors take (25 to 75 ms), up to a robot's minute."""
+DARK_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.06,
+    0.075,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    60.0,
+)
+"""Upper limits (s) of the dark times' buckets: fine around what switches by mirrors take (25 to 75
+ms), up to a robot's minute.
+"""
 MOST_JOBS = 100
-"""Names of jobs that are shown, the latest: a name costs Prometheus three series, and a lab may give each job a new one."""
+"""Names of jobs that are shown, the latest: a name costs Prometheus three series, and a lab may
+give each job a new one.
+"""
 _WANTED = (b"reconfig,", b"iteration,")
 
 
 @dataclass
 class JobCount:
-    """The iterations of the jobs of one name. loss: of the latest one that has any, which ended at `at` (wall ns)."""
+    """The iterations of the jobs of one name. loss: of the latest one that has any, which ended at
+    `at` (wall ns).
+    """
 
     iterations: int = 0
     seconds: float = 0.0
@@ -31,7 +57,8 @@ class JobCount:
 
 @dataclass
 class Counted:
-    """The counts so far. dark: reconfigurations by bucket of `DARK_S`, then those beyond. They never become less while it lives.
+    """The counts so far. dark: reconfigurations by bucket of `DARK_S`, then those beyond. They
+    never become less while it lives.
 
     jobs: by name, the one that was read last at the end.
     unread: lines that are damaged, and reads of damaged files.

@@ -10,7 +10,12 @@ from itertools import accumulate
 from os.path import samestat
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.utils import floatToGoString
 
 from optics import SpectralRoute
@@ -29,35 +34,75 @@ from orchestrator.views.metrics.counted import DARK_S, MOST_JOBS, Counted
 
 STATES = (LIT, DARK, MAKING, LOST, WAITS)
 RESULTS = ("ok", "failed", "rolled-back", "hands-needed", "interrupted", "died")
-"""Every result of a verb is there from its first run on: Prometheus does not count what a series begins with."""
+"""Every result of a verb is there from its first run on: Prometheus does not count what a series
+begins with.
+"""
 JOB_STATES = ("starting", "running", "paused")
 
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
-    "testbed_build_info": ("gauge", ("version",), "the version of testbed that serves this; always 1"),
+    "testbed_build_info": (
+        "gauge",
+        ("version",),
+        "the version of testbed that serves this; always 1",
+    ),
     "testbed_circuits": (
         "gauge",
         ("lab", "device", "state"),
         "circuits by state and by the first device on their path; waits: for its slot of a schedule",
     ),
-    "testbed_circuit_power_dbm": ("gauge", ("lab", "circuit"), "power at the receiver's end of a lit circuit when last measured"),
-    "testbed_circuit_margin_db": ("gauge", ("lab", "circuit"), "the same above the power at which light counts as lost"),
-    "testbed_light_measured_timestamp_seconds": ("gauge", ("lab",), "when the oldest of these readings was taken"),
-    "testbed_dark_seconds": ("histogram", ("lab",), "dark time of reconfigurations, the longest device of each"),
+    "testbed_circuit_power_dbm": (
+        "gauge",
+        ("lab", "circuit"),
+        "power at the receiver's end of a lit circuit when last measured",
+    ),
+    "testbed_circuit_margin_db": (
+        "gauge",
+        ("lab", "circuit"),
+        "the same above the power at which light counts as lost",
+    ),
+    "testbed_light_measured_timestamp_seconds": (
+        "gauge",
+        ("lab",),
+        "when the oldest of these readings was taken",
+    ),
+    "testbed_dark_seconds": (
+        "histogram",
+        ("lab",),
+        "dark time of reconfigurations, the longest device of each",
+    ),
     "testbed_runs": ("counter", ("lab", "verb", "result"), "runs that have ended"),
     "testbed_runs_running": ("gauge", ("lab",), "runs that have not ended"),
     "testbed_locks": ("gauge", ("lab", "kind", "state"), "locks held and waited for"),
-    "testbed_jobs": ("gauge", ("lab", "state"), "jobs that have not ended, by their last known state"),
+    "testbed_jobs": (
+        "gauge",
+        ("lab", "state"),
+        "jobs that have not ended, by their last known state",
+    ),
     "testbed_job_iterations": ("counter", ("lab", "job_name"), "iterations of jobs of this name"),
-    "testbed_job_iteration_seconds": ("counter", ("lab", "job_name"), "time that these iterations took"),
-    "testbed_job_loss": ("gauge", ("lab", "job_name"), "training loss of the latest iteration that has one"),
+    "testbed_job_iteration_seconds": (
+        "counter",
+        ("lab", "job_name"),
+        "time that these iterations took",
+    ),
+    "testbed_job_loss": (
+        "gauge",
+        ("lab", "job_name"),
+        "training loss of the latest iteration that has one",
+    ),
     "testbed_journal_unread": ("counter", ("lab",), "lines of journals that are damaged"),
 }
 """Kind, labels and meaning of each family."""
-_KINDS: Mapping[str, type[Any]] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
+_KINDS: Mapping[str, type[Any]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 class LabMetrics:
-    """The figures of the lab that `watcher` sees; counters never become less while it lives. Not for several threads at once."""
+    """The figures of the lab that `watcher` sees; counters never become less while it lives. Not
+    for several threads at once.
+    """
 
     def __init__(self, settings: Settings, store: Store, watcher: Watcher) -> None:
         self._settings, self._store, self._watcher = settings, store, watcher
@@ -67,7 +112,9 @@ class LabMetrics:
         self._file = store.path.stat()
 
     def families(self) -> list[Metric]:
-        """All families as of now. Raises: StoreFailed - the store or the journals cannot be read, or a new store took its place."""
+        """All families as of now. Raises: StoreFailed - the store or the journals cannot be read,
+        or a new store took its place.
+        """
         if not self._same_store():
             raise StoreFailed(
                 f"{self._store.path} was removed or replaced",
@@ -97,14 +144,24 @@ class LabMetrics:
         yield from self._circuits(lab)
         running = self._runs()
         ended = Counter(self._ended.values())
-        ended.update({(verb, result): 0 for verb in ("up", *{verb for verb, _ in ended}) for result in RESULTS})
+        ended.update(
+            {
+                (verb, result): 0
+                for verb in ("up", *{verb for verb, _ in ended})
+                for result in RESULTS
+            }
+        )
         for key, number in sorted(ended.items()):
             yield "testbed_runs", [lab, *key], number
         yield "testbed_runs_running", [lab], running
         locks = locks_of(self._lab, self._settings, self._store).seen()
         for kind in ("run", "reservation"):
             for state in ("active", "waiting"):
-                yield "testbed_locks", [lab, kind, state], sum(lock.kind == kind and lock.state == state for lock in locks)
+                yield (
+                    "testbed_locks",
+                    [lab, kind, state],
+                    sum(lock.kind == kind and lock.state == state for lock in locks),
+                )
         jobs = running_jobs(self._store, self._key)
         for state in (*JOB_STATES, *sorted(jobs.keys() - set(JOB_STATES))):
             yield "testbed_jobs", [lab, state], jobs.get(state, 0)
@@ -117,24 +174,48 @@ class LabMetrics:
 
     def _circuits(self, lab: str) -> Iterator[tuple[str, list[str], float]]:
         picture = self._watcher.picture
-        by: dict[tuple[str, str], int] = {(device, state): 0 for device in self._lab.devices for state in STATES}
+        by: dict[tuple[str, str], int] = {
+            (device, state): 0 for device in self._lab.devices for state in STATES
+        }
         for circuit in picture.light.circuits.values():
             place = circuit.ports[0][0], picture.light.states.get(circuit.id, circuit.state)
             by[place] = by.get(place, 0) + 1
         for (device, state), number in by.items():
             yield "testbed_circuits", [lab, device, state], number
-        plain = {str(s): str(replace(s, attenuation_db=0.0)) for s in picture.state.held or () if isinstance(s, SpectralRoute)}
-        lit = {c.id: _path(c, plain) for c in picture.light.circuits.values() if picture.light.states.get(c.id) == LIT}
-        shown = [p for p in latest_light(self._store, self._key) if p.out_dbm is not None and lit.get(p.circuit) == p.path]
+        plain = {
+            str(s): str(replace(s, attenuation_db=0.0))
+            for s in picture.state.held or ()
+            if isinstance(s, SpectralRoute)
+        }
+        lit = {
+            c.id: _path(c, plain)
+            for c in picture.light.circuits.values()
+            if picture.light.states.get(c.id) == LIT
+        }
+        shown = [
+            p
+            for p in latest_light(self._store, self._key)
+            if p.out_dbm is not None and lit.get(p.circuit) == p.path
+        ]
         for point in shown:
             assert point.out_dbm is not None
             yield "testbed_circuit_power_dbm", [lab, point.circuit], point.out_dbm
-            yield "testbed_circuit_margin_db", [lab, point.circuit], round(point.out_dbm - LOS_DBM, 3)
+            yield (
+                "testbed_circuit_margin_db",
+                [lab, point.circuit],
+                round(point.out_dbm - LOS_DBM, 3),
+            )
         if shown:
-            yield "testbed_light_measured_timestamp_seconds", [lab], min(point.at for point in shown)
+            yield (
+                "testbed_light_measured_timestamp_seconds",
+                [lab],
+                min(point.at for point in shown),
+            )
 
     def _runs(self) -> int:
-        """Take in the runs that have ended, and their journals; return the number of those that have not."""
+        """Take in the runs that have ended, and their journals; return the number of those that
+        have not.
+        """
         now = outcomes(self._store, self._key)
         self._counted.read(run for run, _, _ in now)
         self._ended |= {run: (verb, status) for run, verb, status in now if status != "running"}

@@ -1,4 +1,6 @@
-"""The one service of a lab's figures: its options, what its file says of it, and what it reports."""
+"""The one service of a lab's figures: its options, what its file says of it, and what it
+reports.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class ExporterState(ServiceState):
     url: str = ""
 
     def text(self) -> str:
-        return f"{self.state} {self.url}, {self.where}" if self.url else f"{self.state}, {self.where}"
+        return (
+            f"{self.state} {self.url}, {self.where}" if self.url else f"{self.state}, {self.where}"
+        )
 
 
 EXPORTER = Kind(

@@ -33,7 +33,9 @@ class CollectedFamilies:
 
 
 class Endpoint:
-    """The application: `/metrics`, in OpenMetrics or the older text format, as the request accepts. collect: reads all anew."""
+    """The application: `/metrics`, in OpenMetrics or the older text format, as the request accepts.
+    collect: reads all anew.
+    """
 
     def __init__(self, collect: Callable[[], Sequence[Metric]], names: Names) -> None:
         self._collect = collect
@@ -58,8 +60,16 @@ class Endpoint:
                 try:
                     self._known = CollectedFamilies(await asyncio.to_thread(self._collect))
                 except TestbedError as error:
-                    return Response(f"{error}\n", 503, media_type="text/plain", headers={"cache-control": "no-store"})
+                    return Response(
+                        f"{error}\n",
+                        503,
+                        media_type="text/plain",
+                        headers={"cache-control": "no-store"},
+                    )
                 self._at = time.monotonic()
             known = self._known
         encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
-        return Response(await asyncio.to_thread(encode, known), headers={"content-type": kind, "cache-control": "no-store"})
+        return Response(
+            await asyncio.to_thread(encode, known),
+            headers={"content-type": kind, "cache-control": "no-store"},
+        )

@@ -1,4 +1,6 @@
-"""`testbed service run metrics`: the lab's figures for Prometheus, served until it is stopped, or printed once."""
+"""`testbed service run metrics`: the lab's figures for Prometheus, served until it is stopped, or
+printed once.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from orchestrator.views.web.access import Names
 from orchestrator.views.web.listening import listener_on, url_of
 
 
-async def serve_metrics(command: Command, *, notify: Notify, options: MetricsOptions) -> MetricsReport:
-    """Serve until cancelled. Raises: Missing - the library is not installed. Locked - another one serves this lab."""
+async def serve_metrics(
+    command: Command, *, notify: Notify, options: MetricsOptions
+) -> MetricsReport:
+    """Serve until cancelled. Raises: Missing - the library is not installed. Locked - another one
+    serves this lab.
+    """
     try:
         from prometheus_client.exposition import choose_encoder
 
@@ -26,14 +32,19 @@ async def serve_metrics(command: Command, *, notify: Notify, options: MetricsOpt
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
-        raise Missing("metrics need the Python package prometheus_client", hint="pip install 'optical-testbed[metrics]'") from error
+        raise Missing(
+            "metrics need the Python package prometheus_client",
+            hint="pip install 'optical-testbed[metrics]'",
+        ) from error
     from orchestrator.views.web.server import serve_page
 
     settings, store = command.settings, command.store
     if options.once:
         with Watcher(settings, store) as watcher:
             encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
-            return MetricsReport(encode(CollectedFamilies(LabMetrics(settings, store, watcher).families())).decode())
+            return MetricsReport(
+                encode(CollectedFamilies(LabMetrics(settings, store, watcher).families())).decode()
+            )
     key = key_of(load_lab(command.inventory))
     with (
         serving(EXPORTER.file(settings, key, EXPORTER.own(settings, options))) as file,
@@ -42,7 +53,8 @@ async def serve_metrics(command: Command, *, notify: Notify, options: MetricsOpt
     ):
         url, port = url_of(listener, options.listen)
         lab = LabMetrics(settings, store, watcher)
-        await asyncio.to_thread(lab.families)  # reads all journals, which may take longer than a scrape may
+        # reads all journals, which may take longer than a scrape may
+        await asyncio.to_thread(lab.families)
 
         def ready() -> None:
             file.now(state="serving", url=f"{url}metrics")

@@ -1,4 +1,6 @@
-"""The report's part on what knew a job's traffic: its attachments, what was sent, lost and saved."""
+"""The report's part on what knew a job's traffic: its attachments, what was sent, lost and
+saved.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,15 @@ def _sent(c: ReportContext, made: ReportSection, where: str) -> None:
     if share is None or abs(share - 1) <= WHOLE:
         del c.book.answers["sent"]
         return
-    heads = {"n": "exchanges", "size_bytes": "numbers of one", "wire_bytes": "sent by rank 0", "whole_bytes": "whole sums"}
-    made.tables.append(result_table(answer, heads | {"share": "share", "exchange_ms": "an exchange, median"}))
+    heads = {
+        "n": "exchanges",
+        "size_bytes": "numbers of one",
+        "wire_bytes": "sent by rank 0",
+        "whole_bytes": "whole sums",
+    }
+    made.tables.append(
+        result_table(answer, heads | {"share": "share", "exchange_ms": "an exchange, median"})
+    )
 
 
 def _lost(c: ReportContext, made: ReportSection, where: str) -> None:
@@ -66,9 +75,18 @@ def _lost(c: ReportContext, made: ReportSection, where: str) -> None:
         del c.book.answers["lost"]
         return
     sql = f"SELECT iter, lost_share, loss_bound FROM collective WHERE {where} ORDER BY time_ns"
-    caption = "The share that the sums of each iteration lacked; the line is the most that is allowed."
-    c.draw(made, "lost", "loss of datagrams", caption, _losses(c.book.database.execute(sql).fetchall()))
-    heads = {"n": "exchanges by datagrams", "lost": "sums lacked, mean", "lost_p99": "99 %", "lost_most": "at most"}
+    caption = (
+        "The share that the sums of each iteration lacked; the line is the most that is allowed."
+    )
+    c.draw(
+        made, "lost", "loss of datagrams", caption, _losses(c.book.database.execute(sql).fetchall())
+    )
+    heads = {
+        "n": "exchanges by datagrams",
+        "lost": "sums lacked, mean",
+        "lost_p99": "99 %",
+        "lost_most": "at most",
+    }
     made.tables.append(result_table(answer, heads | {"bound": "allowed", "again": "sent again"}))
 
 
@@ -76,12 +94,21 @@ def _losses(points: list[tuple[int, float, float | None]]) -> Figure | None:
     if len(points) < 2:
         return None
     with one_figure(2.0) as (figure, axes):
-        axes.plot([n for n, _, _ in points], [100 * share for _, share, _ in points], "o", markersize=2, color=MADE, label="lacked")
+        axes.plot(
+            [n for n, _, _ in points],
+            [100 * share for _, share, _ in points],
+            "o",
+            markersize=2,
+            color=MADE,
+            label="lacked",
+        )
         if (bound := points[-1][2]) is not None:
             axes.axhline(100 * bound, color=INK, linewidth=0.8, linestyle="--", label="allowed")
         axes.set_xlabel("iteration of the job")
         axes.set_ylabel("of all numbers, %")
-        axes.set_ylim(0, 108 * max(each for _, share, limit in points for each in (share, limit or 0)) or 1)
+        axes.set_ylim(
+            0, 108 * max(each for _, share, limit in points for each in (share, limit or 0)) or 1
+        )
         axes.grid(True)
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
     return figure
@@ -98,6 +125,15 @@ def _saves(c: ReportContext, made: ReportSection, where: str) -> None:
     if not next(iter(answer.values("n")), 0):
         del c.book.answers["saves"]
         return
-    heads = {"n": "checkpoints", "iterations": "iterations", "save_ms": "training stood, median", "save_p99_ms": "99 %"}
-    heads |= {"save_most_ms": "longest", "each_ms": "per iteration", "usual_ms": "an iteration, median, without"}
+    heads = {
+        "n": "checkpoints",
+        "iterations": "iterations",
+        "save_ms": "training stood, median",
+        "save_p99_ms": "99 %",
+    }
+    heads |= {
+        "save_most_ms": "longest",
+        "each_ms": "per iteration",
+        "usual_ms": "an iteration, median, without",
+    }
     made.tables.append(result_table(answer, heads))

@@ -1,4 +1,6 @@
-"""The sections every report has: request, traffic and jobs around moves, verification, environment, sources of numbers."""
+"""The sections every report has: request, traffic and jobs around moves, verification, environment,
+sources of numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ def request_section(c: ReportContext) -> None:
     if campaign.single:
         source = campaign.sources[0]
         reported, exact = texts.command_of_run(source)
-        section.codes.append(("the command as it was typed" if exact else "the command, as reconstructed from the store", reported))
+        section.codes.append(
+            (
+                "the command as it was typed"
+                if exact
+                else "the command, as reconstructed from the store",
+                reported,
+            )
+        )
         record = source.record
         about = str(source.plan.get("description", ""))
         section.tables.append(
@@ -29,8 +38,14 @@ def request_section(c: ReportContext) -> None:
                 ("", ""),
                 [
                     ("plan", f"{record.plan_name or '-'}" + (f": {about}" if about else "")),
-                    ("SHA-256 of the plan's text", record.plan_sha or "none: the verb takes no plan"),
-                    ("user and host", f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}"),
+                    (
+                        "SHA-256 of the plan's text",
+                        record.plan_sha or "none: the verb takes no plan",
+                    ),
+                    (
+                        "user and host",
+                        f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}",
+                    ),
                     ("when", texts.when(record.started)),
                     ("ended", texts.ending(record)),
                 ],
@@ -44,14 +59,23 @@ def request_section(c: ReportContext) -> None:
         counts: dict[str, int] = {}
         for source in campaign.sources:
             counts[source.record.status] = counts.get(source.record.status, 0) + 1
-        section.intro = f"{len(campaign.sources)} runs: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())) + "."
+        section.intro = (
+            f"{len(campaign.sources)} runs: "
+            + ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
+            + "."
+        )
         if len(labs := sorted({source.record.lab for source in campaign.sources})) > 1:
-            section.intro += f" They cover {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
+            section.intro += (
+                f" They cover {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
+            )
         commands: dict[tuple[str, bool], int] = {}
         for source in campaign.sources:
-            commands[texts.command_of_run(source)] = commands.get(texts.command_of_run(source), 0) + 1
+            commands[texts.command_of_run(source)] = (
+                commands.get(texts.command_of_run(source), 0) + 1
+            )
         listed = [
-            f"{text}   ({n} x{'' if exact else ', as reconstructed from the store'})" for (text, exact), n in commands.items()
+            f"{text}   ({n} x{'' if exact else ', as reconstructed from the store'})"
+            for (text, exact), n in commands.items()
         ]
         section.codes.append(("the commands", "\n".join(listed)))
     c.sections.append(section)
@@ -65,12 +89,16 @@ def throughput_section(c: ReportContext) -> None:
         c.book.read_more(folder, "port", near)
     answer = questions.throughput_around_changes(c.book, chosen)
     if answer is None:
-        section.notes.append("No port counters were sampled around a move, so the throughput is not known.")
+        section.notes.append(
+            "No port counters were sampled around a move, so the throughput is not known."
+        )
         c.sections.append(section)
         return
     if len(c.moves) > len(chosen):
         section.intro = f"The {len(chosen)} longest of {len(c.moves)} moves."
-    drawn = traffic.throughput_charts([(move, questions.port_counters_near(c.book, move)) for move in chosen])
+    drawn = traffic.throughput_charts(
+        [(move, questions.port_counters_near(c.book, move)) for move in chosen]
+    )
     caption = "Sent by all hosts together, even between two samples. Yellow: first command. Shaded: until routes were back."
     c.draw(
         section,
@@ -80,8 +108,15 @@ def throughput_section(c: ReportContext) -> None:
         drawn,
         "Fewer than two samples of each port: no rate can be computed.",
     )
-    heads = {"reconfig_id": "move", "before_mbps": "before", "before_over_ms": "over", "across_mbps": "across the move"}
-    section.tables.append(result_table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
+    heads = {
+        "reconfig_id": "move",
+        "before_mbps": "before",
+        "before_over_ms": "over",
+        "across_mbps": "across the move",
+    }
+    section.tables.append(
+        result_table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"})
+    )
     section.notes.append(
         f"{answer.what[0].upper()}{answer.what[1:]}. Not recorded if a port has fewer than two samples in that time."
     )
@@ -94,9 +129,13 @@ _SHOWN, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
 def job_section(c: ReportContext) -> None:
     section = ReportSection("job", "What it did to the job")
     answer = c.job
-    known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
+    known = answer is not None and any(
+        line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms")
+    )
     if answer is None or not known:
-        section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
+        section.notes.append(
+            "No job ran before or after a move, or its iterations were not collected (`testbed job status` does)."
+        )
         ringsection.ring_change_tables(c, section)
         c.sections.append(section)
         return
@@ -113,8 +152,16 @@ def job_section(c: ReportContext) -> None:
                 continue
             points = questions.iterations_near(c.book, move, AROUND_S)
             marks = ringsection.marks(c, move)
-            drawn = traffic.iteration_chart(move, points, line["before_ms"].value, line["after_ms"].value, marks)
-            c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
+            drawn = traffic.iteration_chart(
+                move, points, line["before_ms"].value, line["after_ms"].value, marks
+            )
+            c.draw(
+                section,
+                "job" if k == 0 else f"job-{k + 1}",
+                "iterations around the move",
+                caption,
+                drawn,
+            )
     else:
         drawn = traffic.before_after(answer)
         c.draw(
@@ -135,7 +182,14 @@ def job_section(c: ReportContext) -> None:
     }
     section.tables.append(
         result_table(
-            answer, heads, none={"before_n": _SHOWN, "after_n": _SHOWN, "during_ms": "no iteration spans it", "pause_ms": _NO_PAUSE}
+            answer,
+            heads,
+            none={
+                "before_n": _SHOWN,
+                "after_n": _SHOWN,
+                "during_ms": "no iteration spans it",
+                "pause_ms": _NO_PAUSE,
+            },
         )
     )
     section.notes.append(f"{answer.what[0].upper()}{answer.what[1:]}. Pause: {PAUSE}.")
@@ -144,7 +198,8 @@ def job_section(c: ReportContext) -> None:
 
 
 def verification(c: ReportContext) -> None:
-    each = c.few and not any(verb_of(source.record.verb).lasting for source in c.campaign.sources)  # which climb again and again
+    # which climb again and again
+    each = c.few and not any(verb_of(source.record.verb).lasting for source in c.campaign.sources)
     answer = questions.levels(c.book, c.campaign, each=each)
     section = ReportSection("verify", "Verification")
     if not answer:
@@ -164,13 +219,24 @@ def verification(c: ReportContext) -> None:
         section.tables.append(Table(("level", "", "", "took"), rows))
     else:
         section.tables.append(
-            result_table(answer, {"level": "level", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
+            result_table(
+                answer,
+                {
+                    "level": "level",
+                    "passed_n": "passed",
+                    "n": "of",
+                    "median_ms": "median",
+                    "most_ms": "longest",
+                },
+            )
         )
     c.sections.append(section)
 
 
 def environment_section(c: ReportContext) -> None:
-    section = ReportSection("environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}.")
+    section = ReportSection(
+        "environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}."
+    )
     rows = texts.machines(c.campaign.sources)
     if rows:
         section.tables.append(Table(("when it ran", ""), rows))
@@ -182,7 +248,10 @@ def environment_section(c: ReportContext) -> None:
     }
     scales = {n: x for s in c.campaign.sources for n, x in (s.devices or {}).items()}
     if scales:
-        listed = [(name, drivers.get(name, "not recorded"), f"x{scale:g}") for name, scale in sorted(scales.items())]
+        listed = [
+            (name, drivers.get(name, "not recorded"), f"x{scale:g}")
+            for name, scale in sorted(scales.items())
+        ]
         section.tables.append(Table(("device", "driver", "time scale"), listed))
     c.sections.append(section)
 
@@ -198,11 +267,15 @@ def data(c: ReportContext) -> None:
     section.codes.append(
         (
             "how to get the tables and repeat the queries",
-            "\n".join(f"testbed telemetry export {run} --out {run}" for run in shown if run != "..."),
+            "\n".join(
+                f"testbed telemetry export {run} --out {run}" for run in shown if run != "..."
+            ),
         )
     )
     if c.book.trouble:
-        section.codes.append(("lines that could not be read and are not in any number", "\n".join(c.book.trouble)))
+        section.codes.append(
+            ("lines that could not be read and are not in any number", "\n".join(c.book.trouble))
+        )
     absent = [source.record.id for source in c.campaign.sources if not source.journalled]
     if absent:
         section.notes.append(

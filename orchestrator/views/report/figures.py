@@ -1,4 +1,6 @@
-"""The figures of a report, drawn with matplotlib: the same drawing is used in the page (SVG) and in a paper (PDF)."""
+"""The figures of a report, drawn with matplotlib: the same drawing is used in the page (SVG) and in
+a paper (PDF).
+"""
 
 from __future__ import annotations
 
@@ -107,8 +109,12 @@ def style() -> Iterator[None]:
 
 
 @contextmanager
-def one_figure(height: float, columns: int = 1, rows: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
-    """An empty figure of a page's width (height in inches) and its axes, as `Figure.subplots` returns them."""
+def one_figure(
+    height: float, columns: int = 1, rows: int = 1, **more: Any
+) -> Iterator[tuple[Figure, Any]]:
+    """An empty figure of a page's width (height in inches) and its axes, as `Figure.subplots`
+    returns them.
+    """
     from matplotlib.figure import Figure
 
     with style():
@@ -116,7 +122,8 @@ def one_figure(height: float, columns: int = 1, rows: int = 1, **more: Any) -> I
         yield figure, figure.subplots(rows, columns, **more)
 
 
-# --- topology -------------------------------------------------------------------------------------------------------------------
+# --- topology
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def draw_topology(found: Topology, after_title: str = "after") -> Figure:
@@ -135,7 +142,14 @@ def draw_topology(found: Topology, after_title: str = "after") -> Figure:
             _circle(right, hosts, switches, {GREY: found.asked}, "requested, not reached")
         else:
             _circle(right, hosts, switches, {KEPT: found.kept, MADE: found.made}, after_title)
-        _legend(figure, {f"{len(found.kept)} kept": KEPT, f"{len(found.made)} made": MADE, f"{len(found.broken)} broken": BROKEN})
+        _legend(
+            figure,
+            {
+                f"{len(found.kept)} kept": KEPT,
+                f"{len(found.made)} made": MADE,
+                f"{len(found.broken)} broken": BROKEN,
+            },
+        )
     return figure
 
 
@@ -143,7 +157,10 @@ def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
     """Several topologies, each drawn once."""
     columns = min(3, max(2, len(plans)))
     lines = math.ceil(len(plans) / columns)
-    with one_figure((2.35 if columns == 3 else 3.4) * lines, columns, lines, squeeze=False) as (figure, grid):
+    with one_figure((2.35 if columns == 3 else 3.4) * lines, columns, lines, squeeze=False) as (
+        figure,
+        grid,
+    ):
         for k in range(lines * columns):
             axes = grid[k // columns][k % columns]
             if k < len(plans):
@@ -155,7 +172,13 @@ def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
     return figure
 
 
-def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
+def _circle(
+    axes: Axes,
+    hosts: Sequence[str],
+    switches: Sequence[str],
+    links: Mapping[str, frozenset[Link]],
+    title: str,
+) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
@@ -164,7 +187,9 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
     axes.axis("off")
     axes.set_xlim(-1.32, 1.32)
     axes.set_ylim(-1.25, 1.38)
-    angle = {host: math.pi / 2 - 2 * math.pi * k / max(1, len(hosts)) for k, host in enumerate(hosts)}
+    angle = {
+        host: math.pi / 2 - 2 * math.pi * k / max(1, len(hosts)) for k, host in enumerate(hosts)
+    }
     at = {host: (math.cos(a), math.sin(a)) for host, a in angle.items()}
     inside = _inside(switches)
     drawn: Counter[tuple[str, str]] = Counter()
@@ -172,13 +197,23 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
         for a, b in sorted(some):
             pair = tuple(sorted((host_of(a), host_of(b))))
             k = drawn[pair[0], pair[1]] = drawn[pair[0], pair[1]] + 1
-            bend = 0.12 * (k // 2) * (-1) ** k  # the first of parallel links is straight, the others to its sides in turn
+            # the first of parallel links is straight, the others to its sides in turn
+            bend = 0.12 * (k // 2) * (-1) ** k
             (x0, y0), (x1, y1) = ((at | inside)[end] for end in pair)
-            middle = ((x0 + x1) / 2 * 0.9 - bend * (y1 - y0), (y0 + y1) / 2 * 0.9 + bend * (x1 - x0))
+            middle = (
+                (x0 + x1) / 2 * 0.9 - bend * (y1 - y0),
+                (y0 + y1) / 2 * 0.9 + bend * (x1 - x0),
+            )
             curve = Curve([(x0, y0), middle, (x1, y1)], [Curve.MOVETO, Curve.CURVE3, Curve.CURVE3])
             dashes = (0, (4, 2)) if colour == BROKEN else "solid"
             axes.add_patch(
-                PathPatch(curve, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes)
+                PathPatch(
+                    curve,
+                    fill=False,
+                    edgecolor=colour,
+                    linewidth=1.5 if colour != KEPT else 1.1,
+                    linestyle=dashes,
+                )
             )
     if not any(links.values()):
         axes.text(0, 0, "no links", ha="center", va="center", alpha=0.6)
@@ -187,7 +222,12 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
         if switch in linked:
             axes.plot(x, y, "s", color=INK, markersize=6)
             axes.annotate(
-                printable(switch.removeprefix(SWITCH)), (x, y), (0, -9), textcoords="offset points", ha="center", va="center"
+                printable(switch.removeprefix(SWITCH)),
+                (x, y),
+                (0, -9),
+                textcoords="offset points",
+                ha="center",
+                va="center",
             )
     size = 8 if len(hosts) <= 16 else 6 if len(hosts) <= 40 else 4
     for host, (x, y) in at.items():
@@ -205,35 +245,61 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
 def _inside(switches: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Positions of packet switches: one in the middle, several around it."""
     radius, ring_change = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
-    return {name: (radius * math.sin(ring_change * k), radius * math.cos(ring_change * k)) for k, name in enumerate(switches)}
+    return {
+        name: (radius * math.sin(ring_change * k), radius * math.cos(ring_change * k))
+        for k, name in enumerate(switches)
+    }
 
 
 def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=c, linewidth=1.6, label=t, linestyle="--" if c == BROKEN else "-") for t, c in entries.items()]
+    handles = [
+        Line2D([], [], color=c, linewidth=1.6, label=t, linestyle="--" if c == BROKEN else "-")
+        for t, c in entries.items()
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-# --- times -----------------------------------------------------------------------------------------------------------------------
+# --- times
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 def breakdown(percentiles: Answer) -> Figure | None:
-    """Median of each part, on a line from the least to the 99th percentile; from the link's µs to the job's seconds."""
+    """Median of each part, on a line from the least to the 99th percentile; from the link's µs to
+    the job's seconds.
+    """
     rows = list(percentiles.lines())
     if not rows:
         return None
     found = [line[c].value or 0.0 for line in rows for c in ("least_ms", "median_ms", "p99_ms")]
     least = _least(found)
     with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):
-        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)  # the text is placed after the longest
+        # the text is placed after the longest
+        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)
         for y, line in enumerate(rows):
             colour = PHASE_COLOURS.get(line["part"].value, GREY)
-            first, middle, last = (max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms"))
-            axes.plot([first, max(middle, last)], [y, y], color=colour, linewidth=2.4, alpha=0.6, solid_capstyle="butt")
+            first, middle, last = (
+                max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms")
+            )
+            axes.plot(
+                [first, max(middle, last)],
+                [y, y],
+                color=colour,
+                linewidth=2.4,
+                alpha=0.6,
+                solid_capstyle="butt",
+            )
             axes.plot([middle], [y], "o", color=colour, markersize=6, clip_on=False)
             text = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
-            axes.annotate(text, (max(middle, last), y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(
+                text,
+                (max(middle, last), y),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
         axes.set_yticks(range(len(rows)), [line["part"].value.replace("_", " ") for line in rows])
         downwards(axes, "logarithmic")
         _by_decades(axes)
@@ -242,7 +308,9 @@ def breakdown(percentiles: Answer) -> Figure | None:
 
 def _least(found: Sequence[float]) -> float:
     """The lower limit of a logarithmic axis for these times (ms)."""
-    return float(10.0 ** math.floor(math.log10(max(min((x for x in found if x > 0), default=1.0), LEAST_MS))))
+    return float(
+        10.0 ** math.floor(math.log10(max(min((x for x in found if x > 0), default=1.0), LEAST_MS)))
+    )
 
 
 def _by_decades(axes: Axes) -> None:
@@ -253,7 +321,11 @@ def _by_decades(axes: Axes) -> None:
 
 def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure | None:
     """Shares of times (ms) that are not above x; `series`: colour and times by name."""
-    shown = {name: (colour, sorted(values)) for name, (colour, values) in series.items() if len(values) > 1}
+    shown = {
+        name: (colour, sorted(values))
+        for name, (colour, values) in series.items()
+        if len(values) > 1
+    }
     if not shown:
         return None
     every = [ms for _, values in shown.values() for ms in values]
@@ -264,7 +336,12 @@ def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure
             values = [max(ms, least) for ms in found] if wide else found
             shares = [(k + 1) / len(values) for k in range(len(values))]
             axes.step(
-                [values[0], *values], [0.0, *shares], where="post", color=colour, linewidth=1.4, label=f"{name} (n = {len(values)})"
+                [values[0], *values],
+                [0.0, *shares],
+                where="post",
+                color=colour,
+                linewidth=1.4,
+                label=f"{name} (n = {len(values)})",
             )
         if wide:
             _by_decades(axes)
@@ -278,7 +355,8 @@ def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure
     return figure
 
 
-# --- shared ---------------------------------------------------------------------------------------------------------------------
+# --- shared
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def downwards(axes: Axes, label: str) -> None:
@@ -292,4 +370,8 @@ def downwards(axes: Axes, label: str) -> None:
 def boxes(figure: Figure, entries: Mapping[str, str]) -> None:
     from matplotlib.patches import Patch
 
-    figure.legend(handles=[Patch(color=c, label=t) for t, c in entries.items()], loc="outside lower center", ncols=len(entries))
+    figure.legend(
+        handles=[Patch(color=c, label=t) for t, c in entries.items()],
+        loc="outside lower center",
+        ncols=len(entries),
+    )

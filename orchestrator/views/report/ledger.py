@@ -1,4 +1,6 @@
-"""The numbers of a report: each is a cell in the result of one SQL query over the journals' tables, and keeps a reference to it."""
+"""The numbers of a report: each is a cell in the result of one SQL query over the journals' tables,
+and keeps a reference to it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,17 @@ class Cell:
         return self.show()
 
     def show(self, scale: float = 1.0, message: str = "") -> Markup:
-        """As the page shows it, or in these words; device time that runs faster than real time is given as both."""
+        """As the page shows it, or in these words; device time that runs faster than real time is
+        given as both.
+        """
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
         text = message or self.text(scale)
         if len(text) < _SHORT and isinstance(self.value, (int, float)):
             text = text.replace(" ", "\N{NO-BREAK SPACE}")
-        return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, text)
+        return Markup('<data value="{}" data-from="{}">{}</data>').format(
+            self.value, self.place, text
+        )
 
     def text(self, scale: float = 1.0) -> str:
         return MISSING if self.value is None else number_text(self.value, self.unit, scale)
@@ -114,11 +120,17 @@ class Ledger:
     def query(self, name: str, what: str, sql: str) -> Answer:
         cursor = self.database.execute(sql)
         columns = tuple(column[0] for column in cursor.description)
-        answer = self.answers[name] = Answer(name, what, sql, columns, tuple(map(tuple, cursor.fetchall())))
+        answer = self.answers[name] = Answer(
+            name, what, sql, columns, tuple(map(tuple, cursor.fetchall()))
+        )
         return answer
 
-    def read_more(self, run_dir: Path, measurement: str, near: Collection[tuple[int, int]] | None = None) -> None:
-        """Read a measurement that is too large to be read for every run, or for all its time; a second call does nothing."""
+    def read_more(
+        self, run_dir: Path, measurement: str, near: Collection[tuple[int, int]] | None = None
+    ) -> None:
+        """Read a measurement that is too large to be read for every run, or for all its time; a
+        second call does nothing.
+        """
         if (run_dir, measurement) in self._read:
             return
         self._read.add((run_dir, measurement))

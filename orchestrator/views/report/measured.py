@@ -1,4 +1,6 @@
-"""The sections of a report on a comparison or a scenario: what was measured, and what follows from it."""
+"""The sections of a report on a comparison or a scenario: what was measured, and what follows from
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
-from orchestrator.experiments.scenario.interval import RESAMPLES, SEED, ArmComparison, Interval, compare_arms
+from orchestrator.experiments.scenario.interval import (
+    RESAMPLES,
+    SEED,
+    ArmComparison,
+    Interval,
+    compare_arms,
+)
 from orchestrator.experiments.scenario.judging import (
     MADE,
     JudgedComparison,
@@ -36,20 +44,32 @@ def findings(found: Samples, kept: Mapping[str, Any]) -> list[JudgedComparison]:
 
 
 def outcome_of(judged: Sequence[JudgedComparison], kept: Mapping[str, Any]) -> str:
-    """What the scenario shows; that measuring has not ended, where it was interrupted. Older records do not say why it ended."""
-    ended = kept["ended"] if "ended" in kept else all(slot["state"] in MADE for slot in kept["slots"])
+    """What the scenario shows; that measuring has not ended, where it was interrupted. Older
+    records do not say why it ended.
+    """
+    ended = (
+        kept["ended"] if "ended" in kept else all(slot["state"] in MADE for slot in kept["slots"])
+    )
     return result_of(judged) if ended else "not complete"
 
 
 def compare_to_first(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, ArmComparison]:
-    """Each later arm compared with the first one, by its name; those without measurements are left out."""
+    """Each later arm compared with the first one, by its name; those without measurements are left
+    out.
+    """
     first, *others = times
-    return {other: found for other in others if (found := compare_arms(times[first], times[other])) is not None}
+    return {
+        other: found
+        for other in others
+        if (found := compare_arms(times[first], times[other])) is not None
+    }
 
 
 def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
     """Add the sections of a record, as `experiment compare` or `reproduce` keeps it."""
-    for measurement in {OF_ITERATIONS[one.metric][-1] for one in compared_of(kept) if one.metric in OF_ITERATIONS}:
+    for measurement in {
+        OF_ITERATIONS[one.metric][-1] for one in compared_of(kept) if one.metric in OF_ITERATIONS
+    }:
         for folder in c.campaign.journals.values():
             c.book.read_more(folder, measurement)
     found = metric_samples(c.book, kept)
@@ -67,21 +87,33 @@ def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> No
     section.intro = f"Measured alternately: {_states(kept)}. {each}"
     c.sections.append(section)
     if not done:
-        section.notes.append("Fewer than two plans have a finished measurement yet, so nothing can be compared.")
+        section.notes.append(
+            "Fewer than two plans have a finished measurement yet, so nothing can be compared."
+        )
         return
     answer = c.book.answers["verdict"] = _verdict_answer(times, done)
     arms = {str(row[0]): Interval(*row[1:4]) for row in answer.rows if row[0] in labels}
-    _values(c, section, kept, times, arms, "iteration, ms", "comparison", "iteration times of the plans")
+    _values(
+        c, section, kept, times, arms, "iteration, ms", "comparison", "iteration times of the plans"
+    )
     rows: list[Sequence[Shown]] = []
     for line in answer.lines():
         of = str(line["of"].value)
         suffix = "_ms" if line["value_ms"] else ""
-        rows.append((labels.get(of, of.upper()), *(line[f"{part}{suffix}"].show() for part in ("value", "low", "high"))))
+        rows.append(
+            (
+                labels.get(of, of.upper()),
+                *(line[f"{part}{suffix}"].show() for part in ("value", "low", "high")),
+            )
+        )
     section.tables.append(Table(("iteration", "median", "95 % from", "to"), rows))
     first = next(iter(times))
     tokens = [one.text(labels[first], labels[other]) for other, one in done.items()]
     section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in tokens)}. {section.intro}"
-    counts = ", ".join(f"{len(v)} measurements with {sum(map(len, v))} iterations of {arm.upper()}" for arm, v in times.items())
+    counts = ", ".join(
+        f"{len(v)} measurements with {sum(map(len, v))} iterations of {arm.upper()}"
+        for arm, v in times.items()
+    )
     section.notes.append(f"Intervals: {_RESAMPLED}; {counts}.")
     if kept.get("left"):
         section.notes.append(f"The lab was left {kept['left']}.")
@@ -101,9 +133,17 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
     section.notes.append(
         f"Label: {facts['label']} ({LABEL_TEXTS[facts['label']]}). Only ratios between arms of this run count, no absolute value."
     )
-    section.notes.append(f"Measured in rounds: {_rounds(kept)}. Arms differ in {', '.join(facts['differs'])}.")
+    section.notes.append(
+        f"Measured in rounds: {_rounds(kept)}. Arms differ in {', '.join(facts['differs'])}."
+    )
     c.sections.append(section)
-    c.tiles.append(("scenario", Markup("{}").format(outcome), f"{sum(f.holds for f in judged)} of {len(judged)} comparisons hold"))
+    c.tiles.append(
+        (
+            "scenario",
+            Markup("{}").format(outcome),
+            f"{sum(f.holds for f in judged)} of {len(judged)} comparisons hold",
+        )
+    )
     if ended := ENDED_TEXT.get(kept.get("ended", "")):
         section.notes.append(ended.format(width=kept["width"], minutes=kept["budget_s"] / 60))
     answer = c.book.answers["findings"] = _findings_answer(judged)
@@ -122,8 +162,14 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
             line[name].show(message=text) if line[name] else missing_mark("none")
             for name, text in zip_longest(("value", "low", "high"), shown_as, fillvalue="")
         )
-        rows.append((finding.outcome, f"{one.name} ({one.role})", *cells, line["n"].show(), one.band))
-    section.tables.append(Table(("outcome", "compared", "ratio", "95 % from", "to", "n", "band, written before"), rows))
+        rows.append(
+            (finding.outcome, f"{one.name} ({one.role})", *cells, line["n"].show(), one.band)
+        )
+    section.tables.append(
+        Table(
+            ("outcome", "compared", "ratio", "95 % from", "to", "n", "band, written before"), rows
+        )
+    )
     for outcome, why in dict.fromkeys((f.outcome, f.why) for f in judged if f.why):
         names = "; ".join(f.compared.name for f in judged if (f.outcome, f.why) == (outcome, why))
         section.notes.append(f"{outcome[0].upper()}{outcome[1:]}, {why}: {names}.")
@@ -131,13 +177,20 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
         "A comparison holds if its whole interval is inside the band, and is refuted if all of it is outside; n: rounds in which"
         " both of its arms were measured, each of which gives one ratio of medians."
     )
-    section.notes += [f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(f.how for f in judged) if how]
+    section.notes += [
+        f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(f.how for f in judged) if how
+    ]
     _sweeps(c, section, kept, judged)
     _each_metric(c, kept, found, judged)
     _environment(c, kept)
 
 
-def _sweeps(c: ReportContext, section: ReportSection, kept: Mapping[str, Any], judged: Sequence[JudgedComparison]) -> None:
+def _sweeps(
+    c: ReportContext,
+    section: ReportSection,
+    kept: Mapping[str, Any],
+    judged: Sequence[JudgedComparison],
+) -> None:
     """Draw the comparisons of arms that a sweep made, over the parameter that it changed."""
     swept = {name: arm["swept"] for name, arm in kept["scenario"]["arms"].items() if arm["swept"]}
     lines: dict[str, list[tuple[float, tuple[float, float, float]]]] = {}
@@ -148,7 +201,13 @@ def _sweeps(c: ReportContext, section: ReportSection, kept: Mapping[str, Any], j
             lines.setdefault(line, []).append((swept[one.of][1], _ends(f.found)))
     field = next((value[0] for value in swept.values()), "")
     caption = "Ratio over the swept parameter, with intervals; below 1 the swept arm takes less."
-    c.draw(section, "sweep", "ratio over the swept parameter", caption, traffic.sweep(lines, field.replace("_", " ")))
+    c.draw(
+        section,
+        "sweep",
+        "ratio over the swept parameter",
+        caption,
+        traffic.sweep(lines, field.replace("_", " ")),
+    )
 
 
 def _ends(found: Interval) -> tuple[float, float, float]:
@@ -157,17 +216,32 @@ def _ends(found: Interval) -> tuple[float, float, float]:
     return (found.low, found.value, found.high) if known else (found.value,) * 3  # type: ignore[return-value]
 
 
-def _each_metric(c: ReportContext, kept: Mapping[str, Any], found: Samples, judged: Sequence[JudgedComparison]) -> None:
+def _each_metric(
+    c: ReportContext, kept: Mapping[str, Any], found: Samples, judged: Sequence[JudgedComparison]
+) -> None:
     """A figure of the values of each metric that is compared."""
     section = ReportSection("measurements", "Measurements")
     for metric, count in dict.fromkeys((f.compared.metric, f.compared.iterations) for f in judged):
         unit, what = METRICS[metric]
-        times = {arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)}
+        times = {
+            arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)
+        }
         name = f"{metric.removesuffix('_ms').replace('_', ' ')}{f' of {count} iterations' if count else ''}"
-        _values(c, section, kept, times, {}, f"{name}{f', {unit}' if unit else ''}", f"{metric}{count or ''}", what)
+        _values(
+            c,
+            section,
+            kept,
+            times,
+            {},
+            f"{name}{f', {unit}' if unit else ''}",
+            f"{metric}{count or ''}",
+            what,
+        )
     _slowed(section, kept)
     bad = [(n + 1, slot) for n, slot in enumerate(kept["slots"]) if slot.get("error")]
-    section.notes += [f"Measurement {n}, {slot['arm']}, {slot['state']}: {slot['error']}" for n, slot in bad]
+    section.notes += [
+        f"Measurement {n}, {slot['arm']}, {slot['state']}: {slot['error']}" for n, slot in bad
+    ]
     if kept.get("left"):
         section.notes.append(f"The lab was left {kept['left']}.")
     c.sections.append(section)
@@ -185,10 +259,20 @@ def _values(
 ) -> None:
     """Draw all values of one metric."""
     labels = kept["arms"]
-    intervals = {labels[a]: (x.low, x.value, x.high) for a, x in arms.items() if x.low is not None and x.high is not None}
+    intervals = {
+        labels[a]: (x.low, x.value, x.high)
+        for a, x in arms.items()
+        if x.low is not None and x.high is not None
+    }
     caption = "Each dot is a value, each column a measurement with its median"
     caption += "; diamonds: median of all, and its interval." if intervals else "."
-    c.draw(section, name, title, caption, traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis))
+    c.draw(
+        section,
+        name,
+        title,
+        caption,
+        traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis),
+    )
 
 
 def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
@@ -196,12 +280,29 @@ def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
     rows: list[Sequence[Shown]] = []
     for number, slot in enumerate(kept["slots"], 1):
         if (found := slot.get("slowed")) is not None:
-            waited = "not known" if found["share"] is None else f"{found['share']:.1%}, {found['rank']}"
-            counts = (f"{found['rwnd_limited_ms']:.0f} ms", str(found["retransmitted"]), str(found["refused"]))
-            rows.append((str(number), str(slot["round"]), slot["arm"], slot["state"], waited, *counts))
+            waited = (
+                "not known" if found["share"] is None else f"{found['share']:.1%}, {found['rank']}"
+            )
+            counts = (
+                f"{found['rwnd_limited_ms']:.0f} ms",
+                str(found["retransmitted"]),
+                str(found["refused"]),
+            )
+            rows.append(
+                (str(number), str(slot["round"]), slot["arm"], slot["state"], waited, *counts)
+            )
     if not rows:
         return
-    heads = ("measurement", "round", "arm", "state", "waited for processors", "no receiver's window", "sent again", "refused")
+    heads = (
+        "measurement",
+        "round",
+        "arm",
+        "state",
+        "waited for processors",
+        "no receiver's window",
+        "sent again",
+        "refused",
+    )
     section.tables.append(Table(heads, rows))
     void = sum(slot["state"] == VOID for slot in kept["slots"])
     section.notes.append(
@@ -217,7 +318,9 @@ def _environment(c: ReportContext, kept: Mapping[str, Any]) -> None:
     if not facts:
         return
     section = ReportSection("scenario-environment", "Environment of the measurements")
-    rows: list[Sequence[Shown]] = [(name.replace("_", " "), _flat(value)) for name, value in facts.items()]
+    rows: list[Sequence[Shown]] = [
+        (name.replace("_", " "), _flat(value)) for name, value in facts.items()
+    ]
     section.tables.append(Table(("what", "value"), rows))
     c.sections.append(section)
 
@@ -230,37 +333,60 @@ def _flat(value: Any) -> str:
 
 def _states(kept: Mapping[str, Any]) -> str:
     letters = kept.get("kind", "compare") == "compare"
-    names = ((slot["arm"].upper() if letters else slot["arm"], slot["state"]) for slot in kept["slots"])
-    return (" " if letters else ", ").join(name if state == "done" else f"{name} ({state})" for name, state in names)
+    names = (
+        (slot["arm"].upper() if letters else slot["arm"], slot["state"]) for slot in kept["slots"]
+    )
+    return (" " if letters else ", ").join(
+        name if state == "done" else f"{name} ({state})" for name, state in names
+    )
 
 
 def _rounds(kept: Mapping[str, Any]) -> str:
     """The arms of each round, in order, with states other than done."""
     rounds: dict[int, list[str]] = {}
     for slot in kept["slots"]:
-        rounds.setdefault(slot["round"], []).append(slot["arm"] if slot["state"] == "done" else f"{slot['arm']} ({slot['state']})")
+        rounds.setdefault(slot["round"], []).append(
+            slot["arm"] if slot["state"] == "done" else f"{slot['arm']} ({slot['state']})"
+        )
     return "; ".join(", ".join(arms) for arms in rounds.values())
 
 
-def _verdict_answer(times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, ArmComparison]) -> Answer:
-    """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
+def _verdict_answer(
+    times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, ArmComparison]
+) -> Answer:
+    """A comparison's figures as a result; instead of SQL it has the recipe that derives them from
+    result `compared`.
+    """
     columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
     first = next(iter(times))
     arms = {first: next(iter(done.values())).a} | {other: one.b for other, one in done.items()}
-    rows: list[tuple[Any, ...]] = [(arm, x.value, x.low, x.high, None, None, None) for arm, x in arms.items()]
+    rows: list[tuple[Any, ...]] = [
+        (arm, x.value, x.low, x.high, None, None, None) for arm, x in arms.items()
+    ]
     rows += [
-        (f"{other} minus {first}", one.difference.value, one.difference.low, one.difference.high, None, None, None)
+        (
+            f"{other} minus {first}",
+            one.difference.value,
+            one.difference.low,
+            one.difference.high,
+            None,
+            None,
+            None,
+        )
         for other, one in done.items()
     ]
     rows += [
-        (f"{other} / {first}", None, None, None, one.ratio.value, one.ratio.low, one.ratio.high) for other, one in done.items()
+        (f"{other} / {first}", None, None, None, one.ratio.value, one.ratio.low, one.ratio.high)
+        for other, one in done.items()
     ]
     what = f"follows from result `compared` by {_HOW}, seed {SEED}, {RESAMPLES} resamples"
     return Answer("verdict", what, "", columns, tuple(rows))
 
 
 def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
-    """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`, `busbw` and `wire`."""
+    """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`,
+    `busbw` and `wire`.
+    """
     by = "orchestrator.views.report.samples and orchestrator.experiments.scenario.judging.judge_comparison"
     what = f"follows from results compared, training, changes, busbw and wire by {by}"
     none = Interval(0.0, None, None)
@@ -269,7 +395,9 @@ def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
         for f in judged
         for x in (f.found or none,)
     )
-    return Answer("findings", what, "", ("compared", "value", "low", "high", "holds", "n", "outcome"), rows)
+    return Answer(
+        "findings", what, "", ("compared", "value", "low", "high", "holds", "n", "outcome"), rows
+    )
 
 
 ENDED_TEXT: Mapping[str, str] = {

@@ -1,4 +1,6 @@
-"""Shared by the parts of a report: query results, the sections so far, tables and figures as on the page."""
+"""Shared by the parts of a report: query results, the sections so far, tables and figures as on the
+page.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class ReportSection:
 
 @dataclass
 class Report:
-    """A finished report. `html` is the page; `drawings` are its figures; `answers` its numbers with their queries."""
+    """A finished report. `html` is the page; `drawings` are its figures; `answers` its numbers with
+    their queries.
+    """
 
     title: str
     html: str
@@ -68,18 +72,33 @@ class ReportContext:
         self.devices = questions.device_times(book, campaign)
         self.moves = questions.reconfigurations(self.reconfigs, self.devices, campaign)
         self.ring_changes = ringquestions.ring_changes(book, campaign)
-        self.changes = sorted([*self.moves, *ringquestions.unlit(self.ring_changes, self.moves, campaign)], key=lambda m: m.t0)
+        self.changes = sorted(
+            [*self.moves, *ringquestions.unlit(self.ring_changes, self.moves, campaign)],
+            key=lambda m: m.t0,
+        )
         """The moves, and the turns of the job for which no light moved."""
         self.job = questions.effects_on_job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW
 
     def longest(self, most: int) -> list[Reconfiguration]:
         """The moves that took longest, in order of time."""
-        return sorted(sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0)
+        return sorted(
+            sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0
+        )
 
-    def draw(self, section: ReportSection, name: str, title: str, caption: str, figure: Figure | None, none: str = "") -> None:
+    def draw(
+        self,
+        section: ReportSection,
+        name: str,
+        title: str,
+        caption: str,
+        figure: Figure | None,
+        none: str = "",
+    ) -> None:
         if figure is not None:
-            section.drawings.append(Drawing(name, title, f"{caption} Measured; {self.speed}.", figure))
+            section.drawings.append(
+                Drawing(name, title, f"{caption} Measured; {self.speed}.", figure)
+            )
         elif none:
             section.notes.append(none)
 
@@ -91,7 +110,9 @@ class ReportContext:
 
     @staticmethod
     def expected_scale(source: Source, scale: float) -> float:
-        """The time scale of the device that expectation is of; `scale` where the run did not keep it."""
+        """The time scale of the device that expectation is of; `scale` where the run did not keep
+        it.
+        """
         found = source.record.summary.get("dark_time_scale")
         return float(found) if isinstance(found, (int, float)) else scale
 
@@ -106,11 +127,20 @@ class ReportContext:
 
     def scale_of_all(self, sources: Sequence[Source] | None = None) -> float:
         """The one time scale all devices have, 1 where they differ (the page says so)."""
-        found = {scale for source in sources or self.campaign.sources for scale in (source.devices or {}).values()}
+        found = {
+            scale
+            for source in sources or self.campaign.sources
+            for scale in (source.devices or {}).values()
+        }
         return found.pop() if len(found) == 1 else 1.0
 
 
-def result_table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Mapping[str, str] | None = None) -> Table:
+def result_table(
+    answer: Answer,
+    heads: Mapping[str, str],
+    scale: float = 1.0,
+    none: Mapping[str, str] | None = None,
+) -> Table:
     """Columns of a result under these heads; `scale` for times; `none`: text for missing values."""
     rows = []
     for line in answer.lines():

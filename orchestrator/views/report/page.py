@@ -30,7 +30,9 @@ from orchestrator.views.services import service_views
 _HERE = Path(__file__).parent / "templates"
 
 
-def write_report(campaign: ReportedRuns, report: Callable[[str], None] = lambda what: None) -> Report:
+def write_report(
+    campaign: ReportedRuns, report: Callable[[str], None] = lambda what: None
+) -> Report:
     """Make the report of a campaign."""
     report("journals")
     with ledger(list(campaign.journals.values()), questions.READ) as book:
@@ -87,7 +89,8 @@ def _page(c: ReportContext) -> Report:
         status=one.status if one else "",
         ending=texts.ending(one) if one else "",
         speed=c.speed,
-        when=texts.when(sources[0].record.started) + ("" if one else f" to {texts.when(sources[-1].record.started)}"),
+        when=texts.when(sources[0].record.started)
+        + ("" if one else f" to {texts.when(sources[-1].record.started)}"),
         tiles=c.tiles,
         sections=c.sections,
         numbers=Markup(json.dumps(numbers).replace("<", "\\u003c")),
@@ -96,4 +99,6 @@ def _page(c: ReportContext) -> Report:
     html = printable(
         html, keep="\n\t\N{NO-BREAK SPACE}"
     )  # text of devices, hosts and plans must not reverse or hide the text around it
-    return Report(title, html, [d for s in c.sections for d in s.drawings], c.book.answers, c.book.trouble)
+    return Report(
+        title, html, [d for s in c.sections for d in s.drawings], c.book.answers, c.book.trouble
+    )

@@ -1,4 +1,6 @@
-"""The queries of a report, in SQL over the journals' tables (docs/reference/telemetry.md), valid for the journals it lists."""
+"""The queries of a report, in SQL over the journals' tables (docs/reference/telemetry.md), valid
+for the journals it lists.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from orchestrator.telemetry.names import AFTER, BEFORE, PAUSE, USUAL
 from orchestrator.views.report.gather import ReportedRuns, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
-READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "ring_change", "ring_change_rank")
+READ = (
+    "reconfig",
+    "reconfig_device",
+    "phase",
+    "verify",
+    "iteration",
+    "ring_change",
+    "ring_change_rank",
+)
 """Measurements read for every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = USUAL
@@ -21,7 +31,9 @@ WINDOW_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """One reconfiguration, wall ns: first command (`t0`), light, carriers and routes back (`back`), everything verified (`t1`)."""
+    """One reconfiguration, wall ns: first command (`t0`), light, carriers and routes back (`back`),
+    everything verified (`t1`).
+    """
 
     id: str
     source: Source
@@ -31,7 +43,9 @@ class Reconfiguration:
 
 
 def mine(campaign: ReportedRuns) -> str:
-    """The SQL condition that a point belongs to a run of the report, and not to one that is read only for its job."""
+    """The SQL condition that a point belongs to a run of the report, and not to one that is read
+    only for its job.
+    """
     runs = [source.record.id for source in campaign.sources]
     if len(runs) == 1:
         return f"run = {quoted(runs[0])}"
@@ -60,26 +74,39 @@ def reconfigurations(found: Answer, parts: Answer, campaign: ReportedRuns) -> li
         back[key] = max([back.get(key, 0.0), *(ms for ms in ends if ms is not None)])
     made = []
     for line in found.lines():
-        run, name, t0, total = (line[column].value for column in ("run", "reconfig_id", "time_ns", "total_ms"))
+        run, name, t0, total = (
+            line[column].value for column in ("run", "reconfig_id", "time_ns", "total_ms")
+        )
         if run in sources:
             t1 = t0 + round((total or 0.0) * 1e6)
-            made.append(Reconfiguration(name, sources[run], t0, t0 + round(back[name] * 1e6) if name in back else t1, t1))
+            made.append(
+                Reconfiguration(
+                    name, sources[run], t0, t0 + round(back[name] * 1e6) if name in back else t1, t1
+                )
+            )
     return made
 
 
 def _spread(ms: str, least: str = "") -> str:
-    """The columns of a distribution of times, after their number those in `least`; percentiles are nearest rank."""
+    """The columns of a distribution of times, after their number those in `least`; percentiles are
+    nearest rank.
+    """
     shares = f"percentile({ms}, 90) AS p90_ms, percentile({ms}, 99) AS p99_ms"
     return f"COUNT({ms}) AS n, {least}median({ms}) AS median_ms, {shares}, MAX({ms}) AS most_ms"
 
 
 def percentiles(book: Ledger, campaign: ReportedRuns) -> Answer:
-    """The spread of each part over all reconfigurations; parts that were never recorded are left out."""
+    """The spread of each part over all reconfigurations; parts that were never recorded are left
+    out.
+    """
     ask = "SELECT '{0}' AS part, {1} FROM reconfig WHERE {2} HAVING COUNT({0}_ms) > 0"
     sql = " UNION ALL ".join(
-        ask.format(part, _spread(f"{part}_ms", f"MIN({part}_ms) AS least_ms, "), mine(campaign)) for part in PHASES
+        ask.format(part, _spread(f"{part}_ms", f"MIN({part}_ms) AS least_ms, "), mine(campaign))
+        for part in PHASES
     )
-    return book.query("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
+    return book.query(
+        "percentiles", "how long each part took over all reconfigurations (nearest rank)", sql
+    )
 
 
 def dark_times_by_model(book: Ledger, campaign: ReportedRuns) -> Answer:
@@ -163,7 +190,9 @@ def levels(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
 
 
 def run_durations(book: Ledger, campaign: ReportedRuns) -> Answer:
-    """Each run of a campaign by its journal: its duration from the begin of the first phase to the end of the last."""
+    """Each run of a campaign by its journal: its duration from the begin of the first phase to the
+    end of the last.
+    """
     return book.query(
         "runs",
         "each run by its journal: first phase's begin to last phase's end; its reconfiguration",
@@ -188,13 +217,20 @@ def links(book: Ledger, campaign: ReportedRuns, source: Source) -> Answer:
     )
 
 
-def _windows(found: Sequence[Reconfiguration], names: str, more: Callable[[Reconfiguration], str]) -> str:
-    rows = ", ".join(f"({quoted(m.id)}, {quoted(m.source.record.id)}, {m.t0}, {m.back}, {m.t1}, {more(m)})" for m in found)
+def _windows(
+    found: Sequence[Reconfiguration], names: str, more: Callable[[Reconfiguration], str]
+) -> str:
+    rows = ", ".join(
+        f"({quoted(m.id)}, {quoted(m.source.record.id)}, {m.t0}, {m.back}, {m.t1}, {more(m)})"
+        for m in found
+    )
     return f"WITH move(id, run, t0, back, t1, {names}) AS (VALUES {rows})"
 
 
 def before_next(book: Ledger, source: Source, end: int) -> int:
-    """The time `end` (wall ns), or when the next change began if the job went on beyond it: what it did then is not of this run."""
+    """The time `end` (wall ns), or when the next change began if the job went on beyond it: what it
+    did then is not of this run.
+    """
     if source.until * 1e9 >= end:
         return end
     until = round(source.until * 1e9)
@@ -203,10 +239,12 @@ def before_next(book: Ledger, source: Source, end: int) -> int:
 
 
 def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | None:
-    """The effect of each move on the job: its iterations before, during and after, None if no job ran.
+    """The effect of each move on the job: its iterations before, during and after, None if no job
+    ran.
 
-    Where the job turned, its usual times are those that the turn recorded, as they were printed; where it was launched again, the
-    pause is the one that the reconfiguration recorded. Otherwise they are computed here, by the same definitions.
+    Where the job turned, its usual times are those that the turn recorded, as they were printed;
+    where it was launched again, the pause is the one that the reconfiguration recorded. Otherwise
+    they are computed here, by the same definitions.
     """
     found = [m for m in found if m.source.was or m.source.now]
     if not found:
@@ -223,9 +261,7 @@ def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | N
         rows = f"SELECT iter, iter_ms, time_ns FROM iteration WHERE iter_ms IS NOT NULL AND {some}"
         return f"SELECT {took} AS took FROM ({rows}) WINDOW w AS (ORDER BY time_ns) ORDER BY time_ns DESC LIMIT {NEAR}"
 
-    notice = (
-        "SELECT {0} FROM ring_change WHERE ring_change.run = move.run AND COALESCE(reconfig_id, ring_change.run) = id AND ok = '1'"
-    )
+    notice = "SELECT {0} FROM ring_change WHERE ring_change.run = move.run AND COALESCE(reconfig_id, ring_change.run) = id AND ok = '1'"
 
     def usual(name: str, some: str) -> str:
         known = notice.format(f"{name}_ms")
@@ -234,17 +270,18 @@ def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | N
             f" COALESCE(({known}), (SELECT median(took) FROM ({steps(some)}))) AS {name}_ms,"
         )
 
-    kept = "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND iteration.run = now AND time_ns"
+    kept = (
+        "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND iteration.run = now AND time_ns"
+    )
     during = (
         f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
         f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
     )
-    # The end of the last iteration before the move, and of the first one after it: between them lies the longest gap.
+    # The end of the last iteration before the move, and of the first one after it: between them
+    # lies the longest gap.
     since = f"SELECT time_ns FROM iteration WHERE run = was AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT 1"
     until = f"SELECT {end} FROM iteration WHERE run = now AND {end} BETWEEN back AND next ORDER BY time_ns LIMIT 1"
-    between = (
-        f"SELECT {end} AS e FROM iteration WHERE iteration.run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
-    )
+    between = f"SELECT {end} AS e FROM iteration WHERE iteration.run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
     recorded = "SELECT pause_ms FROM reconfig r WHERE r.run = move.run AND COALESCE(r.reconfig_id, r.run) = id"
     gaps = f"SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0"
 
@@ -262,7 +299,9 @@ def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | N
 
 
 def _next(book: Ledger, move: Reconfiguration) -> int:
-    """When the next change began (wall ns), if iterations from then on would count as those after a move; else the end of time."""
+    """When the next change began (wall ns), if iterations from then on would count as those after a
+    move; else the end of time.
+    """
     ask = (
         "SELECT time_ns + iter_ms * 1000000 AS e FROM iteration WHERE run = ? AND iter_ms IS NOT NULL AND e >= ?"
         f" ORDER BY time_ns LIMIT {NEAR + 2}"
@@ -288,13 +327,20 @@ def throughput_around_changes(book: Ledger, found: Sequence[Reconfiguration]) ->
 
     def over(inner: str, what: str, when: str) -> str:
         ports = f"SELECT {inner} AS x FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
-        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"  # all ports or none
+        # all ports or none
+        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"
 
     span = "NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
     whole = f"(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / {span}"
-    first, last = "MIN(CASE WHEN time_ns >= back THEN {} END)", "MAX(CASE WHEN time_ns < t0 THEN {} END)"
+    first, last = (
+        "MIN(CASE WHEN time_ns >= back THEN {} END)",
+        "MAX(CASE WHEN time_ns < t0 THEN {} END)",
+    )
     sent, took = (f"({first.format(x)} - {last.format(x)})" for x in ("tx_bytes", "time_ns"))
-    before, after = f" AND time_ns < t0 AND time_ns >= t0 - {window}", f" AND time_ns >= back AND time_ns <= back + {window}"
+    before, after = (
+        f" AND time_ns < t0 AND time_ns >= t0 - {window}",
+        f" AND time_ns >= back AND time_ns <= back + {window}",
+    )
     around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
     sql = _windows(found, "was", lambda m: quoted(m.source.was)) + (
         " SELECT id AS reconfig_id,"
@@ -330,8 +376,12 @@ def near(move: Reconfiguration) -> tuple[int, int]:
     return move.t0 - more, move.t1 + more
 
 
-def iterations_near(book: Ledger, move: Reconfiguration, around_s: float) -> list[tuple[int, float, str]]:
-    """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for drawing."""
+def iterations_near(
+    book: Ledger, move: Reconfiguration, around_s: float
+) -> list[tuple[int, float, str]]:
+    """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for
+    drawing.
+    """
     more = round(around_s * 1e9)
     end = min(move.t1 + more, move.source.until * 1e9)
     return book.database.execute(

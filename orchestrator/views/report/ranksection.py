@@ -1,4 +1,6 @@
-"""The report's part on the ranks of a job: what each computed and waited for, as a picture of ranks x iterations and as a table."""
+"""The report's part on the ranks of a job: what each computed and waited for, as a picture of ranks
+x iterations and as a table.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ LEVELS = (1.1, 1.25, 1.5, 2.0, 4.0)
 """Multiples of the usual time from which on a cell is darker."""
 _SHADES = (0.07, 0.22, 0.4, 0.6, 0.8, 1.0)
 _HUES = {"compute_ms": "#C4162A", "exposed_ms - wait_ms": "#3274D9", "iter_ms": "#C4162A"}
-_TEXTS = {"compute_ms": "computing", "exposed_ms - wait_ms": "exchanging", "iter_ms": "whole iteration"}
+_TEXTS = {
+    "compute_ms": "computing",
+    "exposed_ms - wait_ms": "exchanging",
+    "iter_ms": "whole iteration",
+}
 """What a panel shows, in SQL and in words."""
 
 Rows = Mapping[str, Mapping[int, float]]
@@ -60,9 +66,19 @@ def ranks_section(c: ReportContext, source: Source) -> None:
     panels = {name: _rows(c, where, name, sorted(shown)) for name in names}
     made = ReportSection("ranks", "Ranks of the job")
     c.draw(
-        made, "ranks", "times of every rank", _caption(panels, answer), heat_map(panels), "One iteration was recorded: no picture."
+        made,
+        "ranks",
+        "times of every rank",
+        _caption(panels, answer),
+        heat_map(panels),
+        "One iteration was recorded: no picture.",
     )
-    heads = {"rank": "rank", "n": "iterations", "compute_ms": "computing", "exposed_ms": "waiting for the exchange"}
+    heads = {
+        "rank": "rank",
+        "n": "iterations",
+        "compute_ms": "computing",
+        "exposed_ms": "waiting for the exchange",
+    }
     heads |= {"wait_ms": "of it for other ranks", "iter_ms": "iteration", "most_ms": "longest"}
     made.tables.append(result_table(answer, heads))
     made.notes.append(
@@ -75,7 +91,9 @@ def ranks_section(c: ReportContext, source: Source) -> None:
 
 def _rows(c: ReportContext, where: str, name: str, ranks: Sequence[str]) -> Rows:
     found: dict[str, dict[int, float]] = {rank: {} for rank in ranks}
-    for rank, iteration, ms in c.book.database.execute(f"SELECT rank, iter, {name} FROM rank WHERE {where} AND {name} IS NOT NULL"):
+    for rank, iteration, ms in c.book.database.execute(
+        f"SELECT rank, iter, {name} FROM rank WHERE {where} AND {name} IS NOT NULL"
+    ):
         if rank in found:
             found[rank][iteration] = ms
     return found
@@ -94,12 +112,17 @@ def _per_column(rows: Rows) -> int:
 
 
 def heat_map(panels: Mapping[str, Rows]) -> Figure | None:
-    """A panel per time, ranks from top to bottom; each cell by its multiple of the panel's median. None without two iterations."""
+    """A panel per time, ranks from top to bottom; each cell by its multiple of the panel's median.
+    None without two iterations.
+    """
     rows = next(iter(panels.values()))
     if len({n for row in rows.values() for n in row}) < 2:
         return None
     height = max(0.7, 0.13 * len(rows))
-    with one_figure((height + 0.62) * len(panels), 1, len(panels), squeeze=False, sharex=True) as (figure, grid):
+    with one_figure((height + 0.62) * len(panels), 1, len(panels), squeeze=False, sharex=True) as (
+        figure,
+        grid,
+    ):
         for axes, (name, found) in zip(grid[:, 0], panels.items(), strict=True):
             _panel(axes, name, found)
         grid[-1][0].set_xlabel("iteration")
@@ -115,28 +138,46 @@ def _panel(axes: Axes, name: str, rows: Rows) -> None:
     usual = max(LEAST_MS, median(ms for row in rows.values() for ms in row.values()))
     shaded: dict[int, list[tuple[int, int, int]]] = {}
     for y, row in enumerate(rows.values()):
-        took = [mean(existing) if (existing := [row[n] for n in some if n in row]) else None for some in bins]
-        levels = [None if ms is None else sum(ms > level * usual for level in LEVELS) for ms in took]
-        for level, same in groupby(range(len(bins)), levels.__getitem__):  # neighbours alike are one box
+        took = [
+            mean(existing) if (existing := [row[n] for n in some if n in row]) else None
+            for some in bins
+        ]
+        levels = [
+            None if ms is None else sum(ms > level * usual for level in LEVELS) for ms in took
+        ]
+        # neighbours alike are one box
+        for level, same in groupby(range(len(bins)), levels.__getitem__):
             columns = list(same)
             if level is not None:
                 shaded.setdefault(level, []).append((columns[0], columns[-1], y))
     for level, boxes in sorted(shaded.items()):
-        corners = [[(a - 0.5, y - 0.44), (b + 0.5, y - 0.44), (b + 0.5, y + 0.44), (a - 0.5, y + 0.44)] for a, b, y in boxes]
+        corners = [
+            [(a - 0.5, y - 0.44), (b + 0.5, y - 0.44), (b + 0.5, y + 0.44), (a - 0.5, y + 0.44)]
+            for a, b, y in boxes
+        ]
         path = Path.make_compound_path(*(Path([*box, box[0]], closed=True) for box in corners))
         axes.add_patch(PathPatch(path, facecolor=_HUES[name], alpha=_SHADES[level], linewidth=0))
     axes.set_xlim(-0.5, len(bins) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     step = max(1, math.ceil(len(rows) / 32))
     axes.set_yticks(
-        range(0, len(rows), step), [printable(rank) for rank in list(rows)[::step]], fontsize=6.5 if len(rows) > 8 else 8
+        range(0, len(rows), step),
+        [printable(rank) for rank in list(rows)[::step]],
+        fontsize=6.5 if len(rows) > 8 else 8,
     )
     ticks = range(0, len(bins), max(1, len(bins) // 8))
     axes.set_xticks(list(ticks), [str(bins[k][0]) for k in ticks])
     axes.tick_params(length=0)
     axes.set_title(f"{_TEXTS[name]}, usually {usual:.3g} ms")
-    tokens = [f"to {LEVELS[0]:g} x", *(f"to {level:g} x" for level in LEVELS[1:]), f"over {LEVELS[-1]:g} x"]
-    patches = [Patch(facecolor=_HUES[name], alpha=shade, label=reported) for shade, reported in zip(_SHADES, tokens, strict=True)]
+    tokens = [
+        f"to {LEVELS[0]:g} x",
+        *(f"to {level:g} x" for level in LEVELS[1:]),
+        f"over {LEVELS[-1]:g} x",
+    ]
+    patches = [
+        Patch(facecolor=_HUES[name], alpha=shade, label=reported)
+        for shade, reported in zip(_SHADES, tokens, strict=True)
+    ]
     axes.legend(
         handles=patches,
         loc="lower right",

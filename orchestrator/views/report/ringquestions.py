@@ -1,4 +1,6 @@
-"""Questions on turns: when a running job took over other rings, what it stood, and what slow iterations overlap."""
+"""Questions on turns: when a running job took over other rings, what it stood, and what slow
+iterations overlap.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,25 @@ _TILL = "time_ns + iter_ms * 1000000"
 
 
 def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
-    """Every turn in order of time, None if there was none; at_ns: when the iteration ended after which the ranks turned."""
+    """Every turn in order of time, None if there was none; at_ns: when the iteration ended after
+    which the ranks turned.
+    """
     launched = {s.record.id: s.now or s.was for s in campaign.sources}
     jobs = ", ".join(f"({quoted(run)}, {quoted(of)})" for run, of in launched.items())
     of_it = f"i.run = l.job_run AND i.job = t.job AND i.iter = t.after AND {_TILL} >= t.time_ns"
     at = f"SELECT MIN({_TILL}) FROM iteration i WHERE {of_it}"
     figures = ", ".join(
-        f"{name}_ms" for name in ("paused", "dark", "commit", "boundary", "worst_rank", "before", "after", "prepare")
+        f"{name}_ms"
+        for name in (
+            "paused",
+            "dark",
+            "commit",
+            "boundary",
+            "worst_rank",
+            "before",
+            "after",
+            "prepare",
+        )
     )
     answer = book.query(
         "ring_changes",
@@ -38,7 +52,9 @@ def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
     return answer or None
 
 
-def unlit(answer: Answer | None, moves: Sequence[Reconfiguration], campaign: ReportedRuns) -> list[Reconfiguration]:
+def unlit(
+    answer: Answer | None, moves: Sequence[Reconfiguration], campaign: ReportedRuns
+) -> list[Reconfiguration]:
     """The turns for which no light moved, as moves that end with the iteration."""
     sources, known = {s.record.id: s for s in campaign.sources}, {move.id for move in moves}
     made = []
@@ -61,7 +77,8 @@ def ranks(book: Ledger, campaign: ReportedRuns) -> Answer:
 
 
 def slow_iterations(book: Ledger, campaign: ReportedRuns) -> Answer | None:
-    """The slow iterations during one run with what they overlap, those that lost most first; None where no job ran.
+    """The slow iterations during one run with what they overlap, those that lost most first; None
+    where no job ran.
 
     The rules are those of `views.ringtext`, which live views apply to the same points.
     """
@@ -75,7 +92,8 @@ def slow_iterations(book: Ledger, campaign: ReportedRuns) -> Answer | None:
     within = "IFNULL((SELECT SUM(MAX(0, MIN(till, b) - MAX(since, a))) / 1e6 FROM disturbed WHERE cause = '{0}'), 0)"
     numbers = ", ".join(f"({n})" for n in range(1, ringtext.BEFORE + 1))
     cause = " || ".join(
-        f"CASE WHEN {name}_in > 0 THEN '{', ' if n else ''}{name}' ELSE '' END" for n, name in enumerate(ringtext.CAUSES)
+        f"CASE WHEN {name}_in > 0 THEN '{', ' if n else ''}{name}' ELSE '' END"
+        for n, name in enumerate(ringtext.CAUSES)
     )
     sql = f"""WITH step AS (
   SELECT run, job, iter, iter_ms, time_ns, {_TILL} AS till FROM iteration WHERE run IN ({", ".join(map(quoted, jobs))})

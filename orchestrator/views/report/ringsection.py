@@ -1,4 +1,6 @@
-"""The report's part on turns: the mark in the figure, the tables of turns and of slow iterations."""
+"""The report's part on turns: the mark in the figure, the tables of turns and of slow
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,16 @@ def marks(c: ReportContext, move: Reconfiguration) -> list[tuple[int, str]]:
     """The turns of one move for its figure: wall ns, what the job stood."""
     if c.ring_changes is None:
         return []
-    lines = [line for line in c.ring_changes.lines() if line["reconfig_id"].value == move.id and line["ok"].value == "1"]
+    lines = [
+        line
+        for line in c.ring_changes.lines()
+        if line["reconfig_id"].value == move.id and line["ok"].value == "1"
+    ]
     return [
-        (round(line["at_ns"].value or line["time_ns"].value), ringtext.pause_summary({k: v.value for k, v in line.items()}))
+        (
+            round(line["at_ns"].value or line["time_ns"].value),
+            ringtext.pause_summary({k: v.value for k, v in line.items()}),
+        )
         for line in lines
     ]
 
@@ -26,14 +35,26 @@ def ring_change_tables(c: ReportContext, into: ReportSection) -> None:
     """Add the tables of turns and slow iterations to the section on the job."""
     if c.ring_changes is not None:
         _ring_changes(c, into, c.ring_changes)
-    if c.campaign.single and (answer := ringquestions.slow_iterations(c.book, c.campaign)) is not None:
+    if (
+        c.campaign.single
+        and (answer := ringquestions.slow_iterations(c.book, c.campaign)) is not None
+    ):
         _slow(into, answer)
 
 
 def _ring_changes(c: ReportContext, into: ReportSection, answer: Answer) -> None:
-    heads = {"reconfig_id": "change", "mode": "mode", "after": "after iteration", "paused_ms": "job stood", "dark_ms": "dark"}
+    heads = {
+        "reconfig_id": "change",
+        "mode": "mode",
+        "after": "after iteration",
+        "paused_ms": "job stood",
+        "dark_ms": "dark",
+    }
     heads |= {"commit_ms": "commit", "boundary_ms": "boundary", "worst_rank_ms": "worst rank"}
-    shown = result_table(answer, heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"})
+    shown = result_table(
+        answer,
+        heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"},
+    )
     rows = [
         [*row, "" if line["ok"].value == "1" else "FAILED: the turn did not happen"]
         for row, line in zip(shown.rows, answer.lines(), strict=True)
@@ -49,7 +70,13 @@ def _ring_changes(c: ReportContext, into: ReportSection, answer: Answer) -> None
         " from here; the command printed the same."
     )
     if c.few and (of_ranks := ringquestions.ranks(c.book, c.campaign)):
-        heads = {"move": "move", "rank": "rank", "host": "host", "state": "state", "iteration": "latest iteration"}
+        heads = {
+            "move": "move",
+            "rank": "rank",
+            "host": "host",
+            "state": "state",
+            "iteration": "latest iteration",
+        }
         into.tables.append(
             result_table(
                 of_ranks,
@@ -61,10 +88,20 @@ def _ring_changes(c: ReportContext, into: ReportSection, answer: Answer) -> None
 
 def _slow(into: ReportSection, answer: Answer) -> None:
     if not answer:
-        into.notes.append(f"No slow iterations: none {answer.what.split(';')[0].removeprefix('iterations during the run that ')}.")
+        into.notes.append(
+            f"No slow iterations: none {answer.what.split(';')[0].removeprefix('iterations during the run that ')}."
+        )
         return
-    heads = {"iter": "slow iteration", "blame": "blame", "took_ms": "took", "usual_ms": "usual", "over_ms": "lost"}
-    into.tables.append(result_table(answer, heads | {f"{share}_ms": f"of it {share}" for share in _SHARES}))
+    heads = {
+        "iter": "slow iteration",
+        "blame": "blame",
+        "took_ms": "took",
+        "usual_ms": "usual",
+        "over_ms": "lost",
+    }
+    into.tables.append(
+        result_table(answer, heads | {f"{share}_ms": f"of it {share}" for share in _SHARES})
+    )
     into.notes.append(
         f"Slow: {answer.what}. dark: it overlaps the time from the first removal to the last device's new state; commit: from"
         " there to the last host's commit; boundary: from there to the end of the first iteration after the turn."

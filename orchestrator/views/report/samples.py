@@ -1,4 +1,6 @@
-"""What the measurements of a comparison or a scenario gave: values of metrics, from the journals of their runs."""
+"""What the measurements of a comparison or a scenario gave: values of metrics, from the journals of
+their runs.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,21 @@ from orchestrator.experiments.scenario.void import Slowed, slowed
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 USUAL = 20
-"""The usual time of an iteration is the median of so many before and after a change, as in `engine.change.standstill`."""
+"""The usual time of an iteration is the median of so many before and after a change, as in
+`engine.change.standstill`.
+"""
 SETTLED = 3
-"""Iterations after light and routes are back that still count for the change: the first ones on new rings, or of new processes."""
+"""Iterations after light and routes are back that still count for the change: the first ones on new
+rings, or of new processes.
+"""
 _NO_PARTS = "(-1, '', '', 0, 0)"
 
 
 @dataclass(frozen=True, slots=True)
 class IterationEnd:
-    """One iteration: its number, when it ended (wall ns), and the time (ms) since the end of the one before, of any launch."""
+    """One iteration: its number, when it ended (wall ns), and the time (ms) since the end of the
+    one before, of any launch.
+    """
 
     number: int
     end_ns: int
@@ -29,14 +37,18 @@ class IterationEnd:
 
 
 def compared_iterations(book: Ledger, kept: Mapping[str, Any]) -> Answer:
-    """The iterations that count of every finished measurement, in order of time: after the warm-up, or after the change."""
+    """The iterations that count of every finished measurement, in order of time: after the warm-up,
+    or after the change.
+    """
     most, warm_up = int(kept["iterations"]), int(kept.get("warm_up", 1))
     parts = []
     for number, slot in _done(kept):
         for tenant, jobs in _jobs(slot).items():
             after = jobs[-1].get("after")
             skip = jobs[-1]["first"] - 1 + warm_up if after is None else after
-            parts.append(f"({number}, {quoted(tenant)}, {quoted(str(jobs[-1]['run']))}, {skip}, {skip + most})")
+            parts.append(
+                f"({number}, {quoted(tenant)}, {quoted(str(jobs[-1]['run']))}, {skip}, {skip + most})"
+            )
     return book.query(
         "compared",
         f"{most} iterations of each measurement, without those that warmed it up",
@@ -48,11 +60,25 @@ def compared_iterations(book: Ledger, kept: Mapping[str, Any]) -> Answer:
 
 
 OF_ITERATIONS = {
-    "busbw_gbps": ("busbw", "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it", "collective"),
-    "wire_bytes": ("wire", "bytes that rank 0 sent in those iterations, without headers of TCP, UDP and IP", "collective"),
-    "asked_bytes": ("asked", "bytes of values that ranks had to send each other in those iterations", "requests"),
+    "busbw_gbps": (
+        "busbw",
+        "bus bandwidth of the all-reduces in those iterations, as nccl-tests count it",
+        "collective",
+    ),
+    "wire_bytes": (
+        "wire",
+        "bytes that rank 0 sent in those iterations, without headers of TCP, UDP and IP",
+        "collective",
+    ),
+    "asked_bytes": (
+        "asked",
+        "bytes of values that ranks had to send each other in those iterations",
+        "requests",
+    ),
 }
-"""Metrics of what happened in iterations: what the answer is called, what it is, and the measurement that has it."""
+"""Metrics of what happened in iterations: what the answer is called, what it is, and the
+measurement that has it.
+"""
 
 
 def of_iterations(book: Ledger, metric: str, answer: Answer) -> Answer:
@@ -81,7 +107,9 @@ def slowed_ranks(book: Ledger, answer: Answer) -> Answer:
 def measured_slowed(book: Ledger, kept: Mapping[str, Any], slot: Mapping[str, Any]) -> Slowed:
     """What slowed the ranks of one measurement down, whatever its state."""
     alone = compared_iterations(book, {**kept, "slots": [{**slot, "state": "done"}]})
-    return slowed([line for lines in _by_measurement(slowed_ranks(book, alone)).values() for line in lines])
+    return slowed(
+        [line for lines in _by_measurement(slowed_ranks(book, alone)).values() for line in lines]
+    )
 
 
 def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
@@ -103,7 +131,9 @@ def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
 
 
 def measured_changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
-    """The change in each finished measurement: first command, light and routes back (wall ns), darkness, circuits."""
+    """The change in each finished measurement: first command, light and routes back (wall ns),
+    darkness, circuits.
+    """
     parts = [
         f"({number}, {quoted(tenant)}, {quoted(str(run))})"
         for number, slot in _done(kept)
@@ -122,8 +152,8 @@ def measured_changes(book: Ledger, kept: Mapping[str, Any]) -> Answer:
 
 
 def steps(lines: Sequence[Mapping[str, Any]]) -> list[IterationEnd]:
-    """The iterations of a measurement in order. An iteration counts from the end of the one before, so that a pause between two,
-    or a launch, counts for the second."""
+    """The iterations of a measurement in order. An iteration counts from the end of the one before,
+    so that a pause between two, or a launch, counts for the second."""
     found: list[IterationEnd] = []
     for line in lines:
         end_ns = int(line["time_ns"] + line["iter_ms"] * 1e6)
@@ -133,11 +163,13 @@ def steps(lines: Sequence[Mapping[str, Any]]) -> list[IterationEnd]:
 
 
 def lost_ms(found: Sequence[IterationEnd], begin_ns: int, back_ns: int) -> float | None:
-    """The time lost by a change: what the iterations from the first command until `SETTLED` after light and routes were back took
-    beyond the usual, and all of those that were made a second time. None: too few iterations around it.
+    """The time lost by a change: what the iterations from the first command until `SETTLED` after
+    light and routes were back took beyond the usual, and all of those that were made a second time.
+    None: too few iterations around it.
 
-    The same for a job that went on and for one that was launched again. Usual: the median of at most `USUAL` before the change, for
-    iterations that ended before `back_ns`; of as many after it for the others.
+    The same for a job that went on and for one that was launched again. Usual: the median of at
+    most `USUAL` before the change, for iterations that ended before `back_ns`; of as many after it
+    for the others.
     """
     first = next((at for at, step in enumerate(found) if step.end_ns > begin_ns), None)
     back = next((at for at, step in enumerate(found) if step.end_ns > back_ns), None)
@@ -158,7 +190,9 @@ def lost_ms(found: Sequence[IterationEnd], begin_ns: int, back_ns: int) -> float
 
 
 def span_ms(found: Sequence[IterationEnd], begin: int, iterations: int) -> float | None:
-    """The time from the end of iteration `found[begin]` until the job was `iterations` further; None: it never was."""
+    """The time from the end of iteration `found[begin]` until the job was `iterations` further;
+    None: it never was.
+    """
     wanted = found[begin].number + iterations
     end = next((step.end_ns for step in found[begin:] if step.number >= wanted), None)
     return None if end is None else (end - found[begin].end_ns) / 1e6
@@ -173,13 +207,19 @@ def percentile_99(values: Sequence[float]) -> float:
     return sorted(values)[-(-99 * len(values) // 100) - 1]
 
 
-def metric_samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None) -> Samples:
-    """The values of the metrics that the scenario compares (by default those, and iteration times), from the journals."""
+def metric_samples(
+    book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None
+) -> Samples:
+    """The values of the metrics that the scenario compares (by default those, and iteration times),
+    from the journals.
+    """
     found: dict[tuple[str, str, str, int], dict[int, list[float]]] = {}
     wanted = list(compared_of(kept) if needed is None else needed)
     arms = [str(slot["arm"]) for slot in kept["slots"]]
 
-    def add(number: int, tenant: str, metric: str, values: list[float], iterations: int = 0) -> None:
+    def add(
+        number: int, tenant: str, metric: str, values: list[float], iterations: int = 0
+    ) -> None:
         found.setdefault((arms[number], tenant, metric, iterations), {})[number] = values
 
     answer = compared_iterations(book, kept)
@@ -187,10 +227,15 @@ def metric_samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compa
         for metric, column in (("iteration_ms", "iter_ms"), ("comm_ms", "comm_ms")):
             if values := [line[column] for line in lines if line[column] is not None]:
                 add(number, tenant, metric, values)
-        # One value: losses of single iterations differ by their samples, which are the same in every arm.
-        if losses := [line["loss"] for line in lines if line["loss"] is not None][: kept.get("iterations")]:
+        # One value: losses of single iterations differ by their samples, which are the same in
+        # every arm.
+        if losses := [line["loss"] for line in lines if line["loss"] is not None][
+            : kept.get("iterations")
+        ]:
             add(number, tenant, "loss", [median(losses)])
-        add(number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])])
+        add(
+            number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])]
+        )
     metrics = {one.metric for one in wanted}
     for metric in sorted(metrics & set(OF_ITERATIONS)):
         for (number, tenant), lines in _by_measurement(of_iterations(book, metric, answer)).items():
@@ -200,9 +245,14 @@ def metric_samples(book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compa
     return found
 
 
-def _of_changes(book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Callable[..., None]) -> None:
+def _of_changes(
+    book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Callable[..., None]
+) -> None:
     """Add the metrics of a change: what it cost, and how far the job came from it on."""
-    trained, made = _by_measurement(training(book, kept)), _by_measurement(measured_changes(book, kept))
+    trained, made = (
+        _by_measurement(training(book, kept)),
+        _by_measurement(measured_changes(book, kept)),
+    )
     for (number, tenant), lines in trained.items():
         found, moved = steps(lines), made.get((number, tenant))
         part = _jobs(kept["slots"][number])[tenant][0]
@@ -212,11 +262,23 @@ def _of_changes(book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Cal
             begin = next((at for at, line in enumerate(lines) if line["n"] == after), None)
         else:
             change = moved[0]
-            add(number, tenant, "dark_ms", [change["dark_ms"]] if change["dark_ms"] is not None else [])
+            add(
+                number,
+                tenant,
+                "dark_ms",
+                [change["dark_ms"]] if change["dark_ms"] is not None else [],
+            )
             add(number, tenant, "circuits_moved", [float(change["circuits"] or 0)])
-            lost = lost_ms(found, change["begin_ns"], change["back_ns"]) if change["back_ns"] is not None else None
+            lost = (
+                lost_ms(found, change["begin_ns"], change["back_ns"])
+                if change["back_ns"] is not None
+                else None
+            )
             add(number, tenant, "lost_ms", [] if lost is None else [lost])
-            begin = max((at for at, step in enumerate(found) if step.end_ns <= change["begin_ns"]), default=None)
+            begin = max(
+                (at for at, step in enumerate(found) if step.end_ns <= change["begin_ns"]),
+                default=None,
+            )
         for count in spans:
             span = span_ms(found, begin, count) if begin is not None else None
             add(number, tenant, "span_ms", [] if span is None else [span], count)
@@ -227,7 +289,12 @@ def by_arm(
 ) -> dict[str, list[list[float]]]:
     """The values of a metric of each arm, measurement by measurement, of all tenants."""
     return {
-        arm: [list(v) for key, each in found.items() if key[0] == arm and key[2:] == (metric, iterations) for v in each.values()]
+        arm: [
+            list(v)
+            for key, each in found.items()
+            if key[0] == arm and key[2:] == (metric, iterations)
+            for v in each.values()
+        ]
         for arm in kept["arms"]
     }
 

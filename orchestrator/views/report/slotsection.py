@@ -17,7 +17,10 @@ def timeslots_section(c: ReportContext, source: Source) -> None:
     run = source.record.id
     if run not in c.campaign.journals:
         return
-    begin, end = source.record.started, source.record.ended or source.record.started + 10 * 365 * 86400
+    begin, end = (
+        source.record.started,
+        source.record.ended or source.record.started + 10 * 365 * 86400,
+    )
     cut = source.record.ended is not None and end - begin > LAST_S
     window = [(round(((end - LAST_S) if cut else begin - 1) * 1e9), round((end + 1) * 1e9))]
     for name in ("slot", "slot_host"):
@@ -26,7 +29,8 @@ def timeslots_section(c: ReportContext, source: Source) -> None:
 
 
 def _slots(c: ReportContext, run: str, cut: bool) -> None:
-    # What a device did in a turn stands beside what the slot before had, so that the latter is the slot of the row before.
+    # What a device did in a turn stands beside what the slot before had, so that the latter is the
+    # slot of the row before.
     ends = (
         "SELECT slot, cycle, MAX(dark_ms) AS dark_ms, MAX(late_ms) AS late_ms, MAX(lit_ms) AS lit_ms FROM slot"
         f" WHERE run = {quoted(run)} GROUP BY cycle, slot"
@@ -52,15 +56,26 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
     )
     made = ReportSection("slots", "Slots of the schedule")
     times = {
-        "dark: command to new state, slowest device": (PHASE_COLOURS["dark"], _column(c, ends, "dark_ms")),
+        "dark: command to new state, slowest device": (
+            PHASE_COLOURS["dark"],
+            _column(c, ends, "dark_ms"),
+        ),
         "late: end of a slot after its time": (PHASE_COLOURS["pause"], _column(c, ends, "late_ms")),
         "dark: carriers of a host": (
             PHASE_COLOURS["link"],
             _column(c, f"SELECT * FROM slot_host WHERE run = {quoted(run)}", "dark_ms"),
         ),
     }
-    drawn = figures.cdf({name: (hue, [max(0.0, ms) for ms in found]) for name, (hue, found) in times.items()}, "ms")
-    c.draw(made, "slots-cdf", "darkness and lateness of slots", "Share of turns that took no longer.", drawn)
+    drawn = figures.cdf(
+        {name: (hue, [max(0.0, ms) for ms in found]) for name, (hue, found) in times.items()}, "ms"
+    )
+    c.draw(
+        made,
+        "slots-cdf",
+        "darkness and lateness of slots",
+        "Share of turns that took no longer.",
+        drawn,
+    )
     heads = {
         "slot": "slot",
         "n": "changes",
@@ -68,11 +83,23 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
         "dark_p99_ms": "99 %",
         "lit_ms": "light of the slot before",
     }
-    heads |= {"late_ms": "it ended late by", "late_p99_ms": "99 % ", "late_most_ms": "at most", "duty": "duty"}
+    heads |= {
+        "late_ms": "it ended late by",
+        "late_p99_ms": "99 % ",
+        "late_most_ms": "at most",
+        "duty": "duty",
+    }
     made.tables.append(result_table(answer, heads))
     if hosts:
-        heads = {"host": "host", "n": "changes", "edge_ms": "edge, median", "edge_p99_ms": "99 % of its size"}
-        made.tables.append(result_table(hosts, heads | {"dark_ms": "dark, median", "dark_p99_ms": "99 %"}))
+        heads = {
+            "host": "host",
+            "n": "changes",
+            "edge_ms": "edge, median",
+            "edge_p99_ms": "99 % of its size",
+        }
+        made.tables.append(
+            result_table(hosts, heads | {"dark_ms": "dark, median", "dark_p99_ms": "99 %"})
+        )
     else:
         del c.book.answers["slot_hosts"]
     made.notes.append(
@@ -84,4 +111,7 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
 
 
 def _column(c: ReportContext, of: str, name: str) -> list[float]:
-    return [ms for (ms,) in c.book.database.execute(f"SELECT {name} FROM ({of}) WHERE {name} IS NOT NULL")]
+    return [
+        ms
+        for (ms,) in c.book.database.execute(f"SELECT {name} FROM ({of}) WHERE {name} IS NOT NULL")
+    ]

@@ -11,18 +11,29 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report.figures import Drawing, one_figure, prepare
 from orchestrator.views.report.traffic import plain_numbers
 
-COLOURS = {"drained": PHASE_COLOURS["up"], "sending": PHASE_COLOURS["dark"], "held": PHASE_COLOURS["link"]}
+COLOURS = {
+    "drained": PHASE_COLOURS["up"],
+    "sending": PHASE_COLOURS["dark"],
+    "held": PHASE_COLOURS["link"],
+}
 
 
 def stall_svg(points: Sequence[StallPoint], lab: str, cache_dir: Path) -> str:
-    """The time lost over the darkness (ms, both logarithmic), a curve through the medians of each mode, as an SVG document."""
+    """The time lost over the darkness (ms, both logarithmic), a curve through the medians of each
+    mode, as an SVG document.
+    """
     prepare(cache_dir)
     with one_figure(3.2) as (figure, axes):
         for mode, colour in COLOURS.items():
             here = [p for p in points if p.mode == mode]
             axes.plot(list(map(_dark, here)), list(map(_lost, here)), ".", color=colour, alpha=0.5)
-            at = [[p for p in here if p.asked_ms == asked] for asked in sorted({p.asked_ms for p in here})]
-            dark, lost = ([statistics.median(ms(p) for p in group) for group in at] for ms in (_dark, _lost))
+            at = [
+                [p for p in here if p.asked_ms == asked]
+                for asked in sorted({p.asked_ms for p in here})
+            ]
+            dark, lost = (
+                [statistics.median(ms(p) for p in group) for group in at] for ms in (_dark, _lost)
+            )
             if here:
                 axes.plot(dark, lost, "-", color=colour, label=mode)
         ends = [min(p.dark_ms for p in points), max(p.dark_ms for p in points)]

@@ -1,5 +1,6 @@
-"""Prepare matplotlib's SVG for inclusion in a page: no styles (a strict content policy forbids them), unique names, and text in the
-colour of the page, so that one picture serves light and dark themes."""
+"""Prepare matplotlib's SVG for inclusion in a page: no styles (a strict content policy forbids
+them), unique names, and text in the colour of the page, so that one picture serves light and dark
+themes."""
 
 from __future__ import annotations
 
@@ -9,17 +10,25 @@ from typing import cast
 from lxml import etree
 
 INK = "#0b0c0d"
-"""The colour of text and axes in figures; on a page it becomes the colour of the surrounding text."""
+"""The colour of text and axes in figures; on a page it becomes the colour of the surrounding
+text.
+"""
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 _NO_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 """Bytes that XML may not contain; a name that has one is drawn without it."""
-_KEPT = re.compile(r"fill(-\w+)?|stroke(-\w+)?|opacity|text-anchor|font-(size|weight|style)|clip-path")
+_KEPT = re.compile(
+    r"fill(-\w+)?|stroke(-\w+)?|opacity|text-anchor|font-(size|weight|style)|clip-path"
+)
 
 
 def inline(drawn: bytes, name: str, title: str) -> str:
-    """The picture as one `<svg>` element; `name` is put before every id, `title` is for screen readers."""
-    root = etree.fromstring(_NO_XML.sub(b" ", drawn), etree.XMLParser(resolve_entities=False, no_network=True))
+    """The picture as one `<svg>` element; `name` is put before every id, `title` is for screen
+    readers.
+    """
+    root = etree.fromstring(
+        _NO_XML.sub(b" ", drawn), etree.XMLParser(resolve_entities=False, no_network=True)
+    )
     for tag in ("metadata", "style"):
         for element in list(root.iter(f"{_SVG}{tag}")):
             cast("etree._Element", element.getparent()).remove(element)

@@ -36,13 +36,17 @@ def title(record: RunRecord) -> str:
 
 
 def command_of_run(source: Source) -> tuple[str, bool]:
-    """The command of a run, and whether it is exactly as typed (else it is reconstructed from the store)."""
+    """The command of a run, and whether it is exactly as typed (else it is reconstructed from the
+    store).
+    """
     typed = source.environment.get("command") if source.environment else None
     if isinstance(typed, list) and typed:
         return shlex.join(map(str, typed)), True
     record = source.record
     lines = [f"plan {record.plan_name}"] if record.plan_name else []
-    lines += [f"{k}={v}" for k, v in record.options.to_json().items() if v not in (None, False, [], ())]
+    lines += [
+        f"{k}={v}" for k, v in record.options.to_json().items() if v not in (None, False, [], ())
+    ]
     verb = "plan --prewire" if record.verb == "prewire" else record.verb
     return f"testbed {verb}" + (f"   ({', '.join(lines)})" if lines else ""), False
 
@@ -56,7 +60,13 @@ def kind_of_devices(sources: Iterable[Source]) -> str:
         unknown = unknown or source.devices is None
         for device, scale in (source.devices or {}).items():
             scales.setdefault(device, set()).add(scale)
-    where = "emulated and real labs" if len(kinds) > 1 else "emulated lab" if True in kinds else "real devices"
+    where = (
+        "emulated and real labs"
+        if len(kinds) > 1
+        else "emulated lab"
+        if True in kinds
+        else "real devices"
+    )
     if None in kinds:
         where = "emulated or real: not recorded"
     all_scales = {scale for found in scales.values() for scale in found}
@@ -64,7 +74,11 @@ def kind_of_devices(sources: Iterable[Source]) -> str:
         return f"{where}, time scale not recorded"
     if all_scales == {1.0}:
         return f"{where}, time scale x1"
-    fast = ", ".join(f"{d} x{'/'.join(f'{s:g}' for s in sorted(found))}" for d, found in sorted(scales.items()) if found != {1.0})
+    fast = ", ".join(
+        f"{d} x{'/'.join(f'{s:g}' for s in sorted(found))}"
+        for d, found in sorted(scales.items())
+        if found != {1.0}
+    )
     return f"{where}, time scale {fast}, others x1"
 
 
@@ -95,10 +109,18 @@ def machines(sources: Iterable[Source]) -> list[tuple[str, str]]:
     known = [float(x) for x in loads if isinstance(x, (int, float))]
     if known:
         rows.append(
-            ("machine: load when it began (1 min)", f"{min(known):.2f}" + (f" to {max(known):.2f}" if len(known) > 1 else ""))
+            (
+                "machine: load when it began (1 min)",
+                f"{min(known):.2f}" + (f" to {max(known):.2f}" if len(known) > 1 else ""),
+            )
         )
     if noted < total:
-        rows.append(("not recorded", f"of {counted(total - noted, 'run')}: runs of older versions recorded nothing"))
+        rows.append(
+            (
+                "not recorded",
+                f"of {counted(total - noted, 'run')}: runs of older versions recorded nothing",
+            )
+        )
     return rows
 
 
@@ -107,5 +129,9 @@ def when(wall_s: float) -> str:
 
 
 def was_up(record: RunRecord) -> bool:
-    """Whether the run left its plan up: it succeeded, or only its job did not run (see `engine.change.up`)."""
-    return record.status == "ok" or " is up and stays up; " in (record.message.splitlines() or [""])[0]
+    """Whether the run left its plan up: it succeeded, or only its job did not run (see
+    `engine.change.up`).
+    """
+    return (
+        record.status == "ok" or " is up and stays up; " in (record.message.splitlines() or [""])[0]
+    )

@@ -14,12 +14,15 @@ from orchestrator.views.report.texts import was_up
 
 SWITCH = "@"
 Link = tuple[str, str]
-"""Two ends (`gpu01:p1`, or a host alone where the plan left the port open), in order; one may be a packet switch: `@ideal`."""
+"""Two ends (`gpu01:p1`, or a host alone where the plan left the port open), in order; one may be a
+packet switch: `@ideal`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Links by their fate. `asked`: the links of the plan, if the run did not complete it; then `after` is empty.
+    """Links by their fate. `asked`: the links of the plan, if the run did not complete it; then
+    `after` is empty.
 
     known: whether the links before are known.
     """
@@ -42,7 +45,9 @@ class Topology:
     @property
     def _names(self) -> list[str]:
         names = {host_of(end) for link in (*self.before, *self.after, *self.asked) for end in link}
-        return sorted(names, key=lambda name: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", name)])
+        return sorted(
+            names, key=lambda name: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", name)]
+        )
 
     @property
     def kept(self) -> frozenset[Link]:
@@ -88,7 +93,9 @@ def planned_switches(source: Source) -> tuple[str, ...]:
 
 
 def _stored(source: Source) -> frozenset[Link]:
-    """The links that were up. To routing every two ports of a packet switch are linked: here each is to the switch."""
+    """The links that were up. To routing every two ports of a packet switch are linked: here each
+    is to the switch.
+    """
     before = source.before
     current = before.get("current") if isinstance(before, dict) else None
     links = CurrentPlan.of_json(current).up.links if isinstance(current, dict) else ()
@@ -100,16 +107,26 @@ def _stored(source: Source) -> frozenset[Link]:
 
 
 def _planned(plan: Mapping[str, Any]) -> frozenset[Link]:
-    return frozenset(link(str(x["a"]), str(x["b"])) for x in _dicts(plan.get("links")) if "a" in x and "b" in x)
+    return frozenset(
+        link(str(x["a"]), str(x["b"])) for x in _dicts(plan.get("links")) if "a" in x and "b" in x
+    )
 
 
 def _spokes(source: Source) -> frozenset[Link]:
-    """From each host of the plan's packet switches to the switch; of one whose ports were not recorded, as in the plan."""
+    """From each host of the plan's packet switches to the switch; of one whose ports were not
+    recorded, as in the plan.
+    """
     found: set[Link] = set()
     for x in _dicts(source.plan.get("segments")):
         name, hosts = str(x.get("name", "")), x.get("hosts")
-        ends: Iterable[str] = source.segments.get(name, ()) or (map(str, hosts) if isinstance(hosts, list) else ())
-        found |= {link(end, SWITCH + name) for end in ends if not isinstance(hosts, list) or host_of(end) in hosts}
+        ends: Iterable[str] = source.segments.get(name, ()) or (
+            map(str, hosts) if isinstance(hosts, list) else ()
+        )
+        found |= {
+            link(end, SWITCH + name)
+            for end in ends
+            if not isinstance(hosts, list) or host_of(end) in hosts
+        }
     return frozenset(found)
 
 

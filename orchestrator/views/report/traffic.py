@@ -25,7 +25,8 @@ Samples = Sequence[tuple[str, int, int]]
 
 
 def sending_rate(samples: Samples) -> tuple[list[int], list[float]]:
-    """The total sending rate of all ports: wall ns at which it changes, and Mb/s from there to the next.
+    """The total sending rate of all ports: wall ns at which it changes, and Mb/s from there to the
+    next.
 
     Each port's rate is taken as constant between two samples, the finest resolution there is.
     """
@@ -58,7 +59,9 @@ def throughput_charts(found: Sequence[tuple[Reconfiguration, Samples]]) -> Figur
         for k, (move, times, total) in enumerate(drawn):
             axes = grid[k // columns][k % columns]
             seconds = [(t - move.t0) / 1e9 for t in times]
-            axes.axvspan(0, (move.back - move.t0) / 1e9, color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0)
+            axes.axvspan(
+                0, (move.back - move.t0) / 1e9, color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0
+            )
             axes.axvline(0, color=MARK, linewidth=1)
             axes.fill_between(seconds, total, step="post", color=MADE, alpha=0.25, linewidth=0)
             axes.step(seconds, total, where="post", color=MADE, linewidth=1.1)
@@ -82,7 +85,8 @@ def iteration_chart(
     after: float | None,
     ring_changes: Sequence[tuple[int, str]] = (),
 ) -> Figure | None:
-    """A job's iterations around one move: when each began (wall ns), how long it took, which run launched it.
+    """A job's iterations around one move: when each began (wall ns), how long it took, which run
+    launched it.
 
     ring_changes: when its ranks turned (wall ns), and what is written there.
     """
@@ -91,7 +95,13 @@ def iteration_chart(
     with one_figure(2.3) as (figure, axes):
         seconds = [(at - move.t0) / 1e9 for at, _, _ in points]
         colours = [BEFORE if at < move.t0 else AFTER for at, _, _ in points]
-        axes.axvspan(0, max((move.t1 - move.t0) / 1e9, 0.01), color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0)
+        axes.axvspan(
+            0,
+            max((move.t1 - move.t0) / 1e9, 0.01),
+            color=PHASE_COLOURS["dark"],
+            alpha=0.35,
+            linewidth=0,
+        )
         axes.axvline(0, color=MARK, linewidth=1)
         axes.scatter(seconds, [ms for _, ms, _ in points], s=9, c=colours, linewidths=0)
         was = [(at, at + ms * 1e6) for at, ms, _ in points if at + ms * 1e6 <= move.t0]
@@ -104,10 +114,29 @@ def iteration_chart(
         for at, text in ring_changes:
             x = (at - move.t0) / 1e9
             axes.axvline(x, color=INK, linewidth=0.9)
-            axes.plot([x], [1], "v", color=INK, markersize=5, transform=axes.get_xaxis_transform(), clip_on=False)
+            axes.plot(
+                [x],
+                [1],
+                "v",
+                color=INK,
+                markersize=5,
+                transform=axes.get_xaxis_transform(),
+                clip_on=False,
+            )
             left = x > sum(axes.get_xlim()) / 2
-            place = {"xytext": (-6 if left else 6, 5), "textcoords": "offset points", "ha": "right" if left else "left"}
-            axes.annotate(text, (x, 1), xycoords=axes.get_xaxis_transform(), fontsize=7.5, fontweight="bold", **place)
+            place = {
+                "xytext": (-6 if left else 6, 5),
+                "textcoords": "offset points",
+                "ha": "right" if left else "left",
+            }
+            axes.annotate(
+                text,
+                (x, 1),
+                xycoords=axes.get_xaxis_transform(),
+                fontsize=7.5,
+                fontweight="bold",
+                **place,
+            )
         axes.set_xlabel("s since the first command")
         axes.set_ylabel("iteration, ms")
         axes.grid(True)
@@ -126,18 +155,24 @@ def before_after(job: Answer, most: int = 40) -> Figure | None:
             axes.plot(was, y, "o", color=BEFORE, markersize=5)
             axes.plot(now, y, "o", color=AFTER, markersize=5)
         axes.set_yticks(range(len(rows)), [line["reconfig_id"].value for line in rows])
-        axes.set_xlim(0, 1.05 * max(line[name].value for line in rows for name in ("before_ms", "after_ms")))
+        axes.set_xlim(
+            0, 1.05 * max(line[name].value for line in rows for name in ("before_ms", "after_ms"))
+        )
         downwards(axes, "median iteration, ms")
         boxes(figure, {"before": BEFORE, "after": AFTER})
     return figure
 
 
 def measurements(
-    arms: Mapping[str, Sequence[Sequence[float]]], intervals: Mapping[str, tuple[float, float, float]], what: str
+    arms: Mapping[str, Sequence[Sequence[float]]],
+    intervals: Mapping[str, tuple[float, float, float]],
+    what: str,
 ) -> Figure | None:
-    """Every value of each arm's measurements, with each measurement's median and each arm's median and interval.
+    """Every value of each arm's measurements, with each measurement's median and each arm's median
+    and interval.
 
-    what: the name of the values with their unit. A logarithmic axis where arms differ by more than a factor of 20.
+    what: the name of the values with their unit. A logarithmic axis where arms differ by more than
+    a factor of 20.
     """
     every = [value for slots in arms.values() for values in slots for value in values]
     if not every:
@@ -148,14 +183,24 @@ def measurements(
             for j, values in enumerate(v for v in slots if v):
                 width = 0.6 / max(1, len(slots))
                 x = k - 0.3 + width * (j + 0.5)
-                spread = [x + width * 0.35 * (((i * 7919) % 101) / 50.5 - 1) for i in range(len(values))]
+                spread = [
+                    x + width * 0.35 * (((i * 7919) % 101) / 50.5 - 1) for i in range(len(values))
+                ]
                 axes.scatter(spread, values, s=5, color=colour, alpha=0.45, linewidths=0)
                 middle = median(values)
-                axes.plot([x - width * 0.4, x + width * 0.4], [middle, middle], color=INK, linewidth=0.8)
+                axes.plot(
+                    [x - width * 0.4, x + width * 0.4], [middle, middle], color=INK, linewidth=0.8
+                )
             if name in intervals:
                 low, middle, high = intervals[name]
                 axes.errorbar(
-                    [k + 0.4], [middle], [[middle - low], [high - middle]], fmt="D", color=colour, capsize=3, markersize=4
+                    [k + 0.4],
+                    [middle],
+                    [[middle - low], [high - middle]],
+                    fmt="D",
+                    color=colour,
+                    capsize=3,
+                    markersize=4,
                 )
         axes.set_xticks(range(len(arms)), list(arms))
         axes.set_xlim(-0.5, len(arms) - 0.4)
@@ -169,11 +214,20 @@ def measurements(
     return figure
 
 
-def ratios(rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | None, float | None], bool]]) -> Figure | None:
-    """Ratios with their intervals on bands: words, (low, middle, high), the band's ends (None: open), whether it holds."""
+def ratios(
+    rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | None, float | None], bool]],
+) -> Figure | None:
+    """Ratios with their intervals on bands: words, (low, middle, high), the band's ends (None:
+    open), whether it holds.
+    """
     if not rows:
         return None
-    edges = [x for _, found, band, _ in rows for x in (*found, *band, 1.0) if x is not None and 0 < x < math.inf]
+    edges = [
+        x
+        for _, found, band, _ in rows
+        for x in (*found, *band, 1.0)
+        if x is not None and 0 < x < math.inf
+    ]
     left, right = min(edges) / 1.5, max(edges) * 1.5
     with one_figure(0.6 + 0.42 * len(rows)) as (figure, axes):
         for y, (_, (low, middle, high), (least, most), holds) in enumerate(rows):
@@ -181,7 +235,13 @@ def ratios(rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | N
             begin = max(begin, left)
             axes.barh(y, end - begin, left=begin, height=0.62, color=MADE, alpha=0.18, linewidth=0)
             axes.plot([max(low, left), min(high, right)], [y, y], color=INK, linewidth=1.4)
-            axes.plot([min(max(middle, left), right)], [y], "D" if holds else "X", color=MADE if holds else ARMS[1], markersize=5)
+            axes.plot(
+                [min(max(middle, left), right)],
+                [y],
+                "D" if holds else "X",
+                color=MADE if holds else ARMS[1],
+                markersize=5,
+            )
         axes.axvline(1, color=MARK, linewidth=0.8)
         axes.set_xscale("log")
         plain_numbers(axes.xaxis)
@@ -192,17 +252,32 @@ def ratios(rows: Sequence[tuple[str, tuple[float, float, float], tuple[float | N
     return figure
 
 
-def sweep(lines: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]], what: str) -> Figure | None:
-    """Ratios over a swept parameter (logarithmic): by line, the parameter's value and (low, middle, high)."""
+def sweep(
+    lines: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]], what: str
+) -> Figure | None:
+    """Ratios over a swept parameter (logarithmic): by line, the parameter's value and (low, middle,
+    high).
+    """
     lines = {name: sorted(points) for name, points in lines.items() if len(points) > 1}
     if not lines:
         return None
     with one_figure(2.9) as (figure, axes):
         for k, (name, points) in enumerate(lines.items()):
             x, middle = [x for x, _ in points], [m for _, (_, m, _) in points]
-            around = [[m - low for _, (low, m, _) in points], [high - m for _, (_, m, high) in points]]
+            around = [
+                [m - low for _, (low, m, _) in points],
+                [high - m for _, (_, m, high) in points],
+            ]
             axes.errorbar(
-                x, middle, around, fmt="o-", color=ARMS[k % len(ARMS)], capsize=3, markersize=4, linewidth=1.1, label=name
+                x,
+                middle,
+                around,
+                fmt="o-",
+                color=ARMS[k % len(ARMS)],
+                capsize=3,
+                markersize=4,
+                linewidth=1.1,
+                label=name,
             )
         axes.axhline(1, color=MARK, linewidth=0.8)
         axes.set_xscale("log")
@@ -217,12 +292,20 @@ def sweep(lines: Mapping[str, Sequence[tuple[float, tuple[float, float, float]]]
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Label a logarithmic axis, of which the data are drawn already, with plain numbers: as many a decade as have room."""
+    """Label a logarithmic axis, of which the data are drawn already, with plain numbers: as many a
+    decade as have room.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
-    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1.5 else (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
+    subs = (
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+        if decades < 1.5
+        else (1.0, 2.0, 5.0)
+        if decades < 3
+        else (1.0,)
+    )
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,6 @@
-"""Where the time of a run went, drawn: its phases, and the parts of each device in one reconfiguration."""
+"""Where the time of a run went, drawn: its phases, and the parts of each device in one
+reconfiguration.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _JOB = frozenset({"job", "launch", "resume"})
 
 
 def run_waterfall(phases: Answer) -> Figure | None:
-    """The phases of a run in three charts, each on an axis of its own: before light moves, the move, the job.
+    """The phases of a run in three charts, each on an axis of its own: before light moves, the
+    move, the job.
 
     A move takes milliseconds and a job seconds: on one axis the move would be a dash.
     """
@@ -47,22 +50,40 @@ def _charts(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, 
     before = [name for name in rows if name not in job and begin[name] < moved]
     move = [name for name in rows if name not in job and begin[name] >= moved]
     found = [("before light moves", before), ("the move", move), ("the job", job)]
-    return [(title, sorted(names, key=lambda n: (n in OVERLAPPING, begin[n]))) for title, names in found if names]
+    return [
+        (title, sorted(names, key=lambda n: (n in OVERLAPPING, begin[n])))
+        for title, names in found
+        if names
+    ]
 
 
 def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     every = [line for some in rows.values() for line in some]
-    first, last = min(x["begin_ms"].value for x in every), max(x["begin_ms"].value + x["duration_ms"].value for x in every)
+    first, last = (
+        min(x["begin_ms"].value for x in every),
+        max(x["begin_ms"].value + x["duration_ms"].value for x in every),
+    )
     unit, per = ("s", 1e3) if last - first >= 2000 else ("ms", 1.0)
     for y, (name, some) in enumerate(rows.items()):
         for line in some:
             colour = PHASE_COLOURS["fault"] if not line["ok"].value else ALL_COLOURS.get(name, GREY)
             begin, took = (line["begin_ms"].value - first) / per, line["duration_ms"].value / per
             if name in OVERLAPPING:
-                axes.barh(y, took, left=begin, height=0.5, facecolor="none", edgecolor=colour, hatch="////", linewidth=0.8)
+                axes.barh(
+                    y,
+                    took,
+                    left=begin,
+                    height=0.5,
+                    facecolor="none",
+                    edgecolor=colour,
+                    hatch="////",
+                    linewidth=0.8,
+                )
             else:
                 axes.barh(y, took, left=begin, height=0.7, color=colour)
-        text = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
+        text = " + ".join(line["duration_ms"].text() for line in some) + (
+            "" if all(x["ok"].value for x in some) else "  FAILED"
+        )
         end = (max(x["begin_ms"].value + x["duration_ms"].value for x in some) - first) / per
         text += "  in parallel" if name in OVERLAPPING else ""
         axes.annotate(text, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
@@ -75,7 +96,9 @@ def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str
 
 
 def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure | None:
-    """The parts of each device in one reconfiguration, and below them the hosts; milliseconds since the first command."""
+    """The parts of each device in one reconfiguration, and below them the hosts; milliseconds since
+    the first command.
+    """
     rows = [line for line in devices.lines() if line["reconfig_id"].value == one]
     if not rows:
         return None
@@ -83,18 +106,49 @@ def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure
     with one_figure(0.75 + 0.24 * (len(rows) + len(hosts))) as (figure, axes):
         for y, line in enumerate(rows):
             ms = {name: cell.value for name, cell in line.items()}
-            marks = [("command", ms["send_ms"], ms["ack_ms"]), ("dark", ms["dark_begin_ms"], ms["dark_end_ms"])]
-            marks += [("power", ms["dark_end_ms"], ms["power_ms"]), ("link", ms["dark_end_ms"], ms["link_up_ms"])]
-            marks += [("route", max(x for x in (ms["link_up_ms"], ms["dark_end_ms"], 0.0) if x is not None), ms["route_ms"])]
+            marks = [
+                ("command", ms["send_ms"], ms["ack_ms"]),
+                ("dark", ms["dark_begin_ms"], ms["dark_end_ms"]),
+            ]
+            marks += [
+                ("power", ms["dark_end_ms"], ms["power_ms"]),
+                ("link", ms["dark_end_ms"], ms["link_up_ms"]),
+            ]
+            marks += [
+                (
+                    "route",
+                    max(x for x in (ms["link_up_ms"], ms["dark_end_ms"], 0.0) if x is not None),
+                    ms["route_ms"],
+                )
+            ]
             for k, (name, begin, end) in enumerate(marks):
                 if begin is not None and end is not None and end > begin:
-                    at, height = {"command": (y - 0.3, 0.16), "power": (y + 0.38, 0.16)}.get(name, (y + 0.04, 0.46))
-                    axes.barh(at, end - begin, left=begin, height=height, color=PHASE_COLOURS[name], zorder=2 + k)
+                    at, height = {"command": (y - 0.3, 0.16), "power": (y + 0.38, 0.16)}.get(
+                        name, (y + 0.04, 0.46)
+                    )
+                    axes.barh(
+                        at,
+                        end - begin,
+                        left=begin,
+                        height=height,
+                        color=PHASE_COLOURS[name],
+                        zorder=2 + k,
+                    )
         offset = _first_command(rows, phases)
         for y, (_, colour, begin, end, reported) in enumerate(hosts, len(rows)):
             axes.barh(y, end - begin, left=begin - offset, height=0.5, color=colour)
-            axes.annotate(reported, (end - offset, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
-        axes.set_yticks(range(len(rows) + len(hosts)), [f"{r['device'].value}" for r in rows] + [h[0] for h in hosts])
+            axes.annotate(
+                reported,
+                (end - offset, y),
+                (3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+        axes.set_yticks(
+            range(len(rows) + len(hosts)),
+            [f"{r['device'].value}" for r in rows] + [h[0] for h in hosts],
+        )
         axes.margins(x=0.16)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         downwards(axes, "ms since the first command")
@@ -106,23 +160,43 @@ def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure
 
 
 def _host_bars(phases: Answer) -> list[tuple[str, str, float, float, str]]:
-    """The hosts' parts, each from the first host's begin to the last one's end, ms since the start of the run."""
+    """The hosts' parts, each from the first host's begin to the last one's end, ms since the start
+    of the run.
+    """
     found = []
     for phase, colour in (("light", PHASE_COLOURS["link"]), ("commit", PHASE_COLOURS["route"])):
         some = [
-            (line["begin_ms"].value, line["begin_ms"].value + line["duration_ms"].value, line["subject"].value)
+            (
+                line["begin_ms"].value,
+                line["begin_ms"].value + line["duration_ms"].value,
+                line["subject"].value,
+            )
             for line in phases.lines()
             if line["kind"].value == "host" and line["phase"].value == phase
         ]
         if some:
             last = max(some, key=lambda bar: bar[1])
-            found.append((f"hosts: {phase}", colour, min(s[0] for s in some), last[1], f"{len(some)} hosts, last {last[2]}"))
+            found.append(
+                (
+                    f"hosts: {phase}",
+                    colour,
+                    min(s[0] for s in some),
+                    last[1],
+                    f"{len(some)} hosts, last {last[2]}",
+                )
+            )
     return found
 
 
 def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> float:
-    """When the first command was sent, ms since the start of the run: hosts' `light` begins there."""
+    """When the first command was sent, ms since the start of the run: hosts' `light` begins
+    there.
+    """
     if phases is None:
         return 0.0
-    light = [line["begin_ms"].value for line in phases.lines() if line["kind"].value == "host" and line["phase"].value == "light"]
+    light = [
+        line["begin_ms"].value
+        for line in phases.lines()
+        if line["kind"].value == "host" and line["phase"].value == "light"
+    ]
     return float(min(light, default=0.0))

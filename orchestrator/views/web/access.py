@@ -1,7 +1,9 @@
-"""Access control of the page's server: by `Host` header, by origin, and by the key needed to move light.
+"""Access control of the page's server: by `Host` header, by origin, and by the key needed to move
+light.
 
-A browser that reaches this server under a foreign name (DNS rebinding) is refused by its `Host` header; a foreign page by the
-`Origin` and `Sec-Fetch-Site` headers that browsers send. No response grants another origin any access.
+A browser that reaches this server under a foreign name (DNS rebinding) is refused by its `Host`
+header; a foreign page by the `Origin` and `Sec-Fetch-Site` headers that browsers send. No response
+grants another origin any access.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def is_loopback(address: str) -> bool:
 
 
 class Names:
-    """The names the server answers to: addresses, which cannot be rebound, `localhost`, and the name given to listen on."""
+    """The names the server answers to: addresses, which cannot be rebound, `localhost`, and the
+    name given to listen on.
+    """
 
     def __init__(self, listen: str, port: int) -> None:
         self.listen, self.port = listen.lower(), port
@@ -69,7 +73,9 @@ class Names:
 
 
 class Listeners:
-    """ASGI middleware: refuses requests that do not come from this server's own page, and sets the matching headers."""
+    """ASGI middleware: refuses requests that do not come from this server's own page, and sets the
+    matching headers.
+    """
 
     def __init__(self, app: ASGIApp, names: Names) -> None:
         self.app, self.names = app, names
@@ -88,7 +94,9 @@ class Listeners:
 
         if why := self._refusal(scope):
             report = (
-                PlainTextResponse(f"{why}\n", 403) if scope["method"] in ("GET", "HEAD") else JSONResponse({"message": why}, 403)
+                PlainTextResponse(f"{why}\n", 403)
+                if scope["method"] in ("GET", "HEAD")
+                else JSONResponse({"message": why}, 403)
             )
             await report(scope, receive, with_headers)
             return
@@ -113,7 +121,9 @@ class Listeners:
 
 
 class Keys:
-    """The one-time key in the printed address, and the tokens issued for it. on_new_key: receives each new key."""
+    """The one-time key in the printed address, and the tokens issued for it. on_new_key: receives
+    each new key.
+    """
 
     def __init__(self, on_new_key: Callable[[str], None] = lambda key: None) -> None:
         self.once = secrets.token_urlsafe(32)

@@ -1,7 +1,8 @@
-"""Limits per client: how long a request may take, and which connection is closed when all slots are in use.
+"""Limits per client: how long a request may take, and which connection is closed when all slots are
+in use.
 
-The server listens on an address that other users of this machine, or of the network, can reach. None of them may lock a page out,
-neither by using all slots nor by sending requests slowly.
+The server listens on an address that other users of this machine, or of the network, can reach.
+None of them may lock a page out, neither by using all slots nor by sending requests slowly.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 CONNECTIONS = 160
 """Maximum number of open connections; a page uses up to seven."""
 HEAD_S = 10.0
-"""Longest time (s) until a request is complete; uvicorn closes a connection that is idle after a response sooner."""
+"""Longest time (s) until a request is complete; uvicorn closes a connection that is idle after a
+response sooner.
+"""
 READ_S = 20.0
 """Longest time (s) for which a peer may leave sent data unread."""
 
@@ -30,7 +33,9 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 class Places(Generic[T]):
-    """At most `most()` items at a time, oldest first. If it is full, the owner of the most items loses the oldest of them."""
+    """At most `most()` items at a time, oldest first. If it is full, the owner of the most items
+    loses the oldest of them.
+    """
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -58,12 +63,16 @@ class Places(Generic[T]):
 
 
 def owners(clients: Iterable[Client | None]) -> dict[Client | None, str]:
-    """The client of an address: on this machine the user, as the kernel reports it, else the address (IPv6: its /64)."""
+    """The client of an address: on this machine the user, as the kernel reports it, else the
+    address (IPv6: its /64).
+    """
     found: dict[Client | None, str] = {}
     users: dict[Client, str] | None = None
     for client in clients:
         try:
-            address = ipaddress.ip_address(client[0].partition("%")[0]) if client is not None else None
+            address = (
+                ipaddress.ip_address(client[0].partition("%")[0]) if client is not None else None
+            )
         except ValueError:
             address = None
         if client is None or address is None:
@@ -79,7 +88,9 @@ def owners(clients: Iterable[Client | None]) -> dict[Client | None, str]:
 
 
 def _users() -> dict[Client, str]:
-    """The user of every TCP socket of this machine by its own address (proc_net_tcp.rst of the kernel's documentation)."""
+    """The user of every TCP socket of this machine by its own address (proc_net_tcp.rst of the
+    kernel's documentation).
+    """
     found: dict[Client, str] = {}
     for table in _TABLES:
         try:
@@ -91,7 +102,9 @@ def _users() -> dict[Client, str]:
             if tokens[3] == _TIME_WAIT:
                 continue
             packed, _, port = tokens[1].partition(":")
-            raw = b"".join(struct.pack("=I", int(packed[k : k + 8], 16)) for k in range(0, len(packed), 8))
+            raw = b"".join(
+                struct.pack("=I", int(packed[k : k + 8], 16)) for k in range(0, len(packed), 8)
+            )
             address = ipaddress.ip_address(raw)
             if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
                 address = address.ipv4_mapped
@@ -139,7 +152,9 @@ class Guarded(H11Protocol):
             self._read = None
 
     def _watch(self) -> None:
-        """The time for a request runs from the end of the previous one, whatever part of it has arrived."""
+        """The time for a request runs from the end of the previous one, whatever part of it has
+        arrived.
+        """
         answering = self.cycle is not None and not self.cycle.response_complete
         if not answering and self._asked is None and not self.transport.is_closing():
             self._asked = self.loop.call_later(HEAD_S, self.transport.abort)

@@ -11,12 +11,19 @@ LISTEN = "Address or host name to listen on."
 
 
 def listener_on(verb: str, address: str, port: int) -> socket.socket:
-    """A listening socket. Raises: Usage - the port is in use, or the address is not one of this machine."""
+    """A listening socket. Raises: Usage - the port is in use, or the address is not one of this
+    machine.
+    """
     try:
-        family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, proto, _, where = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         listener = socket.socket(family, kind, proto)
     except OSError as error:
-        raise Usage(f"--listen {address}: {error.strerror or error}", hint=f"testbed {verb} --listen 127.0.0.1") from None
+        raise Usage(
+            f"--listen {address}: {error.strerror or error}",
+            hint=f"testbed {verb} --listen 127.0.0.1",
+        ) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
@@ -26,7 +33,9 @@ def listener_on(verb: str, address: str, port: int) -> socket.socket:
         text = f"cannot listen on {address}:{port}: {error.strerror or error}"
         if error.errno != errno.EADDRINUSE:
             raise Usage(text, hint=f"testbed {verb} --listen 127.0.0.1 --port 0") from None
-        raise Usage(f"{text}; another one may be using it", hint=f"testbed {verb} --port 0") from None
+        raise Usage(
+            f"{text}; another one may be using it", hint=f"testbed {verb} --port 0"
+        ) from None
     return listener
 
 

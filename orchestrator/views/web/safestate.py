@@ -1,4 +1,6 @@
-"""The safe state: a plan that one button brings up, as a run of its own, in a process that outlives the page."""
+"""The safe state: a plan that one button brings up, as a run of its own, in a process that outlives
+the page.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,17 @@ class SafeState:
         }
 
     def press(self) -> bool:
-        """Start, unless it is already running or there is no plan to bring up; return whether it started."""
+        """Start, unless it is already running or there is no plan to bring up; return whether it
+        started.
+        """
         if self.plan is None or self._process is not None:
             return False
         self._reported.unlink(missing_ok=True)
         wait = f"{self.settings.wait_s or WAIT_S:g}s"
         self._process = spawn(
-            self.settings, ["up", "--topology", str(self.plan.absolute()), "--yes", "--wait", wait], self._reported
+            self.settings,
+            ["up", "--topology", str(self.plan.absolute()), "--yes", "--wait", wait],
+            self._reported,
         )
         self.state, self.message = "running", f"testbed up --topology {path_text(self.plan)}"
         return True

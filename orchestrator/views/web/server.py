@@ -1,4 +1,6 @@
-"""Serve the page and push changes to it: server-sent events, one stream per page, beginning with the whole picture."""
+"""Serve the page and push changes to it: server-sent events, one stream per page, beginning with
+the whole picture.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from orchestrator.views.web.crowd import Client, Guarded, Places, guarded, owner
 from orchestrator.views.web.safestate import SafeState
 
 PAGES = 32
-"""Maximum number of streams; for one more, the owner of the most streams loses the oldest of them."""
+"""Maximum number of streams; for one more, the owner of the most streams loses the oldest of
+them.
+"""
 AGAIN_MS = 5000
 """An evicted page reconnects after this long (ms)."""
 BODY_S = 5.0
@@ -37,7 +41,9 @@ BODY_S = 5.0
 WAITING = 256
 """Messages queued for a slow page; beyond that they are dropped and it gets the whole picture."""
 HEARTBEAT_S = 5.0
-"""Interval (s) of heartbeats on an idle stream, so that either side notices when the other is gone."""
+"""Interval (s) of heartbeats on an idle stream, so that either side notices when the other is
+gone.
+"""
 _MOST_BODY = 4096
 
 STATIC: Mapping[str, str] = {
@@ -191,9 +197,13 @@ class Page:
 
     async def _events(self, request: Request) -> Response:
         if self.hub.closed:
-            return Response("the server is ending\n", 503, headers={"retry-after": "5"}, media_type="text/plain")
+            return Response(
+                "the server is ending\n", 503, headers={"retry-after": "5"}, media_type="text/plain"
+            )
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._stream(request.client), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(
+            self._stream(request.client), headers=headers, media_type="text/event-stream"
+        )
 
     async def _stream(self, client: Client | None) -> AsyncIterator[str]:
         with self.hub.joined(client) as stream:
@@ -211,15 +221,22 @@ class Page:
     async def _enter(self, request: Request) -> Response:
         token = self.keys.enter(await _key(request))
         if token is None:
-            return _reported(403, "this key is used or unknown: open the address that testbed ui printed last")
+            return _reported(
+                403, "this key is used or unknown: open the address that testbed ui printed last"
+            )
         return JSONResponse({"token": token}, headers={"cache-control": "no-store"})
 
     async def _press(self, request: Request) -> Response:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not self.keys.holds(token):
-            return _reported(401, "this page has no key: open the address with a key that testbed ui printed")
+            return _reported(
+                401, "this page has no key: open the address with a key that testbed ui printed"
+            )
         if self.safe.plan is None:
-            return _reported(409, "no safe plan is set: testbed ui --safe-plan PLAN, or safe_plan in testbed.toml")
+            return _reported(
+                409,
+                "no safe plan is set: testbed ui --safe-plan PLAN, or safe_plan in testbed.toml",
+            )
         if not self.safe.press():
             return _reported(409, f"the change to {self.safe.name} is under way already")
         self.hub.publish(event("change", {"safe": dict(self.safe.json())}))
@@ -250,7 +267,9 @@ async def _key(request: Request) -> str:
 
 
 class Served(Protocol):
-    """What `serve_page` serves. refresh: called every `LOOK_S`; close: ends answers that would last."""
+    """What `serve_page` serves. refresh: called every `LOOK_S`; close: ends answers that would
+    last.
+    """
 
     app: Starlette
     protocol: type[Guarded]

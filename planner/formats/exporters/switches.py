@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Switch:
-    """A packet switch: the ranks at its ports, and switches whose uplinks end at it. message: its rates, for people."""
+    """A packet switch: the ranks at its ports, and switches whose uplinks end at it. message: its
+    rates, for people.
+    """
 
     name: str
     ranks: tuple[int, ...] = ()

@@ -1,5 +1,5 @@
-"""Partitions of a host in private namespaces: an agent each, rules of their own lanes, shares of a port, and what they leave
-alone.
+"""Partitions of a host in private namespaces: an agent each, rules of their own lanes, shares of a
+port, and what they leave alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ pytestmark = pytest.mark.lab
 
 MBPS = 40.0
 PARTITIONS: dict[str, dict[str, Any]] = {
-    "a": {"index": 0, "lanes": ["10.255.0.1"], "share": 0.5, "cpus": "0", "mig": ["MIG-1", "MIG-2"]},
+    "a": {
+        "index": 0,
+        "lanes": ["10.255.0.1"],
+        "share": 0.5,
+        "cpus": "0",
+        "mig": ["MIG-1", "MIG-2"],
+    },
     "b": {"index": 1, "lanes": ["10.255.1.1"], "share": 0.25},
 }
 # Sends from two lanes at once, as fast as it may, and tries to get from each lane into the other.
@@ -53,7 +59,8 @@ while time.monotonic() < end:
             pass
     time.sleep(0.0005)
 """
-# Counts what arrives by interface, source and destination: all, and what came in the middle second of it.
+# Counts what arrives by interface, source and destination: all, and what came in the middle second
+# of it.
 COUNTER = """
 import json, socket, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x800))
@@ -87,7 +94,10 @@ def partitioned(**host_partitions: dict[str, Any]) -> dict[str, Any]:
 
 def of(space: Space, name: str, command: str) -> list[str]:
     """The command line of the agent of a partition."""
-    where = [f"TESTBED_RUN=/run/testbed/partitions/{name}", f"TESTBED_VAR=/run/var/partitions/{name}"]
+    where = [
+        f"TESTBED_RUN=/run/testbed/partitions/{name}",
+        f"TESTBED_VAR=/run/var/partitions/{name}",
+    ]
     return space.argv("env", *where, sys.executable, "-S", "-E", str(AGENT), command)
 
 
@@ -123,14 +133,19 @@ def rules(host: Space, lane: int, generation: int, port: int, count: int = 2) ->
     """A generation of the partition that has this lane: everything out of one port."""
     return {
         "generation": generation,
-        "routes": [[f"10.255.{lane}.{h}/32", f"10.{port}.0.9", f"opt{port}", f"10.255.{lane}.1"] for h in range(2, 2 + count)],
+        "routes": [
+            [f"10.255.{lane}.{h}/32", f"10.{port}.0.9", f"opt{port}", f"10.255.{lane}.1"]
+            for h in range(2, 2 + count)
+        ],
         "neighbours": [[f"10.{port}.0.9", host.far.mac(f"opt{port}"), f"opt{port}"]],  # type: ignore[attr-defined]
     }
 
 
 def path(host: Space, lane: int, source: str = "") -> str:
     """The interface to the far end's address of a lane; empty where there is no route."""
-    done = host.run("ip", "-j", "route", "get", f"10.255.{lane}.2", *(["from", source] if source else []))
+    done = host.run(
+        "ip", "-j", "route", "get", f"10.255.{lane}.2", *(["from", source] if source else [])
+    )
     return str(json.loads(done.stdout)[0]["dev"]) if done.returncode == 0 else ""
 
 
@@ -143,9 +158,13 @@ def up(host: Space, peers: dict[str, Peer], **ports: int) -> None:
             peers[name].ask("confirm", generation=1)
 
 
-def test_packets_of_a_slice_take_its_own_routes_and_no_others_and_get_its_share(shared: Space, peers: dict[str, Peer]) -> None:
+def test_packets_of_a_slice_take_its_own_routes_and_no_others_and_get_its_share(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     up(shared, peers, a=1, b=1)
-    counter = subprocess.Popen(shared.far.argv(sys.executable, "-c", COUNTER), stdout=subprocess.PIPE, text=True)  # type: ignore[attr-defined]
+    counter = subprocess.Popen(
+        shared.far.argv(sys.executable, "-c", COUNTER), stdout=subprocess.PIPE, text=True
+    )  # type: ignore[attr-defined]
     assert counter.stdout is not None and counter.stdout.readline() == "ready\n"
     result = shared.run(sys.executable, "-c", SENDER)
     seen, middle = json.loads(counter.communicate(timeout=20)[0])
@@ -154,7 +173,9 @@ def test_packets_of_a_slice_take_its_own_routes_and_no_others_and_get_its_share(
     assert middle["10.255.0.1"] / middle["10.255.1.1"] == pytest.approx(2.0, rel=0.05)
 
 
-def test_a_commit_and_a_revert_of_one_slice_leave_the_others_routes(shared: Space, peers: dict[str, Peer]) -> None:
+def test_a_commit_and_a_revert_of_one_slice_leave_the_others_routes(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     up(shared, peers, a=1, b=1)
     peers["a"].ask("stage", **rules(shared, 0, 2, 2))
     before = shared.ip("rule", "show", "pref", "7002"), shared.ip("route", "show", "table", "7501")
@@ -162,22 +183,38 @@ def test_a_commit_and_a_revert_of_one_slice_leave_the_others_routes(shared: Spac
     assert (path(shared, 0), path(shared, 1)) == ("opt2", "opt1")
     assert peers["a"].event("reverted")["generation"] == 1
     assert (path(shared, 0), path(shared, 1)) == ("opt1", "opt1")
-    assert before == (shared.ip("rule", "show", "pref", "7002"), shared.ip("route", "show", "table", "7501"))
+    assert before == (
+        shared.ip("rule", "show", "pref", "7002"),
+        shared.ip("route", "show", "table", "7501"),
+    )
     peers["a"].ask("clear")
     assert (path(shared, 0), path(shared, 1)) == ("", "opt1")
-    assert peers["b"].ask("hello")["active"] == 1 and "reverted" not in [e["event"] for e in peers["b"].events]
+    assert peers["b"].ask("hello")["active"] == 1 and "reverted" not in [
+        e["event"] for e in peers["b"].events
+    ]
 
 
-def test_a_slice_routes_what_passes_through_in_its_lanes_and_nothing_between_lanes(shared: Space, peers: dict[str, Peer]) -> None:
+def test_a_slice_routes_what_passes_through_in_its_lanes_and_nothing_between_lanes(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     up(shared, peers, a=1, b=2)
     assert (path(shared, 0, "10.255.0.1"), path(shared, 1, "10.255.1.1")) == ("opt1", "opt2")
     assert (path(shared, 1, "10.255.0.1"), path(shared, 0, "10.255.1.1")) == ("", "")
-    through = shared.run("ip", "-j", "route", "get", "10.255.0.2", "from", "10.255.0.7", "iif", "opt2")
+    through = shared.run(
+        "ip", "-j", "route", "get", "10.255.0.2", "from", "10.255.0.7", "iif", "opt2"
+    )
     assert through.returncode == 0 and '"opt1"' in through.stdout
-    assert shared.run("ip", "route", "get", "10.255.1.2", "from", "10.255.0.7", "iif", "opt2").returncode != 0
+    assert (
+        shared.run(
+            "ip", "route", "get", "10.255.1.2", "from", "10.255.0.7", "iif", "opt2"
+        ).returncode
+        != 0
+    )
 
 
-def test_a_hold_of_one_slice_ends_by_itself_while_the_other_sends(shared: Space, peers: dict[str, Peer]) -> None:
+def test_a_hold_of_one_slice_ends_by_itself_while_the_other_sends(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     up(shared, peers, a=1, b=1)
     peers["a"].ask("stage", generation=3)
     assert peers["a"].ask("commit", generation=3, hold=True, revert_after_s=0.5)["ok"]
@@ -196,7 +233,20 @@ def test_a_killed_agent_of_one_slice_ends_nothing_of_the_other_and_its_revert_st
     peers["b"].ask("arm", generation=2, when_up=["opt1"], deadline_s=60)
     shared.run("kill", "-9", str(peers["a"].ask("hello")["pid"]))
     # as if it had died between the messages of an exchange: a rule of a table that nobody selects
-    shared.ip("rule", "add", "from", "10.255.0.0/24", "to", "10.255.0.0/24", "table", "7299", "pref", "7001", "protocol", "183")
+    shared.ip(
+        "rule",
+        "add",
+        "from",
+        "10.255.0.0/24",
+        "to",
+        "10.255.0.0/24",
+        "table",
+        "7299",
+        "pref",
+        "7001",
+        "protocol",
+        "183",
+    )
     assert peers["b"].ask("hello")["armed"] == 2 and path(shared, 1) == "opt1"
     assert wait_for(lambda: path(shared, 0) == "opt1", 8.0)
     assert wait_for(lambda: "7299" not in shared.ip("rule", "show", "pref", "7001"))
@@ -212,7 +262,10 @@ def test_a_host_is_used_whole_or_in_slices(shared: Space, peers: dict[str, Peer]
     up(shared, peers, a=1)
     assert peers[""].ask("stage", **rules(shared, 1, 1, 2))["ok"]
     answer = peers[""].ask("commit", generation=1)
-    assert answer["code"] == "refused" and "used in partitions (rules with preference 7001)" in answer["error"]
+    assert (
+        answer["code"] == "refused"
+        and "used in partitions (rules with preference 7001)" in answer["error"]
+    )
     assert peers[""].ask("hello")["active"] is None and path(shared, 1) == ""
     peers["a"].ask("clear")
     assert peers[""].ask("commit", generation=1)["ok"]
@@ -222,7 +275,9 @@ def test_a_host_is_used_whole_or_in_slices(shared: Space, peers: dict[str, Peer]
     assert path(shared, 1) == "opt2" and peers["b"].ask("hello")["active"] is None
 
 
-def test_a_neighbour_that_two_slices_use_stays_until_both_have_dropped_it(shared: Space, peers: dict[str, Peer]) -> None:
+def test_a_neighbour_that_two_slices_use_stays_until_both_have_dropped_it(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     up(shared, peers, a=1, b=1)
     assert "10.1.0.9 lladdr" in shared.ip("neigh", "show", "dev", "opt1")
     peers["a"].ask("clear")
@@ -237,12 +292,16 @@ def test_a_newer_run_of_one_slice_does_not_fence_off_the_other(peers: dict[str, 
     assert peers["a"].ask("disarm", token=899)["code"] == "overtaken"
 
 
-def test_a_job_of_a_slice_keeps_to_its_processors_and_sees_its_mig_devices(shared: Space, peers: dict[str, Peer]) -> None:
+def test_a_job_of_a_slice_keeps_to_its_processors_and_sees_its_mig_devices(
+    shared: Space, peers: dict[str, Peer]
+) -> None:
     shared.run("mkdir", "-p", "/run/cpuset")
     if shared.run("mount", "-t", "cgroup", "-o", "cpuset", "none", "/run/cpuset").returncode:
         pytest.skip("cpuset of version 1 is not installed in this kernel")
     script = "import os; os.sched_setaffinity(0, range(64)); print(os.environ['CUDA_VISIBLE_DEVICES'], os.sched_getaffinity(0))"
-    peers["a"].ask("job.start", name="j", argv=["sh", "-c", f'sleep 0.3; {sys.executable} -c "{script}"'])
+    peers["a"].ask(
+        "job.start", name="j", argv=["sh", "-c", f'sleep 0.3; {sys.executable} -c "{script}"']
+    )
     try:
         assert wait_for(lambda: peers["a"].ask("job.status", name="j")["state"] == "exited", 10.0)
         assert peers["a"].ask("job.tail", name="j")["data"].strip() == "MIG-1,MIG-2 {0}"
@@ -257,16 +316,23 @@ def test_a_slice_with_a_plan_up_is_not_taken_away_and_provisioning_twice_changes
 ) -> None:
     up(shared, peers, b=1)
     [answer] = shared.agent("provision", partitioned(a=PARTITIONS["a"]))
-    assert answer["error"] == "partition b of this host has a plan up; take it down before the inventory changes it"
+    assert (
+        answer["error"]
+        == "partition b of this host has a plan up; take it down before the inventory changes it"
+    )
     assert path(shared, 1) == "opt1"
     assert shared.agent("provision", partitioned(**PARTITIONS))[0]["changed"] == []
 
 
-def test_somebody_elses_queueing_discipline_is_not_replaced_and_ours_goes_with_the_slices(spaces: Callable[[str], Space]) -> None:
+def test_somebody_elses_queueing_discipline_is_not_replaced_and_ours_goes_with_the_slices(
+    spaces: Callable[[str], Space],
+) -> None:
     here, other = spaces("gpu02"), spaces("far2")
     for port in (1, 2):
         here.fibre(port, other, port)
-    assert here.run("tc", "qdisc", "add", "dev", "opt2", "root", "handle", "5:", "htb").returncode == 0
+    assert (
+        here.run("tc", "qdisc", "add", "dev", "opt2", "root", "handle", "5:", "htb").returncode == 0
+    )
     [answer] = here.agent("provision", partitioned(**PARTITIONS))
     assert "opt2 has a queueing discipline of somebody else's (htb 5:)" in answer["error"]
     here.run("tc", "qdisc", "del", "dev", "opt2", "root")
@@ -276,7 +342,9 @@ def test_somebody_elses_queueing_discipline_is_not_replaced_and_ours_goes_with_t
     assert "htb" not in here.run("tc", "qdisc", "show", "dev", "opt1").stdout
 
 
-def test_nobody_begins_to_use_a_host_otherwise_between_the_look_and_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_begins_to_use_a_host_otherwise_between_the_look_and_the_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[str] = []
 
     @contextlib.contextmanager
@@ -296,5 +364,7 @@ def test_nobody_begins_to_use_a_host_otherwise_between_the_look_and_the_rule(mon
     partitions.Neighbourly().exchange(Kernel(), lambda generation: generation, None, 1)
     assert seen == ["alone", "look", "rules", "others"]
     seen.clear()
-    partitions.Partition(0, ["10.255.0.1"]).exchange(Kernel(), lambda generation: generation, None, 1)
+    partitions.Partition(0, ["10.255.0.1"]).exchange(
+        Kernel(), lambda generation: generation, None, 1
+    )
     assert seen[:2] == ["alone", "look"] and seen[-1] == "others"

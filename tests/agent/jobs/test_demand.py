@@ -1,4 +1,6 @@
-"""The operation `demand` of a running agent: what ranks are about to send, and what another user's job may put there instead."""
+"""The operation `demand` of a running agent: what ranks are about to send, and what another user's
+job may put there instead.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 ROW = demand.TIMES.pack(7, 1000, 2000, 0) + struct.pack("<2I", 0, 300)
-GOOD = demand.HEAD.pack(demand.MAGIC, 0, 2, 15, 2000).ljust(demand.ROWS_AT, b"\0") + b"\0" * (7 * demand.ROW_SIZE) + ROW
+GOOD = (
+    demand.HEAD.pack(demand.MAGIC, 0, 2, 15, 2000).ljust(demand.ROWS_AT, b"\0")
+    + b"\0" * (7 * demand.ROW_SIZE)
+    + ROW
+)
 WRITTEN = f"open('demand', 'wb').write(bytes.fromhex('{GOOD.hex()}').ljust({demand.SIZE}, b'\\0'))"
 
 
 def run(peer: Peer, name: str, code: str) -> None:
-    started = peer.ask("job.start", name=name, argv=[sys.executable, "-S", "-E", "-c", f"import os, time\n{code}"])
+    started = peer.ask(
+        "job.start", name=name, argv=[sys.executable, "-S", "-E", "-c", f"import os, time\n{code}"]
+    )
     assert started["ok"], started
 
 
@@ -36,8 +44,15 @@ def test_what_a_rank_sends_is_told_at_once_or_when_it_has_come_so_far(peer: Peer
     late = peer.ask("demand", name="d1", reach=16, within_s=0.3)
     assert time.monotonic() - began >= 0.3 and late["step"] == 15, "the time is over"
     peer.ask("job.stop", name="d1", grace_s=1.0)
-    assert peer.ask("demand", name="d1", reach=99, within_s=30.0)["state"] != "running", "nobody waits for a job that has ended"
-    for wrong in ({"name": "../d1"}, {"name": "d1", "after": "x"}, {"name": "d1", "reach": -1}, {"name": "d1", "within_s": "x"}):
+    assert peer.ask("demand", name="d1", reach=99, within_s=30.0)["state"] != "running", (
+        "nobody waits for a job that has ended"
+    )
+    for wrong in (
+        {"name": "../d1"},
+        {"name": "d1", "after": "x"},
+        {"name": "d1", "reach": -1},
+        {"name": "d1", "within_s": "x"},
+    ):
         assert peer.ask("demand", **wrong)["code"] == "bad-request"
 
 
@@ -52,7 +67,9 @@ def test_what_a_rank_sends_is_told_at_once_or_when_it_has_come_so_far(peer: Peer
         "pass",
     ],
 )
-def test_a_job_that_puts_something_else_there_holds_up_nobody_and_tells_nothing(host: Space, peer: Peer, code: str) -> None:
+def test_a_job_that_puts_something_else_there_holds_up_nobody_and_tells_nothing(
+    host: Space, peer: Peer, code: str
+) -> None:
     host.agent("provision", facts("gpu01", 1, 2) | {"job_user": "daemon"})
     peer.ask("reload")
     try:
@@ -68,7 +85,15 @@ def test_a_job_that_puts_something_else_there_holds_up_nobody_and_tells_nothing(
 
 @pytest.mark.parametrize(
     "times",
-    [(9, 1, 2, 0), (7, 3, 2, 0), (7, 1, 60, 0), (7, 1, 2, 60), (7, 2, 3, 1), (-1, 1, 2, 0), (7, 0, 2, 0)],
+    [
+        (9, 1, 2, 0),
+        (7, 3, 2, 0),
+        (7, 1, 60, 0),
+        (7, 1, 2, 60),
+        (7, 2, 3, 1),
+        (-1, 1, 2, 0),
+        (7, 0, 2, 0),
+    ],
 )
 def test_a_row_whose_times_cannot_be_is_left_out(times: tuple[int, int, int, int]) -> None:
     head = demand.HEAD.pack(demand.MAGIC, 0, 2, 15, 2).ljust(demand.ROWS_AT, b"\0")

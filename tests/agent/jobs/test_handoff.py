@@ -1,4 +1,6 @@
-"""Moves of a running job: what its ranks are asked for, when by the agent itself, and what the operator gets to know."""
+"""Moves of a running job: what its ranks are asked for, when by the agent itself, and what the
+operator gets to know.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ def job(start: Callable[..., Job]) -> Job:
 
 def routes(peer: Peer, *generations: int) -> None:
     for generation in generations:
-        route = ["10.255.0.2/32", f"10.{1 + generation % 2}.0.9", f"opt{1 + generation % 2}", "10.255.0.1"]
+        route = [
+            "10.255.0.2/32",
+            f"10.{1 + generation % 2}.0.9",
+            f"opt{1 + generation % 2}",
+            "10.255.0.1",
+        ]
         assert peer.ask("stage", generation=generation, routes=[route], neighbours=[])["ok"]
 
 
@@ -62,7 +69,9 @@ def test_a_move_is_prepared_held_and_carried_out(job: Job) -> None:
     assert job.gets("hold", 1)["lease_s"] == 2.5
     changed = job.ask("go", move=1)
     assert states(changed) == [(0, 1, "changed"), (1, 1, "changed")]
-    assert {key: changed["ranks"][1][key] for key in ("after", "held_ms", "stall_ms", "took_ms")} == {
+    assert {
+        key: changed["ranks"][1][key] for key in ("after", "held_ms", "stall_ms", "took_ms")
+    } == {
         "after": 7,
         "held_ms": 2,
         "stall_ms": 0.5,
@@ -70,7 +79,11 @@ def test_a_move_is_prepared_held_and_carried_out(job: Job) -> None:
     }
     assert job.gets("go", 1)["decide"] is True
     seen = job.ask("ring_changes")
-    assert states(seen) == states(changed) and (seen["move"], seen["generation"], seen["cut_off"]) == (1, None, None)
+    assert states(seen) == states(changed) and (
+        seen["move"],
+        seen["generation"],
+        seen["cut_off"],
+    ) == (1, None, None)
 
 
 def test_a_pause_needs_no_layout_and_a_dropped_move_is_void(job: Job) -> None:
@@ -79,7 +92,10 @@ def test_a_pause_needs_no_layout_and_a_dropped_move_is_void(job: Job) -> None:
     job.ask("hold", move=1, lease_s=60)
     assert job.ask("drop", move=1)["ok"]
     until(lambda: states(job.ask("ring_changes")) == [(0, 1, "void"), (1, 1, "void")])
-    assert states(job.ask("go", move=1, decide=False, within_s=60)) == [(0, 1, "void"), (1, 1, "void")], "answered at once"
+    assert states(job.ask("go", move=1, decide=False, within_s=60)) == [
+        (0, 1, "void"),
+        (1, 1, "void"),
+    ], "answered at once"
     assert job.gets("go", 1)["decide"] is False
 
 
@@ -112,40 +128,85 @@ def test_when_time_is_up_the_states_reached_are_reported(start: Callable[..., Jo
 
 def test_a_request_that_is_repeated_prepares_once(job: Job) -> None:
     for _ in range(2):
-        assert states(job.ask("prepare", move=1, lease_s=60)) == [(0, 1, "prepared"), (1, 1, "prepared")]
+        assert states(job.ask("prepare", move=1, lease_s=60)) == [
+            (0, 1, "prepared"),
+            (1, 1, "prepared"),
+        ]
     job.ask("hold", move=1, lease_s=60)
     assert job.asked() == [("prepare", 1), ("hold", 1)]
 
 
 def test_a_job_without_ranks_is_answered_with_none(start: Callable[..., Job]) -> None:
     job = start(RANKS="0")
-    for reply in (job.ask("prepare", move=1, lease_s=60), job.ask("hold", move=1, lease_s=60), job.ask("go", move=1)):
+    for reply in (
+        job.ask("prepare", move=1, lease_s=60),
+        job.ask("hold", move=1, lease_s=60),
+        job.ask("go", move=1),
+    ):
         assert reply["ok"] and reply["ranks"] == []
     assert job.ask("drop", move=1)["ranks"] == job.ask("ring_changes")["ranks"] == []
 
 
 def test_a_layout_larger_than_a_sockets_buffer_arrives_whole(job: Job) -> None:
     rings = [["gpu" + "0" * 990 for _ in range(1000)]]
-    assert states(job.ask("prepare", move=1, lease_s=60, rings=rings)) == [(0, 1, "prepared"), (1, 1, "prepared")]
+    assert states(job.ask("prepare", move=1, lease_s=60, rings=rings)) == [
+        (0, 1, "prepared"),
+        (1, 1, "prepared"),
+    ]
     assert job.gets("prepare", 1, rank=1)["rings"] == rings
 
 
 @pytest.mark.parametrize(
     ("op", "fields", "code", "text"),
     [
-        ("prepare", {"lease_s": 0}, "bad-request", "lease_s: seconds above 0 and up to 86400 are needed, got 0"),
+        (
+            "prepare",
+            {"lease_s": 0},
+            "bad-request",
+            "lease_s: seconds above 0 and up to 86400 are needed, got 0",
+        ),
         ("prepare", {"lease_s": 86401}, "bad-request", "up to 86400 are needed, got 86401"),
         ("prepare", {"lease_s": True}, "bad-request", "lease_s: seconds above 0"),
-        ("prepare", {}, "bad-request", "lease_s: seconds above 0 and up to 86400 are needed, got None"),
-        ("prepare", {"lease_s": 1, "move": 0}, "bad-request", "move: a whole number >= 1 is needed, got 0"),
+        (
+            "prepare",
+            {},
+            "bad-request",
+            "lease_s: seconds above 0 and up to 86400 are needed, got None",
+        ),
+        (
+            "prepare",
+            {"lease_s": 1, "move": 0},
+            "bad-request",
+            "move: a whole number >= 1 is needed, got 0",
+        ),
         ("prepare", {"lease_s": 1, "rings": {}}, "bad-request", "rings: a list is needed"),
         ("prepare", {"lease_s": 1, "traffic": []}, "bad-request", "traffic: a mapping is needed"),
-        ("prepare", {"lease_s": 1, "generation": 0}, "bad-request", "generation: a whole number >= 1 is needed"),
-        ("prepare", {"lease_s": 1, "within_s": -1}, "bad-request", "within_s: seconds from 0 to 86400 are needed"),
-        ("hold", {"lease_s": 3600.5}, "bad-request", "lease_s: seconds above 0 and up to 3600 are needed, got 3600.5"),
+        (
+            "prepare",
+            {"lease_s": 1, "generation": 0},
+            "bad-request",
+            "generation: a whole number >= 1 is needed",
+        ),
+        (
+            "prepare",
+            {"lease_s": 1, "within_s": -1},
+            "bad-request",
+            "within_s: seconds from 0 to 86400 are needed",
+        ),
+        (
+            "hold",
+            {"lease_s": 3600.5},
+            "bad-request",
+            "lease_s: seconds above 0 and up to 3600 are needed, got 3600.5",
+        ),
         ("hold", {"lease_s": -1}, "bad-request", "up to 3600 are needed, got -1"),
         ("go", {"decide": 1}, "bad-request", "decide: true or false is needed, got 1"),
-        ("go", {"name": "other"}, "refused", "job other does not run here, or has no hand-off socket"),
+        (
+            "go",
+            {"name": "other"},
+            "refused",
+            "job other does not run here, or has no hand-off socket",
+        ),
         ("drop", {"name": "../x"}, "bad-request", "name: letters, digits"),
         ("ring_changes", {"name": "other"}, "refused", "job other does not run here"),
     ],
@@ -174,11 +235,17 @@ def test_a_move_goes_when_its_generation_becomes_active(job: Job, peer: Peer) ->
     assert ("go", 1) not in job.asked()
     committed = peer.ask("commit", generation=2)
     went = job.gets("go", 1, rank=1)
-    assert went["decide"] is False and committed["ok"] and went["received_ns"] >= committed["t_commit_ns"]
+    assert (
+        went["decide"] is False
+        and committed["ok"]
+        and went["received_ns"] >= committed["t_commit_ns"]
+    )
     until(lambda: states(job.ask("ring_changes")) == [(0, 1, "changed"), (1, 1, "changed")])
 
 
-def test_an_armed_generation_that_becomes_active_is_no_drop(job: Job, host: Space, peer: Peer) -> None:
+def test_an_armed_generation_that_becomes_active_is_no_drop(
+    job: Job, host: Space, peer: Peer
+) -> None:
     routes(peer, 1)
     job.ask("prepare", move=1, lease_s=60, rings=RINGS, generation=1)
     for _ in range(2):  # the second one replaces the first
@@ -208,11 +275,20 @@ def test_a_move_is_dropped_when_the_host_goes_back(start: Callable[..., Job], pe
             peer.event("reverted")
             peer.event("reverted")
         job.gets("drop", move)
-    assert job.asked() == [("prepare", 1), ("go", 1), ("drop", 1), ("prepare", 2), ("go", 2), ("drop", 2)]
+    assert job.asked() == [
+        ("prepare", 1),
+        ("go", 1),
+        ("drop", 1),
+        ("prepare", 2),
+        ("go", 2),
+        ("drop", 2),
+    ]
 
 
 @pytest.mark.parametrize("how", ["expire", "disarm", "another", "clear", "fail"])
-def test_a_move_is_dropped_when_its_generation_will_not_become_active(job: Job, host: Space, peer: Peer, how: str) -> None:
+def test_a_move_is_dropped_when_its_generation_will_not_become_active(
+    job: Job, host: Space, peer: Peer, how: str
+) -> None:
     routes(peer, 1, 2)
     if how == "fail":
         no = {"do": ["/bin/false"]}
@@ -236,7 +312,9 @@ def test_a_move_is_dropped_when_its_generation_will_not_become_active(job: Job, 
 
 
 def test_a_commit_that_the_kernel_refuses_sends_no_go(job: Job, peer: Peer) -> None:
-    assert peer.ask("stage", generation=1, routes=[], neighbours=[], commands=[{"do": ["/bin/false"]}])["ok"]
+    assert peer.ask(
+        "stage", generation=1, routes=[], neighbours=[], commands=[{"do": ["/bin/false"]}]
+    )["ok"]
     job.ask("prepare", move=1, lease_s=60, generation=1)
     assert peer.ask("commit", generation=1)["code"] == "failed"
     job.ask("hold", move=1, lease_s=60)
@@ -245,7 +323,10 @@ def test_a_commit_that_the_kernel_refuses_sends_no_go(job: Job, peer: Peer) -> N
 
 def test_a_newer_run_drops_what_an_older_one_prepared(job: Job, peer: Peer) -> None:
     token = int(peer.ask("hello")["token"]) + 1
-    assert states(job.ask("prepare", move=1, lease_s=60, token=token)) == [(0, 1, "prepared"), (1, 1, "prepared")]
+    assert states(job.ask("prepare", move=1, lease_s=60, token=token)) == [
+        (0, 1, "prepared"),
+        (1, 1, "prepared"),
+    ]
     job.ask("hold", move=1, lease_s=60, token=token)
     assert peer.ask("fence", token=token)["ok"] and job.asked() == [("prepare", 1), ("hold", 1)]
     peer.ask("fence", token=token + 1)
@@ -259,11 +340,18 @@ def test_a_newer_run_drops_what_an_older_one_prepared(job: Job, peer: Peer) -> N
 # --- ends of ranks, jobs and daemons
 
 
-def test_a_rank_that_ends_is_no_longer_waited_for(start: Callable[..., Job], peer: Peer, host: Space) -> None:
+def test_a_rank_that_ends_is_no_longer_waited_for(
+    start: Callable[..., Job], peer: Peer, host: Space
+) -> None:
     job = start(MODE="mute").connected()
     job.ask("prepare", move=1, lease_s=60, within_s=0)
     other = host.attach()
-    other.write(json.dumps({"id": 1, "op": "job.hold", "name": "j", "move": 1, "lease_s": 60, "within_s": 600}).encode() + b"\n")
+    other.write(
+        json.dumps(
+            {"id": 1, "op": "job.hold", "name": "j", "move": 1, "lease_s": 60, "within_s": 600}
+        ).encode()
+        + b"\n"
+    )
     job.gets("hold", 1)
     (job.folder / "end").touch()
     answer = other.line(20)
@@ -271,7 +359,9 @@ def test_a_rank_that_ends_is_no_longer_waited_for(start: Callable[..., Job], pee
     assert peer.event("job")["name"] == "j" and job.ask("ring_changes")["code"] == "refused"
 
 
-def test_the_end_of_a_job_removes_its_socket(job: Job, host: Space, peer: Peer, start: Callable[..., Job]) -> None:
+def test_the_end_of_a_job_removes_its_socket(
+    job: Job, host: Space, peer: Peer, start: Callable[..., Job]
+) -> None:
     [socket] = sockets(host)
     found = socket.stat()
     assert stat.S_ISSOCK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
@@ -284,7 +374,9 @@ def test_the_end_of_a_job_removes_its_socket(job: Job, host: Space, peer: Peer, 
     assert again.ask("ring_changes")["move"] is None, "another job of the same name begins anew"
 
 
-def test_two_jobs_of_a_host_are_asked_one_by_one(job: Job, start: Callable[..., Job], host: Space) -> None:
+def test_two_jobs_of_a_host_are_asked_one_by_one(
+    job: Job, start: Callable[..., Job], host: Space
+) -> None:
     other = start("other", RANKS="1").connected(1)
     assert len(sockets(host)) == 2
     job.ask("prepare", move=1, lease_s=60)
@@ -297,7 +389,10 @@ def test_a_plans_word_for_the_socket_does_not_count(start: Callable[..., Job]) -
 
 
 def test_what_was_prepared_outlives_the_daemon(job: Job, host: Space) -> None:
-    assert states(job.ask("prepare", move=1, lease_s=60, rings=RINGS)) == [(0, 1, "prepared"), (1, 1, "prepared")]
+    assert states(job.ask("prepare", move=1, lease_s=60, rings=RINGS)) == [
+        (0, 1, "prepared"),
+        (1, 1, "prepared"),
+    ]
     killed(host)
     job.peer = host.attach()
     assert states(job.connected().ask("ring_changes")) == [(0, 1, "prepared"), (1, 1, "prepared")]

@@ -46,9 +46,16 @@ def ended(link):
 
 def script(body: str, **values: object) -> str:
     """Code for EXTRA: `body` in a thread of the job, which marks its end by a file `done`."""
-    lines = [f"{key} = {value!r}" for key, value in values.items()] + body.strip().splitlines() + ["open(folder + '/done', 'w')"]
+    lines = (
+        [f"{key} = {value!r}" for key, value in values.items()]
+        + body.strip().splitlines()
+        + ["open(folder + '/done', 'w')"]
+    )
     return (
-        TALK + "def extra():\n" + "".join(f"    {line}\n" for line in lines) + "threading.Thread(target=extra, daemon=True).start()"
+        TALK
+        + "def extra():\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "threading.Thread(target=extra, daemon=True).start()"
     )
 
 
@@ -128,7 +135,16 @@ def test_what_is_not_as_the_page_says_is_refused(wrong: bytes) -> None:
 
 
 def test_unknown_fields_are_left_out_and_words_are_made_printable() -> None:
-    reported = checked(line(error="a\x1b[2J\nb\ud800" + "x" * 1000, event="committed", ok=True, name="other", silent_s=3, id=1))
+    reported = checked(
+        line(
+            error="a\x1b[2J\nb\ud800" + "x" * 1000,
+            event="committed",
+            ok=True,
+            name="other",
+            silent_s=3,
+            id=1,
+        )
+    )
     assert reported == {**GOOD, "error": ("a [2J b " + "x" * 1000)[:500]}
 
 
@@ -158,7 +174,10 @@ def test_garbage_ends_a_connection_and_nothing_else(start: Callable[..., Job]) -
     until((job.folder / "done").exists, 60)
     seen = job.ask("ring_changes")
     assert [row["rank"] for row in seen["ranks"]] == [0, 1] and seen["cut_off"] == "not a JSON line"
-    assert [row["state"] for row in job.ask("prepare", move=1, lease_s=60)["ranks"]] == ["prepared", "prepared"]
+    assert [row["state"] for row in job.ask("prepare", move=1, lease_s=60)["ranks"]] == [
+        "prepared",
+        "prepared",
+    ]
 
 
 FLOOD = """
@@ -176,7 +195,11 @@ except OSError:
 @pytest.mark.lab
 def test_a_rank_that_floods_is_cut_off(start: Callable[..., Job], host: Space, peer: Peer) -> None:
     job = start(
-        RANKS="0", EXTRA=script("while not os.path.exists(folder + '/flood'): time.sleep(0.01)\n" + FLOOD, good=line() + b"\n")
+        RANKS="0",
+        EXTRA=script(
+            "while not os.path.exists(folder + '/flood'): time.sleep(0.01)\n" + FLOOD,
+            good=line() + b"\n",
+        ),
     )
     job.ask("prepare", move=1, lease_s=60)
     other = host.attach()
@@ -222,7 +245,9 @@ for _ in range(130):
 
 
 @pytest.mark.lab
-def test_a_job_cannot_take_all_connections_of_the_agent(start: Callable[..., Job], peer: Peer) -> None:
+def test_a_job_cannot_take_all_connections_of_the_agent(
+    start: Callable[..., Job], peer: Peer
+) -> None:
     job = start(EXTRA=script(CROWD)).connected()
     until(lambda: job.ask("ring_changes")["cut_off"] == "more than 64 connections")
     (job.folder / "leave").touch()
@@ -284,7 +309,16 @@ def test_another_user_of_the_host_can_do_nothing_to_the_sockets(
     found = inside(host, "/run/var/ring_changes/" + base("j")).stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (job_user.pw_uid, 0o600)
     output = stranger(host, OTHERS, "/run/var/ring_changes", base("j"), user=job_user.pw_uid)
-    assert output.split() == ["done", "denied", "denied", "denied", "denied", "done", "denied", "denied"]
+    assert output.split() == [
+        "done",
+        "denied",
+        "denied",
+        "denied",
+        "denied",
+        "done",
+        "denied",
+        "denied",
+    ]
 
 
 SPEAK = """
@@ -300,7 +334,9 @@ except OSError:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("who", ["job_user", "root", "another job", "a session of its own", "nobody"])
+@pytest.mark.parametrize(
+    "who", ["job_user", "root", "another job", "a session of its own", "nobody"]
+)
 def test_only_processes_of_the_job_are_its_ranks(
     start: Callable[..., Job], host: Space, job_user: pwd.struct_passwd, who: str
 ) -> None:
@@ -310,7 +346,9 @@ def test_only_processes_of_the_job_are_its_ranks(
     job = start(EXTRA=script(own) if who == "a session of its own" else "").connected()
     if who == "another job":
         body = "link = connected()\nsay(link, good)\nended(link)"
-        extra = script(body, good=claim.encode() + b"\n").replace('os.environ["TESTBED_HANDOFF"]', repr(path))
+        extra = script(body, good=claim.encode() + b"\n").replace(
+            'os.environ["TESTBED_HANDOFF"]', repr(path)
+        )
         until((start("other", RANKS="0", EXTRA=extra).folder / "done").exists)
     elif who == "a session of its own":
         until((job.folder / "done").exists)
@@ -337,8 +375,14 @@ def test_what_lies_in_place_of_a_socket_is_neither_followed_nor_given_away(
     (folder / base("folder")).mkdir()
     for name in ("link", "hard"):
         start(name).connected()
-    assert start("folder").ask("ring_changes")["error"] == "job folder does not run here, or has no hand-off socket"
-    assert treasure.read_text() == "ours" and (treasure.stat().st_uid, stat.S_IMODE(treasure.stat().st_mode)) == (0, 0o600)
+    assert (
+        start("folder").ask("ring_changes")["error"]
+        == "job folder does not run here, or has no hand-off socket"
+    )
+    assert treasure.read_text() == "ours" and (
+        treasure.stat().st_uid,
+        stat.S_IMODE(treasure.stat().st_mode),
+    ) == (0, 0o600)
     assert (folder / base("folder")).is_dir() and (folder / base("folder")).stat().st_uid == 0
     (folder / base("folder")).rmdir()
 
@@ -361,9 +405,15 @@ def test_a_directory_that_others_may_write_holds_no_socket(
             os.chown(folder, *((65534, 65534) if loose == "owner" else (0, 0)))
             folder.chmod(0o777 if loose == "mode" else 0o711)
         job = start()
-        assert job.ask("ring_changes")["code"] == "refused" and job.ask("status")["state"] == "running"
+        assert (
+            job.ask("ring_changes")["code"] == "refused" and job.ask("status")["state"] == "running"
+        )
         job.end()
-        assert (folder / base("j")).is_file() and (folder / base("j")).stat().st_uid == 0 and (folder / "theirs").exists()
+        assert (
+            (folder / base("j")).is_file()
+            and (folder / base("j")).stat().st_uid == 0
+            and (folder / "theirs").exists()
+        )
     finally:
         if folder.is_symlink():
             folder.unlink()

@@ -1,4 +1,6 @@
-"""The pace of a running job: what its ranks are told, also those that connect later, and what is refused."""
+"""The pace of a running job: what its ranks are told, also those that connect later, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.lab
 
-PACE: dict[str, Any] = {"epoch_ns": 5, "period_ns": 100_000_000, "shift_ns": 20_000_000, "lease_s": 60}
+PACE: dict[str, Any] = {
+    "epoch_ns": 5,
+    "period_ns": 100_000_000,
+    "shift_ns": 20_000_000,
+    "lease_s": 60,
+}
 
 
 LATE = """
@@ -25,10 +32,14 @@ threading.Thread(target=late, daemon=True).start()
 
 
 def heard(job: Job, rank: int = 0) -> list[dict[str, Any]]:
-    return [line for line in job.received(rank) if line["do"] in ("pace", "pace.stop", "disconnected")]
+    return [
+        line for line in job.received(rank) if line["do"] in ("pace", "pace.stop", "disconnected")
+    ]
 
 
-def test_every_rank_is_told_its_pace_and_one_that_connects_later_what_is_left_of_the_lease(start: Callable[..., Job]) -> None:
+def test_every_rank_is_told_its_pace_and_one_that_connects_later_what_is_left_of_the_lease(
+    start: Callable[..., Job],
+) -> None:
     job = start(EXTRA=LATE).connected()
     answer = job.peer.ask("pace", job=job.name, **PACE)
     assert answer["ok"] and (answer["job"], answer["ranks"]) == (job.name, 2)

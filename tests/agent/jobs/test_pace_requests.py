@@ -11,7 +11,13 @@ from agent.basics import Failure
 from agent.daemon import Server
 from agent.jobs import handoff
 
-PACE: dict[str, Any] = {"job": "j", "epoch_ns": 5, "period_ns": 100_000_000, "shift_ns": 20_000_000, "lease_s": 60}
+PACE: dict[str, Any] = {
+    "job": "j",
+    "epoch_ns": 5,
+    "period_ns": 100_000_000,
+    "shift_ns": 20_000_000,
+    "lease_s": 60,
+}
 
 
 def test_a_job_follows_one_coordinator_until_its_word_ends_and_anybody_may_end_it() -> None:

@@ -1,6 +1,8 @@
-"""GPU counters: a host without GPUs stays silent; with a library that speaks as nvml.h says, its readings arrive.
+"""GPU counters: a host without GPUs stays silent; with a library that speaks as nvml.h says, its
+readings arrive.
 
-No GPU is needed, and none of this was tried on one: the library below is compiled here, from the signatures in NVIDIA's nvml.h.
+No GPU is needed, and none of this was tried on one: the library below is compiled here, from the
+signatures in NVIDIA's nvml.h.
 """
 
 from __future__ import annotations
@@ -51,7 +53,16 @@ def compiled(folder: Path, gpus: int) -> Path:
         pytest.skip("cc is not installed: what NVML answers is not tried")
     (folder / "nvml.c").write_text(LIBRARY)
     subprocess.run(
-        [compiler, "-shared", "-fPIC", f"-DGPUS={gpus}", "-o", folder / "libnvidia-ml.so.1", folder / "nvml.c"], check=True
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            f"-DGPUS={gpus}",
+            "-o",
+            folder / "libnvidia-ml.so.1",
+            folder / "nvml.c",
+        ],
+        check=True,
     )
     return folder
 
@@ -80,10 +91,17 @@ def test_every_reading_of_every_gpu_reaches_the_journal_and_what_one_does_not_gi
         record_gpus(journal, HostEvent("gpu01", "gpus", journal.now_ns(), reply))
     first, second = read_points(tmp_path)
     assert set(first.fields) == set(MEASUREMENTS["gpu"].fields)
-    assert (first.fields["util"], first.fields["power_w"], first.fields["mem_bytes"]) == (93.0, 412.5, 60 << 30)
+    assert (first.fields["util"], first.fields["power_w"], first.fields["mem_bytes"]) == (
+        93.0,
+        412.5,
+        60 << 30,
+    )
     assert (first.fields["nvlink_tx_bytes"], first.fields["nvlink_rx_bytes"]) == (7 << 10, 9 << 10)
     assert first.fields["pcie_bytes_per_s"] == 3_000_000
-    assert set(first.fields) - set(second.fields) == {"nvlink_tx_bytes", "nvlink_rx_bytes"} and second.tags["gpu"] == "1"
+    assert (
+        set(first.fields) - set(second.fields) == {"nvlink_tx_bytes", "nvlink_rx_bytes"}
+        and second.tags["gpu"] == "1"
+    )
 
 
 def test_a_host_without_gpus_stays_silent(tmp_path: Path) -> None:
@@ -94,7 +112,9 @@ def test_a_host_without_gpus_stays_silent(tmp_path: Path) -> None:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-def test_readings_come_over_the_channel_until_stopped(library: Path, spaces: Callable[[str], Space]) -> None:
+def test_readings_come_over_the_channel_until_stopped(
+    library: Path, spaces: Callable[[str], Space]
+) -> None:
     here = spaces("gpu07")
     here.fibre(1, spaces("far"), 1)
     here.agent("provision", facts("gpu07", 1, 1))

@@ -1,4 +1,6 @@
-"""Who uses a host's processors: ranks are told from the rest, and a stopped one from one that waits."""
+"""Who uses a host's processors: ranks are told from the rest, and a stopped one from one that
+waits.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def test_a_stopped_rank_is_told_from_one_that_waits_and_both_from_other_processe
 ) -> None:
     monkeypatch.setattr(load, "VAR", str(tmp_path))
     ranks = [
-        subprocess.Popen(["/bin/sh", "-c", "sleep 600 & echo; wait"], start_new_session=True, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            ["/bin/sh", "-c", "sleep 600 & echo; wait"],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+        )
         for _ in range(2)
     ]
     try:
@@ -45,11 +51,20 @@ def test_a_stopped_rank_is_told_from_one_that_waits_and_both_from_other_processe
         monkeypatch.setattr(load, "LEAST_CORES", 0.5)
         give_up, states, wanted = time.monotonic() + 60, {}, {"job-0": "T", "job-1": "S"}
         while states != wanted and time.monotonic() < give_up:  # the other one may not sleep yet
-            found = load.compared(server(*(rank.pid for rank in ranks)), ["job-0", "job-1", "job-2"], load.Look(), load.Look())
+            found = load.compared(
+                server(*(rank.pid for rank in ranks)),
+                ["job-0", "job-1", "job-2"],
+                load.Look(),
+                load.Look(),
+            )
             states = {name: rank["state"] for name, rank in found["ranks"].items()}
         assert states == wanted
         assert found["ranks"]["job-0"]["heartbeat"] == "No such file or directory"
-        assert found["cpus"] >= 1 and found["whole"] and not {p["pid"] for p in found["others"]} & {rank.pid for rank in ranks}
+        assert (
+            found["cpus"] >= 1
+            and found["whole"]
+            and not {p["pid"] for p in found["others"]} & {rank.pid for rank in ranks}
+        )
     finally:
         for rank in ranks:
             os.killpg(rank.pid, signal.SIGKILL)
@@ -58,7 +73,9 @@ def test_a_stopped_rank_is_told_from_one_that_waits_and_both_from_other_processe
 
 def test_a_process_whose_name_is_not_utf8_hides_no_other_and_no_session_outlives_its_end() -> None:
     program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe) \\xc3'); print(flush=True); time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
@@ -72,13 +89,18 @@ def test_a_process_whose_name_is_not_utf8_hides_no_other_and_no_session_outlives
             process.kill()
 
 
-@pytest.mark.parametrize("request_", [{"names": "job"}, {"names": ["../x"]}, {"for_s": 0.0}, {"for_s": 60}, {"names": ["a"] * 65}])
+@pytest.mark.parametrize(
+    "request_",
+    [{"names": "job"}, {"names": ["../x"]}, {"for_s": 0.0}, {"for_s": 60}, {"names": ["a"] * 65}],
+)
 def test_a_request_out_of_bounds_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(Failure):
         load.load(server(), request_, lambda _: None)
 
 
-def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_connections_carried_is_counted_by_far_address_and_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     here, place = "127.0.0.2", "127.0.0.3"
     staged = {7: {"routes": [[f"{place}/32", "10.1.0.2", "eth1", here]]}}
     timers: list[int] = []
@@ -101,12 +123,21 @@ def test_what_connections_carried_is_counted_by_far_address_and_port(monkeypatch
         while got < 1 << 16:
             got += len(far.recv(1 << 16))
         give_up = time.monotonic() + 60
-        while not (found := of_host.since(first)["flows"]) or found[0]["bytes"] < 1 << 16:  # until it is acknowledged
+        # until it is acknowledged
+        while not (found := of_host.since(first)["flows"]) or found[0]["bytes"] < 1 << 16:
             assert time.monotonic() < give_up
         of_host.tested(2.0)
-        assert of_host.since(first) == {"flows": [], "past": []}, "test traffic is no fault of a link"
+        assert of_host.since(first) == {"flows": [], "past": []}, (
+            "test traffic is no fault of a link"
+        )
     [flow] = found
-    assert (flow["to"], flow["via"], flow["port"], flow["bytes"], flow["again"]) == (place, "10.1.0.2", 1, 1 << 16, 0)
+    assert (flow["to"], flow["via"], flow["port"], flow["bytes"], flow["again"]) == (
+        place,
+        "10.1.0.2",
+        1,
+        1 << 16,
+        0,
+    )
     assert flow["segments"] >= 1 and flow["seconds"] > 0 and len(timers) == 1
     of_host.asked()
     assert len(timers) == 1, "one series of looks, however many ask"

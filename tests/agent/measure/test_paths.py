@@ -37,14 +37,21 @@ class Line:
 
     def commit(self, index: int) -> None:
         directions = self.directions[index]
-        routes = [[f"10.255.0.{to}/32", via, dev, f"10.255.0.{index + 1}"] for to, via, dev, _ in directions]
+        routes = [
+            [f"10.255.0.{to}/32", via, dev, f"10.255.0.{index + 1}"]
+            for to, via, dev, _ in directions
+        ]
         neighbours = [list(x) for x in sorted({(via, mac, dev) for _, via, dev, mac in directions})]
         answer = self.peers[index].ask("stage", generation=1, routes=routes, neighbours=neighbours)
         assert answer["ok"], answer
         assert self.peers[index].ask("commit", generation=1)["ok"]
 
-    def probe(self, index: int, *targets: dict[str, Any], timeout_s: float = 0.3) -> list[dict[str, Any]]:
-        return list(self.peers[index].ask("probe", targets=list(targets), timeout_s=timeout_s)["results"])
+    def probe(
+        self, index: int, *targets: dict[str, Any], timeout_s: float = 0.3
+    ) -> list[dict[str, Any]]:
+        return list(
+            self.peers[index].ask("probe", targets=list(targets), timeout_s=timeout_s)["results"]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,9 @@ def line(spaces: Callable[[str], Space]) -> Iterator[Line]:
 
 
 def test_probes_count_the_links_there_and_back_and_name_who_answered(line: Line) -> None:
-    near, far = line.probe(0, {"address": "10.255.0.2", "hops": 1}, {"address": "10.255.0.3", "hops": 2})
+    near, far = line.probe(
+        0, {"address": "10.255.0.2", "hops": 1}, {"address": "10.255.0.3", "hops": 2}
+    )
     assert (near["ok"], near["hops"], near["back_hops"], near["host"]) == (True, 1, 1, "gpu02")
     assert (far["ok"], far["hops"], far["back_hops"], far["host"]) == (True, 2, 2, "gpu03")
     assert 0 < near["rtt_us"] < 200_000
@@ -65,7 +74,11 @@ def test_probes_count_the_links_there_and_back_and_name_who_answered(line: Line)
 def test_a_probe_without_answer_is_a_result_and_a_route_less_one_says_why(line: Line) -> None:
     line.peers[2].ask("clear")  # it hears the question and has no way to answer
     silent, lost, fine = line.probe(
-        0, {"address": "10.255.0.3"}, {"address": "10.255.0.77"}, {"address": "10.255.0.2"}, timeout_s=0.1
+        0,
+        {"address": "10.255.0.3"},
+        {"address": "10.255.0.77"},
+        {"address": "10.255.0.2"},
+        timeout_s=0.1,
     )
     assert silent == {"address": "10.255.0.3", "ok": False}
     assert (lost["ok"], lost["error"]) == (False, "Network is unreachable")

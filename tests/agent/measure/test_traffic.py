@@ -32,7 +32,10 @@ class Pair:
         for number, peer in enumerate(self.peers):
             peer._last += 1
             own = {k: v[number] if isinstance(v, tuple) else v for k, v in fields.items()}
-            peer.write(json.dumps({"id": peer._last, "op": "neighbours", "ports": [1], **own}).encode() + b"\n")
+            peer.write(
+                json.dumps({"id": peer._last, "op": "neighbours", "ports": [1], **own}).encode()
+                + b"\n"
+            )
         answers = [peer.line() for peer in self.peers]
         assert all(answers)
         return [dict(a["ports"]["1"]) for a in answers if a]
@@ -48,7 +51,10 @@ def pair(spaces: Callable[[str], Space]) -> Iterator[Pair]:
 
 def test_hosts_that_share_a_key_know_each_other(pair: Pair) -> None:
     one, two = pair.together(key="a" * 64, hear=[1], timeout_s=2.0)
-    assert one["heard"] == {"host": "gpu02", "port": 1} and two["heard"] == {"host": "gpu01", "port": 1}
+    assert one["heard"] == {"host": "gpu02", "port": 1} and two["heard"] == {
+        "host": "gpu01",
+        "port": 1,
+    }
 
 
 def test_a_host_with_another_key_is_nobody(pair: Pair) -> None:
@@ -70,9 +76,22 @@ def test_a_key_that_is_too_short_is_refused(pair: Pair) -> None:
 def flow(pair: Pair, token: str, **how: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Send from gpu01 to gpu02; return what was sent and what was heard."""
     one, two = pair.peers
-    opened = two.ask("traffic", do="listen", token=token, seconds=3.0, flows=[{"flow": "f", "port": 1, "address": "10.1.0.2"}])
+    opened = two.ask(
+        "traffic",
+        do="listen",
+        token=token,
+        seconds=3.0,
+        flows=[{"flow": "f", "port": 1, "address": "10.1.0.2"}],
+    )
     assert opened["ok"], opened
-    wanted = {"flow": "f", "port": 1, "address": "10.1.0.1", "peer": "10.1.0.2", "udp": opened["udp"]["f"], **how}
+    wanted = {
+        "flow": "f",
+        "port": 1,
+        "address": "10.1.0.1",
+        "peer": "10.1.0.2",
+        "udp": opened["udp"]["f"],
+        **how,
+    }
     sent = one.ask("traffic", do="send", token=token, flows=[wanted])
     assert sent["ok"], sent
     heard = two.ask("traffic", do="heard", token=token)
@@ -88,7 +107,9 @@ def test_a_burst_shows_the_rate_of_the_fibre(pair: Pair) -> None:
     assert heard["datagrams"] == sent["datagrams"]
 
 
-def test_steady_traffic_below_the_rate_loses_nothing_and_above_it_shows_the_loss(pair: Pair) -> None:
+def test_steady_traffic_below_the_rate_loses_nothing_and_above_it_shows_the_loss(
+    pair: Pair,
+) -> None:
     shape(pair, "rate", "100mbit", "burst", "64k", "limit", "200k")
     sent, heard = flow(pair, "a" * 16, rate_mbps=50, seconds=0.3)
     assert heard["datagrams"] == sent["datagrams"] and heard["mbps"] == pytest.approx(50, rel=0.2)
@@ -99,7 +120,10 @@ def test_steady_traffic_below_the_rate_loses_nothing_and_above_it_shows_the_loss
 def test_nobody_listens_for_a_token_never_given_and_traffic_is_bounded(pair: Pair) -> None:
     assert "nothing listens" in pair.peers[0].ask("traffic", do="heard", token="c" * 16)["error"]
     assert "16 hexadecimal" in pair.peers[0].ask("traffic", do="heard", token="../x")["error"]
-    assert "not a port" in pair.peers[0].ask("traffic", do="listen", token=TOKEN, flows=[{"port": 7}])["error"]
+    assert (
+        "not a port"
+        in pair.peers[0].ask("traffic", do="listen", token=TOKEN, flows=[{"port": 7}])["error"]
+    )
     assert "1 to 64" in pair.peers[0].ask("traffic", do="listen", token=TOKEN, flows=[])["error"]
 
 
@@ -123,7 +147,15 @@ def streamed(pair: Pair, token: str, seconds: float) -> None:
         host.ip("route", "replace", f"{far}/32", "dev", "opt1")
     opened = two.ask("traffic", do="accept", token=token, address="10.1.0.2", seconds=seconds + 5)
     assert opened["ok"], opened
-    poured = one.ask("traffic", do="pour", token=token, address="10.1.0.1", peer="10.1.0.2", tcp=opened["tcp"], seconds=seconds)
+    poured = one.ask(
+        "traffic",
+        do="pour",
+        token=token,
+        address="10.1.0.1",
+        peer="10.1.0.2",
+        tcp=opened["tcp"],
+        seconds=seconds,
+    )
     assert poured["ok"], poured
 
 
@@ -148,15 +180,30 @@ def test_a_stranger_who_connects_to_a_stream_first_is_not_measured(pair: Pair) -
         host.ip("route", "replace", f"{far}/32", "dev", "opt1")
     opened = two.ask("traffic", do="accept", token="b" * 16, address="10.1.0.2", seconds=10)
     stranger = "import socket, sys; s = socket.create_connection(('10.1.0.2', int(sys.argv[1]))); s.sendall(b'x' * 100); s.recv(1)"
-    pair.hosts[0].run("python3", "-c", stranger, str(opened["tcp"]))  # ends when the receiver closes the connection
-    one.ask("traffic", do="pour", token="b" * 16, address="10.1.0.1", peer="10.1.0.2", tcp=opened["tcp"], seconds=0.3)
+    # ends when the receiver closes the connection
+    pair.hosts[0].run("python3", "-c", stranger, str(opened["tcp"]))
+    one.ask(
+        "traffic",
+        do="pour",
+        token="b" * 16,
+        address="10.1.0.1",
+        peer="10.1.0.2",
+        tcp=opened["tcp"],
+        seconds=0.3,
+    )
     heard = two.ask("traffic", do="heard", token="b" * 16)["heard"]["stream"]
     assert heard["bytes"] > 65536 and not heard["open"]
 
 
 def test_a_stream_that_nobody_sends_is_over_in_its_time(pair: Pair) -> None:
-    assert pair.peers[1].ask("traffic", do="accept", token="f" * 16, address="10.1.0.2", seconds=0.2)["ok"]
-    assert pair.peers[1].ask("traffic", do="heard", token="f" * 16)["heard"]["stream"] == {"bytes": 0, "gaps": [], "open": True}
+    assert pair.peers[1].ask(
+        "traffic", do="accept", token="f" * 16, address="10.1.0.2", seconds=0.2
+    )["ok"]
+    assert pair.peers[1].ask("traffic", do="heard", token="f" * 16)["heard"]["stream"] == {
+        "bytes": 0,
+        "gaps": [],
+        "open": True,
+    }
 
 
 def test_a_stream_needs_an_address_of_this_host(pair: Pair) -> None:

@@ -21,14 +21,26 @@ from tests.agent.space import Peer, Space, facts
 pytestmark = pytest.mark.lab
 
 MAC = "02:00:00:00:00:07"
-FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
+FIELDS = (
+    "rx_pkts",
+    "tx_pkts",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+)
 
 
 def rules(generation: int, port: int = 1, hosts: int = 3) -> dict[str, Any]:
     """A generation that sends everything out of one port."""
     return {
         "generation": generation,
-        "routes": [[f"10.255.0.{h}/32", f"10.{port}.0.9", f"opt{port}", "10.255.0.1"] for h in range(2, 2 + hosts)],
+        "routes": [
+            [f"10.255.0.{h}/32", f"10.{port}.0.9", f"opt{port}", "10.255.0.1"]
+            for h in range(2, 2 + hosts)
+        ],
         "neighbours": [[f"10.{port}.0.9", MAC, f"opt{port}"]],
         "rto_min_ms": 5,
         "congctl": "cubic",
@@ -54,7 +66,10 @@ def test_staging_changes_no_route_and_a_commit_changes_them_all(host: Space, pee
     assert peer.ask("stage", **rules(1))["routes"] == 3
     assert path(host) == ""
     table = host.ip("route", "show", "table", "7001")
-    assert "10.255.0.2 via 10.1.0.9 dev opt1" in table and "onlink rto_min lock 5ms congctl cubic" in table
+    assert (
+        "10.255.0.2 via 10.1.0.9 dev opt1" in table
+        and "onlink rto_min lock 5ms congctl cubic" in table
+    )
     assert f"lladdr {MAC} PERMANENT" in host.ip("neigh", "show", "dev", "opt1")
     committed = peer.ask("commit", generation=1)
     assert committed["ok"] and committed["previous"] is None
@@ -67,7 +82,9 @@ def test_staging_changes_no_route_and_a_commit_changes_them_all(host: Space, pee
     assert peer.event("committed")["generation"] == 1
 
 
-def test_what_the_playbook_hands_over_is_taken_over_the_channel_too(host: Space, peer: Peer) -> None:
+def test_what_the_playbook_hands_over_is_taken_over_the_channel_too(
+    host: Space, peer: Peer
+) -> None:
     packed = pack([rules(1), rules(2, port=2)], "gpu01")
     assert [s["generation"] for s in peer.ask("stage", packed=packed)["staged"]] == [1, 2]
     peer.ask("commit", generation=2)
@@ -77,7 +94,10 @@ def test_what_the_playbook_hands_over_is_taken_over_the_channel_too(host: Space,
 def test_a_packed_request_that_swells_beyond_bounds_is_refused(peer: Peer) -> None:
     bomb = base64.b64encode(gzip.compress(b" " * (17 << 20))).decode()
     assert "more than 16777216 bytes" in peer.ask("stage", packed=bomb)["error"]
-    assert "a list of generations is needed" in peer.ask("stage", packed=pack({"generation": 1}, "gpu01"))["error"]
+    assert (
+        "a list of generations is needed"
+        in peer.ask("stage", packed=pack({"generation": 1}, "gpu01"))["error"]
+    )
 
 
 def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None:
@@ -88,12 +108,20 @@ def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None
     peer.ask("commit", generation=2, revert_after_s=0.8)
     assert path(host) == "opt2"
     reverted = peer.event("reverted")
-    assert (reverted["generation"], reverted["from"], reverted["reason"]) == (1, 2, "nobody confirmed in time")
+    assert (reverted["generation"], reverted["from"], reverted["reason"]) == (
+        1,
+        2,
+        "nobody confirmed in time",
+    )
     assert path(host) == "opt1"
 
 
-def test_a_commit_that_is_repeated_counts_anew_and_goes_back_to_what_was_confirmed(host: Space, peer: Peer) -> None:
-    """As `up` does once its job runs: the time to confirm counts from then on, and may be shorter than before."""
+def test_a_commit_that_is_repeated_counts_anew_and_goes_back_to_what_was_confirmed(
+    host: Space, peer: Peer
+) -> None:
+    """As `up` does once its job runs: the time to confirm counts from then on, and may be shorter
+    than before.
+    """
     for generation in (1, 2):
         peer.ask("stage", **rules(generation, port=generation))
     peer.ask("commit", generation=1)
@@ -152,7 +180,11 @@ def test_a_killed_committer_comes_back_and_still_owes_its_revert(host: Space, pe
 
 
 def test_a_revert_that_fell_due_while_nobody_ran_is_done_at_start(host: Space) -> None:
-    requests = [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}]
+    requests = [
+        dict(rules(1), op="stage"),
+        dict(rules(2, port=2), op="stage"),
+        {"op": "commit", "generation": 1},
+    ]
     host.agent("call", [*requests, {"op": "commit", "generation": 2, "revert_after_s": 60}])
     assert host.agent("stop")[0]["stopped"] is True
     host.run("sed", "-i", 's/"at_ns": [0-9]*/"at_ns": 1/', "/run/testbed/state.json")  # time passes
@@ -163,9 +195,21 @@ def test_a_revert_that_fell_due_while_nobody_ran_is_done_at_start(host: Space) -
 
 
 def test_the_kernel_is_believed_where_the_state_file_disagrees(host: Space) -> None:
-    host.agent("call", [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}])
+    host.agent(
+        "call",
+        [
+            dict(rules(1), op="stage"),
+            dict(rules(2, port=2), op="stage"),
+            {"op": "commit", "generation": 1},
+        ],
+    )
     host.agent("stop")
-    host.run("sh", "-c", 'echo \'{"active": 2, "previous": 1, "pending": null}\' >/run/testbed/state.json')  # died before the flip
+    # died before the flip
+    host.run(
+        "sh",
+        "-c",
+        'echo \'{"active": 2, "previous": 1, "pending": null}\' >/run/testbed/state.json',
+    )
     host.agent("start")
     state = host.agent("status")[0]
     assert (state["active"], state["previous"], path(host)) == (1, None, "opt1")
@@ -176,7 +220,9 @@ def test_an_armed_generation_is_committed_when_its_light_comes(host: Space, peer
         peer.ask("stage", **rules(generation, port=generation))
     peer.ask("commit", generation=1)
     armed = peer.ask("arm", generation=2, when_up=["opt1", "opt2"], deadline_s=5)
-    assert armed["waiting"] == ["opt1", "opt2"], "light that is there already is the light about to be taken away"
+    assert armed["waiting"] == ["opt1", "opt2"], (
+        "light that is there already is the light about to be taken away"
+    )
     for port in ("opt1", "opt2"):
         host.far.ip("link", "set", port, "down")  # type: ignore[attr-defined]
     assert peer.event("link")["carrier"] is False
@@ -209,12 +255,17 @@ def test_generations_nobody_can_return_to_are_dropped(host: Space, peer: Peer) -
         peer.ask("commit", generation=generation)
         peer.ask("confirm", generation=generation)
     assert peer.ask("hello")["staged"] == [3, 4]
-    assert host.ip("route", "show", "table", "7004") != "" and host.run("ip", "route", "show", "table", "7001").stdout == ""
+    assert (
+        host.ip("route", "show", "table", "7004") != ""
+        and host.run("ip", "route", "show", "table", "7001").stdout == ""
+    )
     assert peer.ask("clear")["dropped"] == [3, 4]
     assert "PERMANENT" not in host.ip("neigh") and "lookup 70" not in host.ip("rule")
 
 
-def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in_use(host: Space, peer: Peer) -> None:
+def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in_use(
+    host: Space, peer: Peer
+) -> None:
     for generation, port in ((1, 1), (2, 2), (3, 1)):
         peer.ask("stage", **rules(generation, port=port))
     peer.ask("arm", generation=3, when_up=["opt1"])
@@ -222,7 +273,11 @@ def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in
     assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"]) == ([2, 3], 3)
     peer.ask("commit", generation=2)
     assert peer.ask("clear", generations=[3])["dropped"] == [3]
-    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"], path(host)) == ([2], None, "opt2")
+    assert (peer.ask("hello")["staged"], peer.ask("hello")["armed"], path(host)) == (
+        [2],
+        None,
+        "opt2",
+    )
     peer.ask("stage", **rules(4))
     assert peer.ask("clear", generations=[2])["dropped"] == [2]
     assert (peer.ask("hello")["staged"], peer.ask("hello")["active"], path(host)) == ([4], None, "")
@@ -232,7 +287,10 @@ def test_only_the_named_generations_are_cleared_and_the_others_stay_armed_and_in
 def test_generations_to_clear_are_a_list_of_numbers(peer: Peer, wrong: object) -> None:
     peer.ask("stage", **rules(1))
     answer = peer.ask("clear", generations=wrong)
-    assert (answer["code"], answer["error"]) == ("bad-request", "generations: a list of whole numbers is needed")
+    assert (answer["code"], answer["error"]) == (
+        "bad-request",
+        "generations: a list of whole numbers is needed",
+    )
     assert peer.ask("hello")["staged"] == [1]
 
 
@@ -240,29 +298,54 @@ def test_a_generation_in_use_is_not_overwritten(host: Space, peer: Peer) -> None
     peer.ask("stage", **rules(1))
     peer.ask("commit", generation=1)
     assert peer.ask("stage", **rules(1))["unchanged"] is True
-    assert peer.ask("stage", **rules(1, port=2))["error"] == "generation 1 is active; stage other rules under another number"
-    assert peer.ask("stage", **rules(251, port=2))["error"] == "generation 251 needs table 7001, which generation 1 in use occupies"
+    assert (
+        peer.ask("stage", **rules(1, port=2))["error"]
+        == "generation 1 is active; stage other rules under another number"
+    )
+    assert (
+        peer.ask("stage", **rules(251, port=2))["error"]
+        == "generation 251 needs table 7001, which generation 1 in use occupies"
+    )
     assert path(host) == "opt1"
 
 
-def test_the_kernel_sends_every_address_of_a_table_of_prefixes_as_the_single_routes_would(host: Space, peer: Peer) -> None:
-    single = [(f"10.255.0.{n}/32", f"10.{n % 7 % 2 + 1}.0.9", f"opt{n % 7 % 2 + 1}", "10.255.0.1") for n in range(2, 60) if n != 33]
+def test_the_kernel_sends_every_address_of_a_table_of_prefixes_as_the_single_routes_would(
+    host: Space, peer: Peer
+) -> None:
+    single = [
+        (f"10.255.0.{n}/32", f"10.{n % 7 % 2 + 1}.0.9", f"opt{n % 7 % 2 + 1}", "10.255.0.1")
+        for n in range(2, 60)
+        if n != 33
+    ]
     prefixes = [list(row) for row in aggregated(single)]
     assert ["10.255.0.33/32", "", "", ""] in prefixes and len(prefixes) < len(single)
-    assert peer.ask("stage", **{**rules(1), "routes": prefixes, "neighbours": []})["routes"] == len(prefixes)
+    assert peer.ask("stage", **{**rules(1), "routes": prefixes, "neighbours": []})["routes"] == len(
+        prefixes
+    )
     peer.ask("commit", generation=1)
     directions = {row[0].removesuffix("/32"): row[2] for row in single}
-    found = {address: path(host, address) for n in (*range(2, 66), 255) for address in [f"10.255.0.{n}"]}
+    found = {
+        address: path(host, address) for n in (*range(2, 66), 255) for address in [f"10.255.0.{n}"]
+    }
     assert found == {address: directions.get(address, "") for address in found}
     assert "throw 10.255.0.33" in host.ip("route", "show", "table", "7001")
     peer.ask("clear")
     assert path(host) == "" and "throw" not in host.ip("route", "show", "table", "all")
 
 
-@pytest.mark.parametrize("prefix", ["10.255.0.0/23", "10.255.0.1/31", "10.255.0.0/33", "10.255.0.0/-1"])
-def test_a_prefix_that_no_list_of_addresses_can_stand_for_is_refused(peer: Peer, prefix: str) -> None:
-    answer = peer.ask("stage", **{**rules(1), "routes": [[prefix, "10.1.0.9", "opt1", "10.255.0.1"]]})
-    assert answer["code"] == "bad-request" and f"{prefix!r} is no prefix of 24 to 32 bits" in answer["error"]
+@pytest.mark.parametrize(
+    "prefix", ["10.255.0.0/23", "10.255.0.1/31", "10.255.0.0/33", "10.255.0.0/-1"]
+)
+def test_a_prefix_that_no_list_of_addresses_can_stand_for_is_refused(
+    peer: Peer, prefix: str
+) -> None:
+    answer = peer.ask(
+        "stage", **{**rules(1), "routes": [[prefix, "10.1.0.9", "opt1", "10.255.0.1"]]}
+    )
+    assert (
+        answer["code"] == "bad-request"
+        and f"{prefix!r} is no prefix of 24 to 32 bits" in answer["error"]
+    )
 
 
 def test_one_refused_message_among_hundreds_is_named(host: Space, peer: Peer) -> None:
@@ -277,23 +360,45 @@ def test_rules_the_kernel_refuses_are_refused_in_its_words(host: Space, peer: Pe
     wrong = rules(1)
     wrong["routes"][0][3] = "10.9.9.9"
     answer = peer.ask("stage", **wrong)
-    assert answer["error"] == "route 10.255.0.2/32 via 10.1.0.9 dev opt1 src 10.9.9.9: Invalid argument: Invalid prefsrc address"
-    assert peer.ask("stage", **rules(1, port=7))["error"] == "no interface opt7 on this host (it has host0, lo, opt1, opt2)"
-    assert peer.ask("commit", generation=1)["error"] == "generation 1 is not staged here (staged: none)"
+    assert (
+        answer["error"]
+        == "route 10.255.0.2/32 via 10.1.0.9 dev opt1 src 10.9.9.9: Invalid argument: Invalid prefsrc address"
+    )
+    assert (
+        peer.ask("stage", **rules(1, port=7))["error"]
+        == "no interface opt7 on this host (it has host0, lo, opt1, opt2)"
+    )
+    assert (
+        peer.ask("commit", generation=1)["error"]
+        == "generation 1 is not staged here (staged: none)"
+    )
 
 
 def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Peer) -> None:
     def command(last: int) -> dict[str, Any]:
         where = ["10.100.7.1", "dev", "opt1"]
         return {
-            "do": ["ip", "neigh", "replace", *where[:1], "lladdr", f"02:00:00:00:00:0{last}", *where[1:]],
+            "do": [
+                "ip",
+                "neigh",
+                "replace",
+                *where[:1],
+                "lladdr",
+                f"02:00:00:00:00:0{last}",
+                *where[1:],
+            ],
             "undo": ["ip", "neigh", "del", *where],
         }
 
     peer.ask("stage", generation=1, commands=[command(1)])
     peer.ask("stage", generation=2, commands=[command(2)])
-    route = {"do": ["ip", "route", "add", "10.100.8.1/32", "dev", "opt1"], "undo": ["ip", "route", "del", "10.100.8.1/32"]}
-    peer.ask("stage", generation=3, commands=[route, {"do": ["ip", "neigh", "nonsense"], "undo": []}])
+    route = {
+        "do": ["ip", "route", "add", "10.100.8.1/32", "dev", "opt1"],
+        "undo": ["ip", "route", "del", "10.100.8.1/32"],
+    }
+    peer.ask(
+        "stage", generation=3, commands=[route, {"do": ["ip", "neigh", "nonsense"], "undo": []}]
+    )
     peer.ask("commit", generation=1)
     assert "02:00:00:00:00:01" in host.ip("neigh", "show", "dev", "opt1")
     peer.ask("commit", generation=2)
@@ -301,7 +406,9 @@ def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Pe
     failed = peer.ask("commit", generation=3)
     assert failed["ok"] is False and failed["error"].startswith("ip neigh nonsense: ")
     assert peer.ask("hello")["active"] == 2
-    assert "02:00:00:00:00:02" in host.ip("neigh", "show", "dev", "opt1"), "what the old generation had was put back"
+    assert "02:00:00:00:00:02" in host.ip("neigh", "show", "dev", "opt1"), (
+        "what the old generation had was put back"
+    )
     assert "10.100.8.1" not in host.ip("route"), "and what the new one had managed was taken away"
     peer.ask("clear")
     assert "10.100.7.1" not in host.ip("neigh", "show", "dev", "opt1")
@@ -320,10 +427,15 @@ def test_provisioning_twice_changes_nothing_the_second_time(host: Space) -> None
 
 def test_provisioning_says_what_the_host_lacks(host: Space) -> None:
     [answer] = host.agent("provision", facts("gpu01", 1, 3))
-    assert answer == {"ok": False, "code": "refused", "error": "no interface opt3 on this host (it has host0, lo, opt1, opt2)"}
+    assert answer == {
+        "ok": False,
+        "code": "refused",
+        "error": "no interface opt3 on this host (it has host0, lo, opt1, opt2)",
+    }
     given = dict(facts("gpu01", 1, 2), sysctls=[["net.ipv4.no_such_thing", "1", True]])
     assert (
-        host.agent("provision", given)[0]["error"] == "sysctl net.ipv4.no_such_thing = 1: this kernel has no net.ipv4.no_such_thing"
+        host.agent("provision", given)[0]["error"]
+        == "sysctl net.ipv4.no_such_thing = 1: this kernel has no net.ipv4.no_such_thing"
     )
 
 
@@ -340,13 +452,17 @@ def test_a_link_that_changes_is_told_at_once(host: Space, peer: Peer) -> None:
 
 
 def sampled(event: dict[str, Any]) -> list[tuple[int, int, dict[int, tuple[int, ...]]]]:
-    """The rows of a batch: when, which ports have carrier (bit by bit), the counters of each port."""
+    """The rows of a batch: when, which ports have carrier (bit by bit), the counters of each
+    port.
+    """
     raw, ports = zlib.decompress(base64.b64decode(event["rows"])), event["numbers"]
     rows = struct.iter_unpack(f"=qQ{8 * len(ports)}Q", raw)
     return [(r[0], r[1], {n: r[2 + 8 * i : 10 + 8 * i] for i, n in enumerate(ports)}) for r in rows]
 
 
-def test_counters_are_sampled_at_the_rate_asked_for_and_sent_many_at_a_time_until_stopped(host: Space, peer: Peer) -> None:
+def test_counters_are_sampled_at_the_rate_asked_for_and_sent_many_at_a_time_until_stopped(
+    host: Space, peer: Peer
+) -> None:
     first = peer.ask("counters", interval_s=0.002, batch_s=0.1)
     assert set(first["ports"]) == {"1", "2"}
     batches = [peer.event("counters") for _ in range(3)]
@@ -354,17 +470,28 @@ def test_counters_are_sampled_at_the_rate_asked_for_and_sent_many_at_a_time_unti
     times = [t for t, _, _ in rows]
     assert times == sorted(set(times)) and times[0] > first["t_ns"]
     taken, missed = len(rows), sum(event["missed"] for event in batches)
-    assert (times[-1] - times[0]) // 2_000_000 - 1 <= taken + missed <= (batches[-1]["t_ns"] - first["t_ns"]) // 2_000_000 + 3
+    assert (
+        (times[-1] - times[0]) // 2_000_000 - 1
+        <= taken + missed
+        <= (batches[-1]["t_ns"] - first["t_ns"]) // 2_000_000 + 3
+    )
     assert all(bits == 0b11 for _, bits, _ in rows)
     before, counted = first["ports"]["1"], rows[-1][2][1]
     assert peer.ask("counters")["ok"] and peer.event("counters"), "a look ends nothing"
     now = peer.ask("counters", interval_s=0)["ports"]["1"]
-    assert all(b <= c <= n for b, c, n in zip([before[f] for f in FIELDS], counted, [now[f] for f in FIELDS], strict=True))
+    assert all(
+        b <= c <= n
+        for b, c, n in zip(
+            [before[f] for f in FIELDS], counted, [now[f] for f in FIELDS], strict=True
+        )
+    )
     peer.events.clear()
     assert peer.line(0.2) is None
 
 
-def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_light(host: Space, peer: Peer) -> None:
+def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_light(
+    host: Space, peer: Peer
+) -> None:
     rows_end = peer.ask("counters", interval_s=0.005, batch_s=0.02)["t_ns"]
     peer.event("counters")
     host.ip("link", "add", "name", "zz0", "type", "bridge")
@@ -380,7 +507,9 @@ def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_
     assert lost["2"]["tx_bytes"] >= 0 and rows_end < lost["2"]["t_ns"]
 
 
-def test_a_slow_sample_knows_all_that_became_of_a_carrier_since_the_last_one(host: Space, peer: Peer) -> None:
+def test_a_slow_sample_knows_all_that_became_of_a_carrier_since_the_last_one(
+    host: Space, peer: Peer
+) -> None:
     peer.ask("counters", interval_s=0.2, batch_s=0.2)
     peer.event("counters")
     for state in ("down", "up") * 6:
@@ -393,7 +522,9 @@ def test_a_slow_sample_knows_all_that_became_of_a_carrier_since_the_last_one(hos
     assert rows[0][1] == 0b11
 
 
-def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(host: Space, peer: Peer) -> None:
+def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(
+    host: Space, peer: Peer
+) -> None:
     carrier = peer.ask("hello")["ports"]["1"]["carrier"]
     assert carrier
     notices = []
@@ -406,13 +537,19 @@ def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(host: Spa
     assert notices[0] < notices[1] < time.monotonic_ns()
 
 
-@pytest.mark.parametrize("wrong", [{"interval_s": 0.0001}, {"interval_s": "often"}, {"interval_s": 0.1, "batch_s": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"interval_s": 0.0001}, {"interval_s": "often"}, {"interval_s": 0.1, "batch_s": -1}]
+)
 def test_a_rate_that_cannot_be_is_refused_in_words(peer: Peer, wrong: dict[str, Any]) -> None:
     answer = peer.ask("counters", **wrong)
-    assert answer["code"] == "bad-request" and ("interval_s" in answer["error"] or "batch_s" in answer["error"])
+    assert answer["code"] == "bad-request" and (
+        "interval_s" in answer["error"] or "batch_s" in answer["error"]
+    )
 
 
-def test_while_it_waits_for_light_a_host_sends_no_samples_and_afterwards_all_of_them(host: Space, peer: Peer) -> None:
+def test_while_it_waits_for_light_a_host_sends_no_samples_and_afterwards_all_of_them(
+    host: Space, peer: Peer
+) -> None:
     peer.ask("stage", **rules(5))
     host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
     assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"] is False)
@@ -443,7 +580,9 @@ def test_the_process_that_samples_ends_with_its_client(host: Space) -> None:
     assert wait_for(lambda: samplers() == 0)
 
 
-def test_a_host_tells_when_its_neighbours_answer_over_the_new_light(host: Space, peer: Peer) -> None:
+def test_a_host_tells_when_its_neighbours_answer_over_the_new_light(
+    host: Space, peer: Peer
+) -> None:
     peer.ask("stage", **rules(6))
     host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
     assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"] is False)

@@ -1,4 +1,6 @@
-"""A committer that dies half way back: the next one still owes the rest. Real messages, a kernel in memory."""
+"""A committer that dies half way back: the next one still owes the rest. Real messages, a kernel in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ class Died(BaseException):
 
 def rules(generation: int) -> dict[str, Any]:
     routes = [[f"10.255.0.{host}/32", "10.1.0.9", "opt1", "10.255.0.1"] for host in (2, 3)]
-    return {"generation": generation, "routes": routes, "neighbours": [["10.1.0.9", "02:00:00:00:00:07", "opt1"]]}
+    return {
+        "generation": generation,
+        "routes": routes,
+        "neighbours": [["10.1.0.9", "02:00:00:00:00:07", "opt1"]],
+    }
 
 
 @pytest.fixture
@@ -33,7 +39,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Gen
 
     def start() -> Generations:
         nl = cast(Any, kernel)
-        server = SimpleNamespace(nl=nl, interfaces=links(nl), broadcast=lambda event: None, facts={}, cancelled=set())
+        server = SimpleNamespace(
+            nl=nl, interfaces=links(nl), broadcast=lambda event: None, facts={}, cancelled=set()
+        )
         server.timer = lambda at_ns, function: 1
         made = Generations(cast(Any, server), nl)
         made.load()

@@ -1,4 +1,6 @@
-"""What a daemon makes of the schedule that the one before it kept, where that is of another version."""
+"""What a daemon makes of the schedule that the one before it kept, where that is of another
+version.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def daemon(kept: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Slots
         pending=None,
         commit=lambda *_, **__: None,
     )
-    server: Any = SimpleNamespace(generations=generations, interfaces={}, timer=lambda *_: 0, cancelled=set())
+    server: Any = SimpleNamespace(
+        generations=generations, interfaces={}, timer=lambda *_: 0, cancelled=set()
+    )
     return Slots(server)
 
 
@@ -45,7 +49,10 @@ def test_a_schedule_that_was_kept_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.machine is not None and found.generations.kept == {1, 2}
 
 
-@pytest.mark.parametrize("change", [{"lease_ns": None}, {"edges": ["x"]}, {"count": "x"}, {"lease_ns": "x"}, {"request": []}])
+@pytest.mark.parametrize(
+    "change",
+    [{"lease_ns": None}, {"edges": ["x"]}, {"count": "x"}, {"lease_ns": "x"}, {"request": []}],
+)
 def test_a_daemon_starts_whatever_another_version_kept(
     change: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +60,8 @@ def test_a_daemon_starts_whatever_another_version_kept(
     assert found.machine is None and found.request is None and not found.generations.kept
 
 
-def test_a_daemon_starts_where_a_field_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_starts_where_a_field_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = daemon({k: v for k, v in KEPT.items() if k != "lease_ns"}, tmp_path, monkeypatch)
     assert found.machine is None

@@ -1,4 +1,6 @@
-"""The slots of a schedule on one host, with the time, the carriers and the commits in the test's hands."""
+"""The slots of a schedule on one host, with the time, the carriers and the commits in the test's
+hands.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ class Host:
     """A host of one schedule: `done` is what it committed, as (ms, words)."""
 
     def __init__(
-        self, slots: list[Any] = BOTH, *, lease: bool = True, follow: str = "light", kind: str = "clock", late_ns: int = LATE
+        self,
+        slots: list[Any] = BOTH,
+        *,
+        lease: bool = True,
+        follow: str = "light",
+        kind: str = "clock",
+        late_ns: int = LATE,
     ) -> None:
         self.now_ns = 1000 * MS
         self.links: dict[str, Link] = {n: {"carrier": True, "ups": 1, "downs": 0} for n in "abc"}
@@ -31,7 +39,13 @@ class Host:
         self.done: list[tuple[int, str]] = []
         self.events: list[dict[str, object]] = []
         self.held, self.handles = False, 0
-        times = {"guard_ns": GUARD, "dark_window_ns": DARK_WINDOW, "late_ns": late_ns, "follow": follow, "kind": kind}
+        times = {
+            "guard_ns": GUARD,
+            "dark_window_ns": DARK_WINDOW,
+            "late_ns": late_ns,
+            "follow": follow,
+            "kind": kind,
+        }
         self.machine = SlotMachine(self, slots, times, SlotClock(PERIOD), 0)
         if lease:
             self.tick(0, ends_ms=450, lease_ms=10**9)
@@ -104,7 +118,13 @@ def test_a_slot_is_held_before_its_end_and_the_next_is_committed_when_its_light_
     host = Host()
     host.at_change(450)
     host.at_change(950)
-    assert host.done == [(0, "slot 0"), (430, "hold 0"), (500, "slot 1"), (930, "hold 1"), (1000, "slot 2")]
+    assert host.done == [
+        (0, "slot 0"),
+        (430, "hold 0"),
+        (500, "slot 1"),
+        (930, "hold 1"),
+        (1000, "slot 2"),
+    ]
     assert [e for e in host.events if e["why"] == "light"][-1]["lit_ns"] == 450 * MS
 
 
@@ -113,7 +133,10 @@ def test_the_expected_end_follows_the_carriers_however_inexact_the_first_word_wa
     host.at_change(441)
     for k in range(1, 6):
         host.at_change(441 + 500 * k)
-    assert [at for at, what in host.done if what.startswith("hold")] == [430, *(921 + 500 * k for k in range(5))]
+    assert [at for at, what in host.done if what.startswith("hold")] == [
+        430,
+        *(921 + 500 * k for k in range(5)),
+    ]
     assert host.machine.end_ns() == (1000 + 441 + 3000) * MS
 
 
@@ -144,7 +167,9 @@ def test_who_turned_has_died_so_the_host_stays_in_the_slot_whose_light_is_there(
     assert host.machine.state == "free" and host.machine.end_ns() is None
 
 
-def test_light_that_never_comes_ends_the_hold_in_a_slot_and_light_that_comes_later_is_still_the_next_slots() -> None:
+def test_light_that_never_comes_ends_the_hold_in_a_slot_and_light_that_comes_later_is_still_the_next_slots() -> (
+    None
+):
     host = Host()
     host.until(450)
     host.dark("a")
@@ -170,11 +195,23 @@ def test_a_host_whose_ports_do_not_change_goes_by_what_it_is_told_and_never_ahea
     host.until(505)
     host.tick(1, ends_ms=445)
     host.until(1100)  # nobody turned
-    assert host.done == [(0, "slot 0"), (430, "hold 0"), (505, "slot 1"), (930, "hold 1"), (1100, "slot 1")]
+    assert host.done == [
+        (0, "slot 0"),
+        (430, "hold 0"),
+        (505, "slot 1"),
+        (930, "hold 1"),
+        (1100, "slot 1"),
+    ]
 
 
 def test_an_idle_host_holds_for_the_night_and_is_in_the_slot_by_its_own_clock() -> None:
-    host = Host([{"falling": ["a"], "rising": ["a"]}, {"falling": ["a"], "rising": ["a"]}, {"falling": [], "rising": []}])
+    host = Host(
+        [
+            {"falling": ["a"], "rising": ["a"]},
+            {"falling": ["a"], "rising": ["a"]},
+            {"falling": [], "rising": []},
+        ]
+    )
     host.machine.count = 1
     host.tick(1, ends_ms=450)
     host.until(450)
@@ -236,7 +273,13 @@ def test_a_port_that_stays_dark_does_not_keep_the_others_from_following() -> Non
 def test_by_the_clock_the_next_slot_begins_whether_or_not_its_light_is_seen() -> None:
     host = Host(follow="clock")
     host.until(1010)
-    assert host.done == [(0, "slot 0"), (430, "hold 0"), (500, "slot 1"), (930, "hold 1"), (1000, "slot 2")]
+    assert host.done == [
+        (0, "slot 0"),
+        (430, "hold 0"),
+        (500, "slot 1"),
+        (930, "hold 1"),
+        (1000, "slot 2"),
+    ]
 
 
 def test_by_the_jobs_phases_nothing_is_held_before_it_is_asked_for() -> None:

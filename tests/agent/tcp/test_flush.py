@@ -29,16 +29,23 @@ def test_a_socket_that_goes_from_process_to_process_leaves_no_descriptor_in_the_
 
     flush = Flush()
     flush.keep, flush.getfd = True, ended
-    monkeypatch.setattr("agent.tcp.flush.sockets", lambda _: [{"target": "10.1.0.9", "inode": 7, "queued": 1, "unacked": 0}])
+    monkeypatch.setattr(
+        "agent.tcp.flush.sockets",
+        lambda _: [{"target": "10.1.0.9", "inode": 7, "queued": 1, "unacked": 0}],
+    )
     before = len(list(Path("/proc/self/fd").iterdir()))
     for program in programs:
-        monkeypatch.setattr("agent.tcp.flush.descriptors", lambda *_, pid=program.pid: iter([(pid, 3, 7)]))
+        monkeypatch.setattr(
+            "agent.tcp.flush.descriptors", lambda *_, pid=program.pid: iter([(pid, 3, 7)])
+        )
         assert flush.prepare(["10.1.0.1"], [])["found"] == 1
         assert flush.push()["pushed"] == 0
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_host_with_very_many_connections_lists_them_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_with_very_many_connections_lists_them_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, listed = 0, 0
 
     def sockets(_: object) -> list[object]:

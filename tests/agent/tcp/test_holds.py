@@ -1,4 +1,6 @@
-"""Holds: routes left out for a short time, TCP that waits in its sockets, and who goes back to what when nobody ends the hold."""
+"""Holds: routes left out for a short time, TCP that waits in its sockets, and who goes back to what
+when nobody ends the hold.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,14 @@ def test_a_hold_has_no_route_is_never_confirmed_and_ends_by_itself(host: Space, 
     assert hold(peer, 0.5)["ok"] and path(host) == ""
     refused = peer.ask("confirm", generation=HOLD)
     assert refused["code"] == "refused"
-    assert refused["error"] == "generation 2 is a hold, which is never confirmed: commit the one that follows it, or revert"
+    assert (
+        refused["error"]
+        == "generation 2 is a hold, which is never confirmed: commit the one that follows it, or revert"
+    )
     reverted = peer.event("reverted")
-    assert (reverted["generation"], reverted["from"]) == (OLD, HOLD) and reverted["flush"]["sockets"] == 0
+    assert (reverted["generation"], reverted["from"]) == (OLD, HOLD) and reverted["flush"][
+        "sockets"
+    ] == 0
     assert path(host) == "opt1"
 
 
@@ -56,17 +63,25 @@ def test_a_refused_hold_leaves_no_mark(host: Space, peer: Peer) -> None:
     peer.ask("commit", generation=HOLD)
     peer.ask("confirm", generation=HOLD)  # an ordinary generation, as far as the host knows
     assert peer.ask("commit", generation=HOLD, hold=True)["code"] == "bad-request"
-    assert peer.ask("commit", generation=HOLD, hold=True, revert_after_s=30)["code"] == "refused", "it is active and no hold"
+    assert peer.ask("commit", generation=HOLD, hold=True, revert_after_s=30)["code"] == "refused", (
+        "it is active and no hold"
+    )
     peer.ask("commit", generation=NEW, revert_after_s=30)
-    assert peer.ask("hello")["pending"]["to"] == HOLD, "it was confirmed, so the host goes back to it"
+    assert peer.ask("hello")["pending"]["to"] == HOLD, (
+        "it was confirmed, so the host goes back to it"
+    )
 
 
-def test_a_host_that_leaves_a_hold_for_what_it_had_before_keeps_its_routes(host: Space, peer: Peer) -> None:
+def test_a_host_that_leaves_a_hold_for_what_it_had_before_keeps_its_routes(
+    host: Space, peer: Peer
+) -> None:
     staged(peer)
     hold(peer)
     assert peer.ask("commit", generation=OLD, revert_after_s=0.2)["ok"]
     hello = peer.ask("hello")
-    assert (hello["active"], hello["previous"], hello["pending"]) == (OLD, None, None), "there is nothing to go back to"
+    assert (hello["active"], hello["previous"], hello["pending"]) == (OLD, None, None), (
+        "there is nothing to go back to"
+    )
     assert path(host) == "opt1" and peer.ask("revert")["code"] == "refused" and path(host) == "opt1"
 
 
@@ -80,7 +95,9 @@ def test_a_commit_that_fails_leaves_the_host_owing_what_it_owed(host: Space, pee
     assert peer.event("reverted")["generation"] == OLD and path(host) == "opt1"
 
 
-def test_the_commit_after_a_hold_goes_back_to_what_was_confirmed_before_it(host: Space, peer: Peer) -> None:
+def test_the_commit_after_a_hold_goes_back_to_what_was_confirmed_before_it(
+    host: Space, peer: Peer
+) -> None:
     staged(peer)
     hold(peer)
     assert peer.ask("commit", generation=NEW, revert_after_s=0.5)["previous"] == OLD
@@ -100,7 +117,9 @@ def test_what_was_not_confirmed_before_a_hold_is_not_gone_back_to(host: Space, p
     assert peer.ask("revert")["generation"] == OLD and path(host) == "opt1"
 
 
-def test_a_confirmed_commit_after_a_hold_stays_and_can_be_taken_back(host: Space, peer: Peer) -> None:
+def test_a_confirmed_commit_after_a_hold_stays_and_can_be_taken_back(
+    host: Space, peer: Peer
+) -> None:
     staged(peer)
     hold(peer)
     peer.ask("commit", generation=NEW, revert_after_s=30)
@@ -115,8 +134,12 @@ def test_an_armed_commit_ends_a_hold(host: Space, peer: Peer) -> None:
     hold(peer)
     for state in ("down", "up"):
         host.far.ip("link", "set", "opt1", state)  # type: ignore[attr-defined]
-        assert wait_for(lambda state=state: peer.ask("hello")["ports"]["1"]["carrier"] is (state == "up"))  # type: ignore[misc]
-    committed = next(e for e in iter(lambda: peer.event("committed"), None) if e["generation"] == NEW)
+        assert wait_for(
+            lambda state=state: peer.ask("hello")["ports"]["1"]["carrier"] is (state == "up")
+        )  # type: ignore[misc]
+    committed = next(
+        e for e in iter(lambda: peer.event("committed"), None) if e["generation"] == NEW
+    )
     assert committed["flush"]["pushed"] == 0 and committed["previous"] == OLD
     assert path(host) == "opt2" and peer.ask("hello")["pending"]["to"] == OLD
 
@@ -128,7 +151,9 @@ def killed(host: Space, peer: Peer) -> None:
     assert wait_for(lambda: host.agent("status")[0].get("pid", before) != before)
 
 
-def test_a_host_whose_operator_and_daemon_die_in_a_hold_goes_back_by_itself(host: Space, peer: Peer) -> None:
+def test_a_host_whose_operator_and_daemon_die_in_a_hold_goes_back_by_itself(
+    host: Space, peer: Peer
+) -> None:
     staged(peer)
     hold(peer, 3.0)
     killed(host, peer)
@@ -152,7 +177,8 @@ def test_a_daemon_that_died_on_its_way_out_of_a_hold_leaves_it(host: Space, peer
     staged(peer)
     hold(peer)
     host.agent("stop")
-    went_back = json.dumps({"active": OLD, "previous": None, "pending": None})  # written, but the kernel was not asked yet
+    # written, but the kernel was not asked yet
+    went_back = json.dumps({"active": OLD, "previous": None, "pending": None})
     host.run("sh", "-c", f"echo '{went_back}' >/run/testbed/state.json")
     assert path(host) == ""
     host.agent("start")
@@ -160,7 +186,8 @@ def test_a_daemon_that_died_on_its_way_out_of_a_hold_leaves_it(host: Space, peer
     assert wait_for(lambda: host.agent("status")[0]["active"] == OLD)
 
 
-# --- the kick -------------------------------------------------------------------------------------------------------------------
+# --- the kick
+# -------------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
 import ctypes, socket, sys
@@ -190,7 +217,9 @@ else:
 def program(space: Space, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program of somebody else on a host, ready; it ends with the body."""
     argv = space.argv(sys.executable, "-S", "-E", "-c", PROGRAM, *arguments)
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdout is not None and running.stdout.readline() == "ready\n"
         try:
             yield running
@@ -210,7 +239,9 @@ def send(sender: subprocess.Popen[str], size: int) -> str:
 
 @pytest.fixture
 def pair(host: Space, peer: Peer) -> Iterator[Peer]:
-    """The far end gets an address and a route back, so that connections over opt1 can be made; `peer` runs OLD towards it."""
+    """The far end gets an address and a route back, so that connections over opt1 can be made;
+    `peer` runs OLD towards it.
+    """
     far = host.far  # type: ignore[attr-defined]
     far.ip("addr", "replace", "10.255.0.2/32", "dev", "lo")
     far.ip("link", "set", "lo", "up")
@@ -238,7 +269,10 @@ def test_what_a_foreign_program_sent_in_a_hold_leaves_with_the_commit_and_its_so
         assert listener.stdout is not None
         assert send(sender, 10) == nodelay and listener.stdout.readline() == "10\n"
         held = hold(pair)
-        assert held["waiting"]["sockets"] == held["waiting"]["found"] == 1 and "skipped" not in held["waiting"]  # type: ignore[index]
+        assert (
+            held["waiting"]["sockets"] == held["waiting"]["found"] == 1
+            and "skipped" not in held["waiting"]
+        )  # type: ignore[index]
         assert send(sender, 1000) == nodelay
         committed = pair.ask("commit", generation=NEW, revert_after_s=30)
         assert committed["flush"]["pushed"] == 1 and "skipped" not in committed["flush"]
@@ -260,7 +294,9 @@ while True:
 """
 
 
-def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_its_hold_too(host: Space, pair: Peer) -> None:
+def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_its_hold_too(
+    host: Space, pair: Peer
+) -> None:
     far = host.far  # type: ignore[attr-defined]
     back = ("10.255.0.1/32", "dev", "opt1", "src", "10.255.0.2", "scope", "link")
     code = (
@@ -275,7 +311,9 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
     with (
         program(far, "v4", "listen", "10.255.0.2") as listener,
         program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "1") as sender,
-        subprocess.Popen(far.argv(sys.executable, "-c", ANSWERS), stdout=subprocess.PIPE, text=True) as answers,
+        subprocess.Popen(
+            far.argv(sys.executable, "-c", ANSWERS), stdout=subprocess.PIPE, text=True
+        ) as answers,
         contextlib.ExitStack() as stack,
     ):
         stack.callback(answers.kill)
@@ -287,9 +325,11 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
         send(sender, 1000)
         assert listener.stdout.readline() == "1000\n"
         hold(pair)
-        time.sleep(1.5)  # an acknowledgement that was put off is lost by then, and the sender tries once in seconds
+        # an acknowledgement that was put off is lost by then, and the sender tries once in seconds
+        time.sleep(1.5)
         assert pair.ask("commit", generation=NEW, revert_after_s=30)["flush"]["pushed"] == 1
-        time.sleep(0.1)  # a probe of the window would be on its way by now, the only one that is answered in 500 ms
+        # a probe of the window would be on its way by now, the only one that is answered in 500 ms
+        time.sleep(0.1)
         assert in_flight() == "[1]"
         far.ip("route", "replace", *back)
         assert wait_for(lambda: in_flight() == "[0]")
@@ -297,13 +337,18 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
 
 def test_without_a_kick_no_socket_is_touched(host: Space, pair: Peer) -> None:
     far = host.far  # type: ignore[attr-defined]
-    with program(far, "v4", "listen", "10.255.0.2"), program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender:
+    with (
+        program(far, "v4", "listen", "10.255.0.2"),
+        program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender,
+    ):
         assert send(sender, 10) == "0"
         assert hold(pair, flush=False)["waiting"] is None
         assert pair.ask("commit", generation=NEW, revert_after_s=30)["flush"]["pushed"] == 0
 
 
-def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(host: Space, pair: Peer) -> None:
+def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(
+    host: Space, pair: Peer
+) -> None:
     far = host.far  # type: ignore[attr-defined]
     with program(far, "v4", "listen", "10.255.0.2"):
         with program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender:
@@ -311,11 +356,17 @@ def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(host:
             kept = rules(5) | {"neighbours": [["10.1.0.9", far.mac("opt1"), "opt1"]]}
             pair.ask("stage", **kept)
             answer = pair.ask("commit", generation=5, hold=True, revert_after_s=30)
-            assert answer["waiting"]["sockets"] == 0, "this hold has a route to where the connection goes"
+            assert answer["waiting"]["sockets"] == 0, (
+                "this hold has a route to where the connection goes"
+            )
             pair.ask("revert")
             assert hold(pair)["waiting"]["found"] == 1  # type: ignore[index]
         committed = pair.ask("commit", generation=NEW, revert_after_s=30)
-        assert committed["ok"] and committed["flush"]["pushed"] == 0 and committed["flush"]["sockets"] == 1
+        assert (
+            committed["ok"]
+            and committed["flush"]["pushed"] == 0
+            and committed["flush"]["sockets"] == 1
+        )
 
 
 def test_a_host_without_the_system_call_commits_and_says_so(host: Space, pair: Peer) -> None:
@@ -325,9 +376,16 @@ def test_a_host_without_the_system_call_commits_and_says_so(host: Space, pair: P
         "each = kick.Kick(); print(json.dumps([each.prepare(['10.255.0.1'], []), each.push()]))"
     )
     far = host.far  # type: ignore[attr-defined]
-    with program(far, "v4", "listen", "10.255.0.2"), program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender:
+    with (
+        program(far, "v4", "listen", "10.255.0.2"),
+        program(host, "v4", "send", "10.255.0.1", "10.255.0.2", "0") as sender,
+    ):
         assert send(sender, 10) == "0"
         result = host.run(sys.executable, "-S", "-E", "-c", code, str(AGENT.parents[1]))
         assert not result.stderr, result.stderr
         prepared, pushed = json.loads(result.stdout)
-    assert prepared["found"] == 1 and pushed["pushed"] == 0 and "Function not implemented" in pushed["skipped"]
+    assert (
+        prepared["found"] == 1
+        and pushed["pushed"] == 0
+        and "Function not implemented" in pushed["skipped"]
+    )

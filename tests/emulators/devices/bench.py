@@ -9,10 +9,22 @@ from emulators.devices.families import device_from_config
 
 
 class Bench:
-    """One device. `send` returns what the first session receives at once, `wait` what it receives in that many seconds."""
+    """One device. `send` returns what the first session receives at once, `wait` what it receives
+    in that many seconds.
+    """
 
-    def __init__(self, driver: str, *, time_scale: float = 1.0, transport: str = "ssh", seed: int = 1, **overrides: Any) -> None:
-        self.plant, self.dialect = device_from_config("box1", driver, overrides, seed, time_scale=time_scale)
+    def __init__(
+        self,
+        driver: str,
+        *,
+        time_scale: float = 1.0,
+        transport: str = "ssh",
+        seed: int = 1,
+        **overrides: Any,
+    ) -> None:
+        self.plant, self.dialect = device_from_config(
+            "box1", driver, overrides, seed, time_scale=time_scale
+        )
         self.dialect.transport = transport
         self.now = 1000.0
         self.heard: dict[Session, bytes] = {}

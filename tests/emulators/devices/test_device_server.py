@@ -12,7 +12,9 @@ from tests.emulators.emulated import Start
 
 
 @pytest.mark.parametrize("chunking", ["whole", "split", "byte"])
-async def test_pipelined_commands_are_answered_in_order_however_they_arrive(start: Start, chunking: str) -> None:
+async def test_pipelined_commands_are_answered_in_order_however_they_arrive(
+    start: Start, chunking: str
+) -> None:
     device = await start("polatis-scpi", chunking=chunking)
     client = await device.connect()
     for byte in "*IDN?\n:oxc:swit:size?\r\n:oxc:swit:conn:stat?\n":
@@ -22,7 +24,9 @@ async def test_pipelined_commands_are_answered_in_order_however_they_arrive(star
 
 
 @pytest.mark.parametrize(("chunking", "fewest"), [("whole", 1), ("split", 2), ("byte", 60)])
-async def test_replies_leave_in_the_pieces_asked_for(start: Start, chunking: str, fewest: int) -> None:
+async def test_replies_leave_in_the_pieces_asked_for(
+    start: Start, chunking: str, fewest: int
+) -> None:
     device = await start("calient-tl1", chunking=chunking)
     client = await device.connect()
     client.send("RTRV-HDR:::1;RTRV-NE:::2;")
@@ -47,8 +51,12 @@ async def test_light_is_told_within_milliseconds_of_settling(start: Start) -> No
 
 async def test_every_change_of_light_is_told_once_and_presets_at_the_start() -> None:
     notices: list[frozenset[tuple[str, str]]] = []
-    plant, dialect = device_from_config("ocs1", "polatis-scpi", {"preset": [[1, 17]], "settle_s": 0.01})
-    server = DeviceServer("ocs1", dialect, plant, on_light_change=lambda name, lit, now: notices.append(lit))
+    plant, dialect = device_from_config(
+        "ocs1", "polatis-scpi", {"preset": [[1, 17]], "settle_s": 0.01}
+    )
+    server = DeviceServer(
+        "ocs1", dialect, plant, on_light_change=lambda name, lit, now: notices.append(lit)
+    )
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b":oxc:swit:conn:stat?\n:oxc:swit:conn:add (@2,3),(@18,19)\n*IDN?\n")
@@ -131,11 +139,17 @@ async def test_a_question_costs_well_under_a_millisecond(start: Start) -> None:
         ("polatis-scpi", {"settle_s": -1}, "settle_s"),
         ("polatis-scpi", {"boot_mode": "never"}, "boot_mode 'never'"),
         ("polatis-scpi", {"preset": [["1", "17"], ["1", "18"]]}, "port 1 in use"),
-        ("calient-tl1", {"preset": [{"in": "1.1.1", "to": "1.1.2"}]}, "out, to is missing or unknown"),
+        (
+            "calient-tl1",
+            {"preset": [{"in": "1.1.1", "to": "1.1.2"}]},
+            "out, to is missing or unknown",
+        ),
         ("calient-tl1", {"preset": [["1.1.1", "9.9.9"]]}, "no out port 9.9.9"),
         ("calient-tl1", {"faults": [{"kind": "nonsense"}]}, "no fault is named"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused_with_the_reason(driver: str, overrides: dict[str, object], message: str) -> None:
+def test_a_configuration_that_cannot_be_is_refused_with_the_reason(
+    driver: str, overrides: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         device_from_config("ocs1", driver, overrides)

@@ -36,21 +36,31 @@ async def test_an_answer_has_the_layout_of_the_manuals_to_the_byte(calient: Devi
     client.send("RTRV-HDR:::x1;")
     assert re.fullmatch(HEADER + rb"M  x1 COMPLD\r\n;", await client.reader.readuntil(b";"))
     client.send("RTRV-CRS:::x2::ALL;")
-    assert re.fullmatch(HEADER + rb"M  x2 DENY\r\n   PLNA\r\n   /\* Login Not Active \*/\r\n;", await client.reader.readuntil(b";"))
+    assert re.fullmatch(
+        HEADER + rb"M  x2 DENY\r\n   PLNA\r\n   /\* Login Not Active \*/\r\n;",
+        await client.reader.readuntil(b";"),
+    )
 
 
 async def test_login_answers_with_an_alarming_notice_and_completes(calient: Device) -> None:
     client = await calient.connect()
     block = await client.ask("act-user::admin:1::emulated;")
     assert block.splitlines()[1:3] == ["M  1 COMPLD", '   "admin:admin,1"']
-    assert re.search(r"^   /\* NOTICE .*(denied|failed|invalid).*[^ ]\*/\n;$", block, re.M) and block.count("/*") == 1
+    assert (
+        re.search(r"^   /\* NOTICE .*(denied|failed|invalid).*[^ ]\*/\n;$", block, re.M)
+        and block.count("/*") == 1
+    )
     again = await client.ask("ACT-USER::admin:2::emulated;")
     assert denied(again, "SNVS")
     assert "Already logged in" in again
 
 
-@pytest.mark.parametrize(("user", "password"), [("admin", "wrong"), ("nobody", "emulated"), ("admin", "")])
-async def test_a_wrong_login_is_denied_and_opens_nothing(calient: Device, user: str, password: str) -> None:
+@pytest.mark.parametrize(
+    ("user", "password"), [("admin", "wrong"), ("nobody", "emulated"), ("admin", "")]
+)
+async def test_a_wrong_login_is_denied_and_opens_nothing(
+    calient: Device, user: str, password: str
+) -> None:
     client = await calient.connect()
     assert denied(await client.ask(f"ACT-USER::{user}:1::{password};"), "IDNV")
     assert denied(await client.ask("RTRV-CRS:::2::ALL;"), "PLNA")
@@ -86,7 +96,9 @@ async def test_after_logout_commands_are_denied(calient: Device) -> None:
         ("RTRV-CRS:::5::SYSTEM,nothing;", "IIAC"),
     ],
 )
-async def test_a_wrong_command_is_denied_and_changes_nothing(calient: Device, command: str, code: str) -> None:
+async def test_a_wrong_command_is_denied_and_changes_nothing(
+    calient: Device, command: str, code: str
+) -> None:
     client = await calient.connect(login=True)
     client.send(command)
     assert denied(await client.block(), code)
@@ -99,7 +111,9 @@ async def test_the_target_may_be_named_quoted_or_not(calient: Device) -> None:
         assert "SERIALNUMBER" in await client.ask(command)
 
 
-async def test_a_connection_is_reserved_then_moving_then_lit_then_reserved_then_gone(start: Start) -> None:
+async def test_a_connection_is_reserved_then_moving_then_lit_then_reserved_then_gone(
+    start: Start,
+) -> None:
     calient = await start("calient-tl1", settle_s=0.1)
     client = await calient.connect(login=True)
     await client.ask("ENT-CRS::1.1.1,1.2.8:1::,2WAY;")
@@ -158,7 +172,9 @@ async def test_ports_are_listed_all_by_module_and_one_by_one(calient: Device) ->
 
 
 async def test_deleting_everything_includes_what_is_active(start: Start) -> None:
-    device = await start("calient-tl1", preset=[["1.1.1", "1.1.2"], {"in": "1.1.3", "out": "1.1.4", "active": False}])
+    device = await start(
+        "calient-tl1", preset=[["1.1.1", "1.1.2"], {"in": "1.1.3", "out": "1.1.4", "active": False}]
+    )
     client = await device.connect(login=True)
     assert "COMPLD" in await client.ask("DLT-CRS-ALL:::;")
     assert "SRCPORT" not in await client.ask("RTRV-CRS:::::ALL;")
@@ -227,8 +243,13 @@ async def test_matrix_and_trailer_are_shown_when_configured(start: Start) -> Non
     assert b',AL=CL,MATRIXUSED=31.1"' in raw
 
 
-@pytest.mark.parametrize(("keep", "lit"), [("reboot-keep", {("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), ("reboot-lose", set())])
-async def test_a_power_cycle_ends_sessions_and_keeps_circuits_or_not(start: Start, keep: str, lit: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("keep", "lit"),
+    [("reboot-keep", {("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), ("reboot-lose", set())],
+)
+async def test_a_power_cycle_ends_sessions_and_keeps_circuits_or_not(
+    start: Start, keep: str, lit: set[tuple[str, str]]
+) -> None:
     device = await start("calient-tl1", boot_s=0.02, preset=[["1.1.1", "1.1.2"]])
     client = await device.connect(login=True)
     device.server.add_fault(keep)
@@ -278,7 +299,9 @@ def test_port_names_count_eight_to_a_module() -> None:
     assert aids(16)[-1] == "1.2.8"
 
 
-async def test_the_telnet_port_shows_a_prompt_before_commands_and_after_answers(start: Start) -> None:
+async def test_the_telnet_port_shows_a_prompt_before_commands_and_after_answers(
+    start: Start,
+) -> None:
     device = await start("calient-tl1", sid="SW")
     device.server.dialect.transport = "telnet"
     client = await device.connect()
@@ -307,27 +330,52 @@ async def test_a_port_is_edited_shut_and_opened(start: Start) -> None:
     await client.ask("ED-PORT::1.1.1:c::AS=IS;")
     await device.settle()
     assert device.lit() == {("1.1.1", "1.1.2")}
-    for wrong in ("ED-PORT::9.9.9:c::AS=IS;", "ED-PORT::1.1.1:c::AS=SIDEWAYS;", "ED-PORT::1.1.1:c::;", "ED-PORT::1.1.1:c::X=1;"):
+    for wrong in (
+        "ED-PORT::9.9.9:c::AS=IS;",
+        "ED-PORT::1.1.1:c::AS=SIDEWAYS;",
+        "ED-PORT::1.1.1:c::;",
+        "ED-PORT::1.1.1:c::X=1;",
+    ):
         assert "DENY" in await client.ask(wrong)
     assert device.plant.writes == 2
 
 
-async def test_older_switches_have_letters_in_their_port_names_and_power_by_the_port(start: Start) -> None:
-    device = await start("calient-tl1", ports=["0.1b.1", "0.1b.2", "10.2a.1"], matrix=True, preset=[["0.1b.1", "10.2a.1"]])
+async def test_older_switches_have_letters_in_their_port_names_and_power_by_the_port(
+    start: Start,
+) -> None:
+    device = await start(
+        "calient-tl1",
+        ports=["0.1b.1", "0.1b.2", "10.2a.1"],
+        matrix=True,
+        preset=[["0.1b.1", "10.2a.1"]],
+    )
     client = await device.connect(login=True)
     detail = await client.ask("rtrv-det-eqpt::10.2a.1:pmon;")
-    assert re.search(r'"10\.2a\.1:INOPTICALPOWER=-?\d+\.\d,OUTOPTICALPOWERWORKING=-?\d+\.\d"', detail)
+    assert re.search(
+        r'"10\.2a\.1:INOPTICALPOWER=-?\d+\.\d,OUTOPTICALPOWERWORKING=-?\d+\.\d"', detail
+    )
     for nothing in ("PORT", "", "0.1b"):
         assert denied(await client.ask(f"rtrv-det-eqpt::{nothing}:pmon;"), "IIAC")
     assert (await client.ask("RTRV-PORT::0.1b:c;")).count("INRS=NPR") == 2
     assert "MATRIXUSED=31.1" in await client.ask("rtrv-crs::,:c::,,;")
 
 
-async def test_a_row_of_an_older_switch_begins_with_its_ports_whatever_its_name_and_is_deleted_by_either(start: Start) -> None:
+async def test_a_row_of_an_older_switch_begins_with_its_ports_whatever_its_name_and_is_deleted_by_either(
+    start: Start,
+) -> None:
     rows = [
-        {"in": f"10.13a.{n}", "out": f"10.13a.{n + 1}", "name": f"13A.{n}_TO", "group": "TEST", "active": False} for n in (1, 3)
+        {
+            "in": f"10.13a.{n}",
+            "out": f"10.13a.{n + 1}",
+            "name": f"13A.{n}_TO",
+            "group": "TEST",
+            "active": False,
+        }
+        for n in (1, 3)
     ]
-    device = await start("calient-tl1", ports=[f"10.13a.{n}" for n in (1, 2, 3, 4)], matrix=True, preset=rows)
+    device = await start(
+        "calient-tl1", ports=[f"10.13a.{n}" for n in (1, 2, 3, 4)], matrix=True, preset=rows
+    )
     client = await device.connect(login=True)
     begins = '"10.13a.1-10.13a.2:SRCPORT=10.13a.1,DSTPORT=10.13a.2,GRPNAME=TEST,CONNNAME=13A.1_TO,CONNTYPE=2WAY,'
     assert begins in await client.ask("rtrv-crs::,:cmon::,,;")
@@ -337,7 +385,9 @@ async def test_a_row_of_an_older_switch_begins_with_its_ports_whatever_its_name_
 
 
 async def test_a_reserved_connection_that_gets_no_light_has_failed_optically(start: Start) -> None:
-    device = await start("calient-tl1", preset=[{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}])
+    device = await start(
+        "calient-tl1", preset=[{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}]
+    )
     client = await device.connect(login=True)
     assert await state(client, "1.1.1>1.1.2") == "AS=UMA,OS=RDY,OC=OK"
     device.server.set_input("1.1.1", None)
@@ -345,7 +395,13 @@ async def test_a_reserved_connection_that_gets_no_light_has_failed_optically(sta
 
 
 async def test_a_reverse_connection_is_told_by_its_ports_not_by_its_name(start: Start) -> None:
-    reverse = {"in": "1.1.2", "out": "1.1.1", "type": "1WAY", "name": "1.1.1<1.1.2", "group": "LABX"}
+    reverse = {
+        "in": "1.1.2",
+        "out": "1.1.1",
+        "type": "1WAY",
+        "name": "1.1.1<1.1.2",
+        "group": "LABX",
+    }
     device = await start("calient-tl1", preset=[reverse, ["1.1.3", "1.1.4"]])
     client = await device.connect(login=True)
     row = await client.ask("RTRV-CRS:::c::LABX,;")
@@ -377,7 +433,9 @@ async def test_port_names_may_end_with_a_fourth_number(start: Start) -> None:
     await make(client, "1.1.1/2,1.2.1/1", "1.1.1/2-1.2.1/1")
     await device.settle()
     assert device.lit() == {("1.1.1/2", "1.2.1/1"), ("1.2.1/1", "1.1.1/2")}
-    with pytest.raises(ValueError, match="ports: wanted a list of labels or numbers or parts, seen 'letters'"):
+    with pytest.raises(
+        ValueError, match="ports: wanted a list of labels or numbers or parts, seen 'letters'"
+    ):
         device_from_config("ocs1", "calient-tl1", {"ports": "letters"})
     with pytest.raises(ValueError, match="ports: wanted a list of labels, seen 'numbers'"):
         device_from_config("ocs1", "polatis-scpi", {"ports": "numbers"})
@@ -387,7 +445,10 @@ async def test_port_names_may_end_with_a_fourth_number(start: Start) -> None:
     ("preset", "connections"),
     [
         ([], "CONNNAME1=NONE,CONNSTATE1=NONE"),
-        ([{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}], "CONNNAME1=1.1.1>1.1.2,CONNSTATE1=NONE"),
+        (
+            [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}],
+            "CONNNAME1=1.1.1>1.1.2,CONNSTATE1=NONE",
+        ),
         ([{"in": "1.1.1", "out": "1.1.2", "type": "1WAY"}], "CONNNAME1=1.1.1>1.1.2,CONNSTATE1=ACT"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The robots and SONiC as a client meets them: over SSH and telnet, whole and one byte at a time."""
+"""The robots and SONiC as a client meets them: over SSH and telnet, whole and one byte at a
+time.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +22,14 @@ async def serve(request: pytest.FixtureRequest) -> AsyncIterator[Serve]:
 
     async def begin(driver: str, scheme: str, **overrides: Any) -> DeviceServer:
         plant, dialect = device_from_config("box1", driver, overrides, 1)
-        server = DeviceServer("box1", dialect, plant, scheme=scheme, access=Access("admin", "admin"), chunking=request.param)
+        server = DeviceServer(
+            "box1",
+            dialect,
+            plant,
+            scheme=scheme,
+            access=Access("admin", "admin"),
+            chunking=request.param,
+        )
         await server.start()
         servers.append(server)
         return server
@@ -32,7 +41,13 @@ async def serve(request: pytest.FixtureRequest) -> AsyncIterator[Serve]:
 
 def log_in(server: DeviceServer) -> Any:
     return asyncssh.connect(
-        "127.0.0.1", server.port, username="admin", password="admin", known_hosts=None, config=(), client_keys=[]
+        "127.0.0.1",
+        server.port,
+        username="admin",
+        password="admin",
+        known_hosts=None,
+        config=(),
+        client_keys=[],
     )
 
 
@@ -50,23 +65,36 @@ async def test_sonic_runs_one_command_per_channel_and_returns_its_status(serve: 
         assert added.exit_status == 0
         assert (await connection.run("config ocs cross-connect add 1-1 update")).exit_status == 2
         for _ in range(100):
-            if (await connection.run("show ocs cross-connect status")).stdout.rstrip().endswith("tuned"):
+            if (
+                (await connection.run("show ocs cross-connect status"))
+                .stdout.rstrip()
+                .endswith("tuned")
+            ):
                 break
     assert server.plant.lit(server.loop.time()) == {("1A", "2B")}
 
 
 async def test_a_rome_talks_in_an_ssh_shell_without_asking_for_a_name_again(serve: Serve) -> None:
-    server = await serve("rome-cli", "ssh", username="admin", password="admin", settle_s=0.05, torn=0.0)
-    async with log_in(server) as connection, connection.create_process(term_type="vt100", encoding=None) as shell:
+    server = await serve(
+        "rome-cli", "ssh", username="admin", password="admin", settle_s=0.05, torn=0.0
+    )
+    async with (
+        log_in(server) as connection,
+        connection.create_process(term_type="vt100", encoding=None) as shell,
+    ):
         assert b"Login" not in await hear(shell.stdout, b"ROME[TECH]# ")
         shell.stdin.write(b"connection create A1 to A2\r")
-        assert b"OK - request added to pending queue (A1-A2)\r\n" in await hear(shell.stdout, b"ROME[TECH]# ")
+        assert b"OK - request added to pending queue (A1-A2)\r\n" in await hear(
+            shell.stdout, b"ROME[TECH]# "
+        )
         await hear(shell.stdout, b"Connection A1<->A2 completed successfully\r\n")
         assert server.plant.lit(server.loop.time()) == {("E1", "W2"), ("E2", "W1")}
 
 
 async def test_a_rome_asks_for_name_and_password_on_telnet(serve: Serve) -> None:
-    server = await serve("rome-cli", "telnet", username="admin", password="admin", settle_s=0.05, torn=0.0)
+    server = await serve(
+        "rome-cli", "telnet", username="admin", password="admin", settle_s=0.05, torn=0.0
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await hear(reader, b"Login:")
     writer.write(b"admin\r\0")
@@ -84,7 +112,10 @@ async def test_a_rome_asks_for_name_and_password_on_telnet(serve: Serve) -> None
 
 async def test_a_telescent_that_waits_prompts_when_the_fibre_is_there(serve: Serve) -> None:
     server = await serve("telescent-cli", "ssh", settle_s=0.1, waits=True)
-    async with log_in(server) as connection, connection.create_process(term_type="vt100", encoding=None) as shell:
+    async with (
+        log_in(server) as connection,
+        connection.create_process(term_type="vt100", encoding=None) as shell,
+    ):
         await hear(shell.stdout, b"telescent> ")
         shell.stdin.write(b"connect --force 3 4\r")
         assert b"done" in await hear(shell.stdout, b"telescent> ")

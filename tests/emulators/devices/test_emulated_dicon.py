@@ -19,7 +19,9 @@ async def test_it_says_who_it_is_what_it_holds_and_how_large_it_is(dicon: Device
     assert "1550" in (await client.line("X1 WAVESAVAIL?")).split(",")
 
 
-async def test_an_input_is_turned_without_a_word_and_off_again_with_output_zero(dicon: Device) -> None:
+async def test_an_input_is_turned_without_a_word_and_off_again_with_output_zero(
+    dicon: Device,
+) -> None:
     client = await dicon.connect()
     assert await client.line("X1 CH 1?") == "1,0"
     client.send("X1 CH 1 2\n")
@@ -33,7 +35,9 @@ async def test_an_input_is_turned_without_a_word_and_off_again_with_output_zero(
     assert dicon.lit() == set() and dicon.plant.writes == 3
 
 
-async def test_an_output_that_is_taken_is_left_alone_and_only_the_error_queue_says_so(dicon: Device) -> None:
+async def test_an_output_that_is_taken_is_left_alone_and_only_the_error_queue_says_so(
+    dicon: Device,
+) -> None:
     client = await dicon.connect()
     client.send("X1 CH 1 2\nX1 CH 3 3\n")
     await dicon.settle()
@@ -53,9 +57,18 @@ async def test_the_error_query_does_not_like_a_leading_colon(dicon: Device) -> N
 
 @pytest.mark.parametrize(
     ("message", "code"),
-    [("X1 CH 9 1", -222), ("X1 CH 1 9", -222), ("X1 CH 1", -109), ("X1 CH a 1", -104), ("X2 CH 1 1", -113), ("X1 W 900", -222)],
+    [
+        ("X1 CH 9 1", -222),
+        ("X1 CH 1 9", -222),
+        ("X1 CH 1", -109),
+        ("X1 CH a 1", -104),
+        ("X2 CH 1 1", -113),
+        ("X1 W 900", -222),
+    ],
 )
-async def test_a_wrong_message_is_silent_and_leaves_an_error(dicon: Device, message: str, code: int) -> None:
+async def test_a_wrong_message_is_silent_and_leaves_an_error(
+    dicon: Device, message: str, code: int
+) -> None:
     client = await dicon.connect()
     client.send(message + "\n")
     assert (await client.line("SYST:ERR?")).startswith(f"{code}, ")
@@ -71,7 +84,9 @@ async def test_reset_turns_every_input_off_and_the_wavelength_can_be_set(start: 
 
 
 @pytest.mark.parametrize(("autosave", "back"), [("1", {("1", "2")}), ("0", set())])
-async def test_autosave_decides_what_a_power_cycle_keeps(start: Start, autosave: str, back: set[tuple[str, str]]) -> None:
+async def test_autosave_decides_what_a_power_cycle_keeps(
+    start: Start, autosave: str, back: set[tuple[str, str]]
+) -> None:
     device = await start("dicon-scpi", boot_s=0.0)
     client = await device.connect()
     assert await client.line(f"WEN {autosave};X1 CH 1 2;SYST:ERR?") == "+0, No Error"
@@ -92,7 +107,9 @@ async def test_without_autosave_what_was_there_before_does_not_come_back(start: 
 
 
 async def test_a_matrix_module_answers_as_its_lab_asks(start: Start) -> None:
-    device = await start("dicon-scpi", size="8x8", module=True, model="MEMS UFA", preset=[["1", "3"], ["2", "1"]])
+    device = await start(
+        "dicon-scpi", size="8x8", module=True, model="MEMS UFA", preset=[["1", "3"], ["2", "1"]]
+    )
     client = await device.connect()
     client.send("ID?\n")
     assert await client.reader.readuntil(b"\n") == b"DiCon Fiberoptics Inc, MEMS UFA\r\n"

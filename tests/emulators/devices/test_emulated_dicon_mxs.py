@@ -1,4 +1,6 @@
-"""DiCon MXS-9100: the examples of its manual, what it remembers of a header, and a queue of eight errors."""
+"""DiCon MXS-9100: the examples of its manual, what it remembers of a header, and a queue of eight
+errors.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_it_says_who_it_is_and_how_it_does() -> None:
     assert ask(box, ":ROUT:PATH:CAT?") == ["8x8"]
 
 
-@pytest.mark.parametrize("text", ["ROUTE2:OPEN:STATE?", "ROUT2:OPEN:STAT?", "ROUTE2:OPEN:STAT?", "ROUT2:OPEN:STATE?"])
+@pytest.mark.parametrize(
+    "text", ["ROUTE2:OPEN:STATE?", "ROUT2:OPEN:STAT?", "ROUTE2:OPEN:STAT?", "ROUT2:OPEN:STATE?"]
+)
 def test_the_lower_case_of_a_word_may_be_left_out(text: str) -> None:
     assert ask(mxs(preset=[["2", "5"]]), text) == ["1"]
 
@@ -70,7 +74,10 @@ def test_a_bare_word_goes_on_where_the_last_header_was_even_another_clients() ->
 def test_the_new_output_is_said_at_once_and_light_comes_later() -> None:
     box = mxs()
     ask(box, "ROUT1:SCAN 4")
-    assert ask(box, ":ROUT1:SCAN?;:ROUT1:OPEN:STAT?;:STAT?") == ["4", "0", "BUSY"] and box.light() == set()
+    assert (
+        ask(box, ":ROUT1:SCAN?;:ROUT1:OPEN:STAT?;:STAT?") == ["4", "0", "BUSY"]
+        and box.light() == set()
+    )
     assert ask(box, "*OPC?") == []
     assert box.wait(0.06) == "1"
     assert ask(box, ":ROUT1:OPEN:STAT?;:STAT?") == ["1", "READY"] and box.light() == {("1", "4")}
@@ -113,7 +120,10 @@ def test_a_full_queue_of_errors_records_nothing_and_clear_status_does_not_empty_
         ask(box, f":ROUT1:SCAN {number}")
     ask(box, "*CLS")
     reports = [ask(box, ":SYST:ERR?")[0] for _ in range(9)]
-    assert reports == [*(f"-222, Data out of range;{number}" for number in range(9, 17)), "0, No error"]
+    assert reports == [
+        *(f"-222, Data out of range;{number}" for number in range(9, 17)),
+        "0, No error",
+    ]
 
 
 def test_events_are_kept_until_they_are_read() -> None:
@@ -121,7 +131,9 @@ def test_events_are_kept_until_they_are_read() -> None:
     assert ask(box, "*ESR?") == ["128"]
     ask(box, ":NOT:A:WORD")
     ask(box, "*ESE 32;*SRE 32")
-    assert ask(box, "*STB?") == ["96"] and ask(box, "*ESR?") == ["32"] and ask(box, "*STB?") == ["0"]
+    assert (
+        ask(box, "*STB?") == ["96"] and ask(box, "*ESR?") == ["32"] and ask(box, "*STB?") == ["0"]
+    )
     ask(box, ":ROUT1:SCAN 1;*OPC")
     assert ask(box, "*ESR?") == ["0"]
     box.wait(0.06)
@@ -192,7 +204,12 @@ TEXTS = [
 MESSAGE = st.builds("{}\r:SYST:ERR?\r".format, st.sampled_from(TEXTS)).map(str.encode)
 
 
-@given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\r:SYST:ERR?\r")), max_size=20))
+@given(
+    texts=st.lists(
+        st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\r:SYST:ERR?\r")),
+        max_size=20,
+    )
+)
 def test_no_bytes_upset_it_and_its_map_is_the_glass(texts: list[bytes]) -> None:
     plant, dialect = device_from_config("mxs1", "dicon-mxs", {"size": "3x3"})
     session = dialect.open(0.0)
@@ -203,4 +220,6 @@ def test_no_bytes_upset_it_and_its_map_is_the_glass(texts: list[bytes]) -> None:
     assert len(replies) >= len(texts) and all(reply.endswith(b"\r") for reply in replies)
     dialect.receive(session, b";".join(b":ROUT%d:SCAN?" % n for n in (1, 2, 3)) + b"\r", 100.0)
     reports = b"".join(data for _, _, data in dialect.drain() if data).decode().split("\r")[:-1]
-    assert {(str(n), out) for n, out in enumerate(reports, 1) if out != "0"} == set(plant.lit(100.0))
+    assert {(str(n), out) for n, out in enumerate(reports, 1) if out != "0"} == set(
+        plant.lit(100.0)
+    )

@@ -1,4 +1,6 @@
-"""EXFO FTBx-9160 in an LTB-8: the manual's words, OPEN and CLOSe the other way round, light that is not where SCAN? says."""
+"""EXFO FTBx-9160 in an LTB-8: the manual's words, OPEN and CLOSe the other way round, light that is
+not where SCAN? says.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def test_open_brings_light_and_close_takes_it() -> None:
     ask(box, "LINS1:ROUT:OPEN")
     assert ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?;:LINS2:STAT?") == "0;BUSY;READY"
     box.wait(0.11)
-    assert box.light() == {("1.in", "1.7")} and ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?") == "1;READY"
+    assert (
+        box.light() == {("1.in", "1.7")}
+        and ask(box, "LINS1:ROUT:OPEN:STAT?;:LINS1:STAT?") == "1;READY"
+    )
     ask(box, "LINS1:ROUT:CLOSe")
     assert box.light() == set() and ask(box, "LINS1:ROUT:SCAN?;OPEN:STAT?") == "7;0"
     assert box.plant.writes == 3
@@ -61,11 +66,16 @@ def test_an_open_switch_goes_from_channel_to_channel_by_the_dark() -> None:
     assert ask(box, "LINS2:ROUT:SCAN?;OPEN:STAT?") == "4;0" and box.light() == set()
     box.wait(0.11)
     assert box.light() == {("2.in", "2.4")}
-    assert [ask(box, f"LINS2:ROUT:SCAN:{word};:LINS2:ROUT:SCAN?") for word in ("NEXT", "PREV", "PREVIOUS")] == ["5", "4", "3"]
+    assert [
+        ask(box, f"LINS2:ROUT:SCAN:{word};:LINS2:ROUT:SCAN?")
+        for word in ("NEXT", "PREV", "PREVIOUS")
+    ] == ["5", "4", "3"]
     assert ask(box, "LINS1:ROUT:SCAN:PREV;:LINS1:ROUT:SCAN?;SCAN:NEXT;:LINS1:ROUT:SCAN?") == "12;1"
 
 
-def test_the_next_command_waits_in_synchronous_mode_and_an_operation_complete_query_always() -> None:
+def test_the_next_command_waits_in_synchronous_mode_and_an_operation_complete_query_always() -> (
+    None
+):
     box = ltb(preset=[["1.in", "1.1"]])
     assert ask(box, "LINS1:ROUT:SCAN 2\n*OPC?") == ""
     assert box.wait(0.09) == "" and box.wait(0.02) == "1\n"
@@ -89,7 +99,11 @@ def test_a_locked_module_is_moved_by_its_holder_alone_until_it_hangs_up() -> Non
     box = ltb(preset=[["1.in", "1.1"]])
     other = box.open()
     ask(box, "LINS1:LOCK:STATe ON")
-    output = box.send("LINS1:LOCK:STAT?;:LINS1:ROUT:CLOS;:LINS1:LOCK:STAT OFF;:SYST:ERR?;:SYST:ERR?", other, end="\n")
+    output = box.send(
+        "LINS1:LOCK:STAT?;:LINS1:ROUT:CLOS;:LINS1:LOCK:STAT OFF;:SYST:ERR?;:SYST:ERR?",
+        other,
+        end="\n",
+    )
     assert output.startswith("1;-200,") and output.count("-200,") == 2
     assert box.light() == {("1.in", "1.1")}
     ask(box, "LINS1:ROUT:SCAN 2")
@@ -151,8 +165,12 @@ def test_an_open_that_is_not_carried_out_leaves_the_dark() -> None:
     assert box.light() == {("1.in", "1.1")}
 
 
-@pytest.mark.parametrize(("kind", "lit"), [("reboot-keep", {("1.in", "1.5")}), ("reboot-lose", set())])
-def test_a_power_cut_keeps_the_channels_or_ends_in_the_dark(kind: str, lit: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lit"), [("reboot-keep", {("1.in", "1.5")}), ("reboot-lose", set())]
+)
+def test_a_power_cut_keeps_the_channels_or_ends_in_the_dark(
+    kind: str, lit: set[tuple[str, str]]
+) -> None:
     box = ltb(preset=[["1.in", "1.5"]], boot_s=0.5)
     box.dialect.inject(box.now, kind)
     assert box.light() == set()
@@ -185,10 +203,17 @@ TEXTS = [
     "LOCK:STAT 1",
     "ROUT:SCAN?",
 ]
-MESSAGE = st.builds("LINS{}:{};:SYST:ERR?\n".format, st.integers(0, 3), st.sampled_from(TEXTS)).map(str.encode)
+MESSAGE = st.builds("LINS{}:{};:SYST:ERR?\n".format, st.integers(0, 3), st.sampled_from(TEXTS)).map(
+    str.encode
+)
 
 
-@given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")), max_size=20))
+@given(
+    texts=st.lists(
+        st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")),
+        max_size=20,
+    )
+)
 def test_no_bytes_upset_it_and_a_module_has_one_circuit_at_most(texts: list[bytes]) -> None:
     plant, dialect = device_from_config("ltb1", "exfo-scpi", {"size": "2x3"})
     session = dialect.open(0.0)
@@ -196,10 +221,14 @@ def test_no_bytes_upset_it_and_a_module_has_one_circuit_at_most(texts: list[byte
     for step, text in enumerate(texts):
         dialect.receive(session, text, 1.0 + step * 0.2)
     replies = [data for _, _, data in dialect.drain() if data]
-    assert len(replies) >= len(texts) and all(reply.endswith(b"\n") and reply.count(b"\n") == 1 for reply in replies)
+    assert len(replies) >= len(texts) and all(
+        reply.endswith(b"\n") and reply.count(b"\n") == 1 for reply in replies
+    )
     lit = plant.lit(100.0)
     assert len({pair[0] for pair in lit}) == len(lit) <= 2
     for module in ("1", "2"):
         dialect.receive(session, f"LINS{module}:ROUT:OPEN:STAT?\n".encode(), 100.0)
     lines = b"".join(data for _, _, data in dialect.drain() if data).decode().split()
-    assert [word == "1" for word in lines] == [any(pair[0] == f"{module}.in" for pair in lit) for module in ("1", "2")]
+    assert [word == "1" for word in lines] == [
+        any(pair[0] == f"{module}.in" for pair in lit) for module in ("1", "2")
+    ]

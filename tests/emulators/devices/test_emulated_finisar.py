@@ -41,7 +41,9 @@ def test_all_96_channels_are_blocked_at_first(module: Bench) -> None:
     assert module.light() == set()
 
 
-def test_what_is_staged_passes_no_light_until_it_is_committed_and_has_settled(module: Bench) -> None:
+def test_what_is_staged_passes_no_light_until_it_is_committed_and_has_settled(
+    module: Bench,
+) -> None:
     assert ask(module, "URA 52,3,0.0;53,3,2.0") == ["URA 52,3,0.0;53,3,2.0", "OK"]
     module.wait(1.0)
     assert module.light() == set()
@@ -99,7 +101,9 @@ def test_what_it_does_not_take_changes_nothing(module: Bench, text: str, end: st
     assert module.light() == set()
 
 
-def test_the_committed_map_comes_back_with_the_power_and_the_staged_one_does_not(module: Bench) -> None:
+def test_the_committed_map_comes_back_with_the_power_and_the_staged_one_does_not(
+    module: Bench,
+) -> None:
     ask(module, "URA 5,5,0.0")
     ask(module, "RSW")
     module.wait(0.3)
@@ -130,7 +134,10 @@ def test_a_module_has_one_common_port() -> None:
 
 @given(
     st.lists(
-        st.one_of(st.binary(max_size=60), st.from_regex(rb"(URA ([0-9]{1,3},[0-9]{1,2},[0-9]{1,2}\.[0-9];?){1,4}|RSW|RRA\?)\r\n"))
+        st.one_of(
+            st.binary(max_size=60),
+            st.from_regex(rb"(URA ([0-9]{1,3},[0-9]{1,2},[0-9]{1,2}\.[0-9];?){1,4}|RSW|RRA\?)\r\n"),
+        )
     )
 )
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,6 @@
-"""Glimmerglass over TL1: the echo and the prompt, continued answers, rows of both firmwares, locks, the light."""
+"""Glimmerglass over TL1: the echo and the prompt, continued answers, rows of both firmwares, locks,
+the light.
+"""
 
 import asyncio
 import re
@@ -30,7 +32,9 @@ def denied(block: str) -> bool:
     return bool(re.search(r"^M  \w+ DENY\n   [A-Z]{4}\n", block, re.M))
 
 
-async def test_a_connection_begins_with_escapes_and_a_prompt_and_every_command_is_echoed(start: Start) -> None:
+async def test_a_connection_begins_with_escapes_and_a_prompt_and_every_command_is_echoed(
+    start: Start,
+) -> None:
     device = await start("glimmerglass-tl1", sid="LAB-OCS-3", echo="twice")
     client = await device.connect()
     client.send("rtrv-system-info:::c;")
@@ -43,11 +47,16 @@ async def test_a_connection_begins_with_escapes_and_a_prompt_and_every_command_i
 
 async def test_echoes_come_once_or_twice_unless_told_otherwise(glimmerglass: Device) -> None:
     client = await glimmerglass.connect()
-    counts = {(await client.ask(f"rtrv-system-info:::c{n};")).count(f"rtrv-system-info:::c{n};") for n in range(20)}
+    counts = {
+        (await client.ask(f"rtrv-system-info:::c{n};")).count(f"rtrv-system-info:::c{n};")
+        for n in range(20)
+    }
     assert counts == {1, 2}
 
 
-async def test_the_system_says_its_licensed_size_and_its_serial_number(glimmerglass: Device) -> None:
+async def test_the_system_says_its_licensed_size_and_its_serial_number(
+    glimmerglass: Device,
+) -> None:
     client = await glimmerglass.connect()
     (info,) = await rows(client, "rtrv-system-info:::c;")
     assert info["LicensedPortMatrix"] == "16x16"
@@ -69,17 +78,34 @@ async def test_a_duplex_connection_pairs_two_lists_by_position(glimmerglass: Dev
     assert glimmerglass.plant.writes == 2
 
 
-async def test_a_circuit_shows_all_fields_of_newer_firmware_and_a_user_who_locks_nothing(start: Start) -> None:
+async def test_a_circuit_shows_all_fields_of_newer_firmware_and_a_user_who_locks_nothing(
+    start: Start,
+) -> None:
     device = await start("glimmerglass-tl1", preset=[["10001", "20007"]])
     client = await device.connect()
     (row,) = await rows(client, "rtrv-crs-fiber::10001:c;")
     assert " ".join(row) == NEWER
-    assert (row["CONNSTATE"], row["CONNCAUSE"], row["CONNLOCK"], row["CONNLOCKUSER"]) == ("steady", "none", "0", "admin")
+    assert (row["CONNSTATE"], row["CONNCAUSE"], row["CONNLOCK"], row["CONNLOCKUSER"]) == (
+        "steady",
+        "none",
+        "0",
+        "admin",
+    )
     named = ("IPORTGROUP", "IPORTNAME", "OPORTGROUP", "OPORTNAME", "CONNNAME", "CONNID", "SIGBAND")
-    assert [row[key] for key in named] == ["OpenGroup", "IN1", "OpenGroup", "OUT7", "IN1", "0", "1550"]
+    assert [row[key] for key in named] == [
+        "OpenGroup",
+        "IN1",
+        "OpenGroup",
+        "OUT7",
+        "IN1",
+        "0",
+        "1550",
+    ]
 
 
-async def test_the_loss_is_near_the_difference_of_the_powers_and_seldom_equal_to_it(start: Start) -> None:
+async def test_the_loss_is_near_the_difference_of_the_powers_and_seldom_equal_to_it(
+    start: Start,
+) -> None:
     device = await start("glimmerglass-tl1", older=True, preset=[["10001", "20007"]])
     client = await device.connect()
     seen = [row for _ in range(20) for row in await rows(client, "rtrv-crs-fiber::10001:c;")]
@@ -87,14 +113,23 @@ async def test_the_loss_is_near_the_difference_of_the_powers_and_seldom_equal_to
     assert max(map(abs, off_db)) < 0.1 and len({round(each, 3) for each in off_db}) > 2
 
 
-async def test_every_port_has_a_row_so_a_circuit_has_two_and_an_output_without_one_shows_its_meter(start: Start) -> None:
+async def test_every_port_has_a_row_so_a_circuit_has_two_and_an_output_without_one_shows_its_meter(
+    start: Start,
+) -> None:
     device = await start("glimmerglass-tl1", preset=[["10002", "20007"]])
     client = await device.connect()
     everything = await rows(client, "rtrv-crs-fiber::all:c;")
     ports = [(row["IPORTID"], row["OPORTID"]) for row in everything]
-    assert len(ports) == 32 and [n for n, pair in enumerate(ports) if pair == ("10002", "20007")] == [1, 22]
+    assert len(ports) == 32 and [
+        n for n, pair in enumerate(ports) if pair == ("10002", "20007")
+    ] == [1, 22]
     alone = everything[16]
-    assert (alone["IPORTID"], alone["OPORTID"], alone["INPWR"], alone["PWRLOSS"]) == ("0", "20001", "NA", "NA")
+    assert (alone["IPORTID"], alone["OPORTID"], alone["INPWR"], alone["PWRLOSS"]) == (
+        "0",
+        "20001",
+        "NA",
+        "NA",
+    )
     assert -56 < float(alone["OUTPWR"]) < -44
 
 
@@ -111,22 +146,39 @@ async def test_ports_have_the_names_and_the_band_the_lab_gives_them(start: Start
     device = await start("glimmerglass-tl1", names={"20003": "to rack 7"}, group="A", band_nm=1310)
     client = await device.connect()
     (first, third) = await rows(client, "rtrv-cfg-fiber::10001&20003:c;")
-    assert first | {"PORTGROUP": "A", "PORTNAME": "IN1", "SIGBAND": "1310", "STMAXSEV": "DI"} == first and "CSFLTSEV" not in first
+    assert (
+        first | {"PORTGROUP": "A", "PORTNAME": "IN1", "SIGBAND": "1310", "STMAXSEV": "DI"} == first
+        and "CSFLTSEV" not in first
+    )
     assert third | {"PORTNAME": "to rack 7", "SIGTHRESH": "1310", "CSFLTSEV": "CR"} == third
     with pytest.raises(ValueError, match="names: no port 30001"):
         await start("glimmerglass-tl1", name="ocs2", names={"30001": "x"})
 
 
 async def test_older_firmware_has_fewer_fields_and_three_decimals(start: Start) -> None:
-    device = await start("glimmerglass-tl1", older=True, preset=[["10001", "20007"]], locks={"20007": "bench2"})
+    device = await start(
+        "glimmerglass-tl1", older=True, preset=[["10001", "20007"]], locks={"20007": "bench2"}
+    )
     client = await device.connect()
     (row,) = await rows(client, "rtrv-crs-fiber::20007:c;")
     assert " ".join(row) == OLDER
     assert re.fullmatch(r"-?\d+\.\d{3}", row["INPWR"])
     (free,) = await rows(client, "rtrv-crs-fiber::10002:c;")
-    assert (free["OPORTID"], free["OUTPWR"], free["PWRLOSS"], free["CONNSTATE"]) == ("0", "0.000", "0.000", "single")
-    assert (free["CONNID"], free["IPORTNAME"], free["CONNLOCK"], free["CONNLOCKUSER"]) == ("0", "", "0", "")
-    without = await (await start("glimmerglass-tl1", name="ocs2", older=True, lock_fields=False)).connect()
+    assert (free["OPORTID"], free["OUTPWR"], free["PWRLOSS"], free["CONNSTATE"]) == (
+        "0",
+        "0.000",
+        "0.000",
+        "single",
+    )
+    assert (free["CONNID"], free["IPORTNAME"], free["CONNLOCK"], free["CONNLOCKUSER"]) == (
+        "0",
+        "",
+        "0",
+        "",
+    )
+    without = await (
+        await start("glimmerglass-tl1", name="ocs2", older=True, lock_fields=False)
+    ).connect()
     assert "CONNLOCK" not in (await rows(without, "rtrv-crs-fiber::10002:c;"))[0]
 
 
@@ -135,11 +187,19 @@ async def test_unconnected_ports_are_listed_as_single(glimmerglass: Device) -> N
     everything = await rows(client, "rtrv-crs-fiber::all:c;")
     assert len(everything) == 32
     assert {(r["CONNSTATE"], r["CONNID"]) for r in everything} == {("single", "0")}
-    assert everything[0]["OPORTID"] == "0" and everything[0]["OUTPWR"] == everything[0]["PWRLOSS"] == "NA"
+    assert (
+        everything[0]["OPORTID"] == "0"
+        and everything[0]["OUTPWR"] == everything[0]["PWRLOSS"] == "NA"
+    )
 
 
-@pytest.mark.parametrize(("dark_first", "cause"), [(True, "initial_connection_timer_expired"), (False, "input_loss_of_light")])
-async def test_a_dark_circuit_is_a_fault_with_its_cause(glimmerglass: Device, dark_first: bool, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("dark_first", "cause"),
+    [(True, "initial_connection_timer_expired"), (False, "input_loss_of_light")],
+)
+async def test_a_dark_circuit_is_a_fault_with_its_cause(
+    glimmerglass: Device, dark_first: bool, cause: str
+) -> None:
     client = await glimmerglass.connect()
     if dark_first:
         glimmerglass.server.set_input("10001", None)
@@ -151,7 +211,9 @@ async def test_a_dark_circuit_is_a_fault_with_its_cause(glimmerglass: Device, da
     assert -56 < float(row["INPWR"]) < -44
 
 
-async def test_ranges_and_lists_are_taken_and_long_answers_continue_under_a_new_header(start: Start) -> None:
+async def test_ranges_and_lists_are_taken_and_long_answers_continue_under_a_new_header(
+    start: Start,
+) -> None:
     device = await start("glimmerglass-tl1", sid="LAB-OCS-3", echo="once", block_rows=1)
     client = await device.connect()
     client.send("RTRV-CFG-FIBER::10003&&10003&20003&&20003:71;")
@@ -161,20 +223,30 @@ async def test_ranges_and_lists_are_taken_and_long_answers_continue_under_a_new_
     assert lines[1] == "" and re.fullmatch(r"   LAB-OCS-3 \d\d-\d\d-\d\d \d\d:\d\d:\d\d", lines[2])
     assert lines[3] == "M  71 COMPLD" and lines[4].startswith('   "GGN:PORTID=10003,PORTGROUP=')
     assert lines[5:8] == [">", "<", ""]
-    assert lines[9] == "M  71 COMPLD" and lines[10].startswith('   "GGN:PORTID=20003,') and lines[10].endswith(',CSFLTSEV=CR"')
+    assert (
+        lines[9] == "M  71 COMPLD"
+        and lines[10].startswith('   "GGN:PORTID=20003,')
+        and lines[10].endswith(',CSFLTSEV=CR"')
+    )
     assert lines[11] == ";"
 
 
 async def test_powers_are_read_of_all_ports(glimmerglass: Device) -> None:
     client = await glimmerglass.connect()
     powers = await rows(client, "rtrv-port-power::all:c;")
-    assert len(powers) == 32 and all(re.fullmatch(r"-?\d+\.\d{3}", row["PORTPOWER"]) for row in powers)
+    assert len(powers) == 32 and all(
+        re.fullmatch(r"-?\d+\.\d{3}", row["PORTPOWER"]) for row in powers
+    )
     assert all(-56 < float(row["PORTPOWER"]) < -44 for row in powers[16:])
     assert {row["PORTPOWER"][-1] for row in powers} > {"0"}
 
 
 async def test_a_port_locked_by_another_user_refuses_and_names_him(start: Start) -> None:
-    device = await start("glimmerglass-tl1", preset=[["10001", "20001"]], locks={"10001": "bench2", "10005": "bench2"})
+    device = await start(
+        "glimmerglass-tl1",
+        preset=[["10001", "20001"]],
+        locks={"10001": "bench2", "10005": "bench2"},
+    )
     client = await device.connect()
     assert "locked by bench2" in await client.ask("dlt-crs-fiber::10001,20001:c;")
     assert "locked by bench2" in await client.ask("ent-crs-fiber::10005,20005:c;")
@@ -210,10 +282,14 @@ async def test_a_wrong_command_is_denied_and_changes_nothing(start: Start, comma
     assert device.plant.writes == 0 and device.lit() == {("10001", "20001")}
 
 
-async def test_an_account_is_asked_for_only_where_there_is_one(start: Start, glimmerglass: Device) -> None:
+async def test_an_account_is_asked_for_only_where_there_is_one(
+    start: Start, glimmerglass: Device
+) -> None:
     client = await glimmerglass.connect()
     assert "COMPLD" in await client.ask("act-user::anyone:1::anything;")
-    guarded = await (await start("glimmerglass-tl1", name="ocs2", username="ann", password="pw")).connect()
+    guarded = await (
+        await start("glimmerglass-tl1", name="ocs2", username="ann", password="pw")
+    ).connect()
     assert "PLNA" in await guarded.ask("rtrv-crs-fiber::all:c;")
     assert denied(await guarded.ask("act-user::ann:1::wrong;"))
     assert "COMPLD" in await guarded.ask("act-user::ann:1::pw;")
@@ -258,10 +334,14 @@ async def test_a_connection_is_ended_by_one_of_its_ports_and_all_of_them_by_a_wo
     assert device.lit() == left
 
 
-async def test_ending_all_connections_of_an_empty_switch_is_no_mistake_and_a_lock_prevents_it(start: Start) -> None:
+async def test_ending_all_connections_of_an_empty_switch_is_no_mistake_and_a_lock_prevents_it(
+    start: Start,
+) -> None:
     client = await (await start("glimmerglass-tl1")).connect()
     assert "M  1 COMPLD" in await client.ask("dlt-crs-fiber::all:1;")
-    locked = await start("glimmerglass-tl1", name="ocs2", preset=[["10001", "20001"]], locks={"10001": "bench2"})
+    locked = await start(
+        "glimmerglass-tl1", name="ocs2", preset=[["10001", "20001"]], locks={"10001": "bench2"}
+    )
     assert "locked by bench2" in await (await locked.connect()).ask("dlt-crs-fiber::all:1;")
 
 
@@ -275,14 +355,20 @@ async def test_all_inputs_are_connected_to_all_outputs_by_position(glimmerglass:
 async def test_a_parameter_is_taken_and_the_band_of_a_port_is_told(glimmerglass: Device) -> None:
     client = await glimmerglass.connect()
     assert "M  1 COMPLD" in await client.ask("ED-PARAM:::1:::NAME=PowerMonitoringPeriod,VAL=5;")
-    assert await rows(client, "rtrv-sigtype-fiber::20003:2;") == [{"PORTID": "20003", "PORTNAME": "OUT3", "SIGTYPE": "1550"}]
+    assert await rows(client, "rtrv-sigtype-fiber::20003:2;") == [
+        {"PORTID": "20003", "PORTNAME": "OUT3", "SIGTYPE": "1550"}
+    ]
 
 
-@pytest.mark.parametrize(("indents", "header", "row"), [((2, 2), "  ", "  "), ((2, 0), "  ", ""), ((3, 3), "   ", "   ")])
+@pytest.mark.parametrize(
+    ("indents", "header", "row"), [((2, 2), "  ", "  "), ((2, 0), "  ", ""), ((3, 3), "   ", "   ")]
+)
 async def test_an_answer_of_firmware_of_2005_is_what_its_users_kept_byte_by_byte(
     start: Start, indents: tuple[int, int], header: str, row: str
 ) -> None:
-    device = await start("glimmerglass-tl1", sid="o01gva.datatag.org", older=True, echo="twice", indents=indents)
+    device = await start(
+        "glimmerglass-tl1", sid="o01gva.datatag.org", older=True, echo="twice", indents=indents
+    )
     device.server.set_input("10001", None)
     device.server.set_input("10002", None)
     client = await device.connect()
@@ -291,7 +377,9 @@ async def test_an_answer_of_firmware_of_2005_is_what_its_users_kept_byte_by_byte
     await client.reader.readuntil(b"\r\n<")
     client.send("rtrv-crs-fiber::10001&10002:1;")
     output = "<" + (await client.reader.readuntil(b"\r\n;\r\n<")).decode().replace("\r", "")
-    output = re.sub(r"=-\d\d\.\d{3}", "=-NN.NNN", re.sub(r"PWRLOSS=-?\d\.\d\d\d", "PWRLOSS=N.NNN", output))
+    output = re.sub(
+        r"=-\d\d\.\d{3}", "=-NN.NNN", re.sub(r"PWRLOSS=-?\d\.\d\d\d", "PWRLOSS=N.NNN", output)
+    )
     assert re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", output) == (
         "<rtrv-crs-fiber::10001&10002:1;\nrtrv-crs-fiber::10001&10002:1;\n\n"
         f"{header}o01gva.datatag.org <time>\nM  1 COMPLD\n"

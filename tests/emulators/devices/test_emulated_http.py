@@ -1,4 +1,6 @@
-"""HTTP as emulated devices serve it: framing, connections, logins, limits. Referees: http.client, httpx, curl."""
+"""HTTP as emulated devices serve it: framing, connections, logins, limits. Referees: http.client,
+httpx, curl.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulators.devices.dialects.base import Session
-from emulators.devices.dialects.http import MAX_BODY, MAX_HEAD, MAX_WAITING, HttpDialect, Request, Response
+from emulators.devices.dialects.http import (
+    MAX_BODY,
+    MAX_HEAD,
+    MAX_WAITING,
+    HttpDialect,
+    Request,
+    Response,
+)
 from emulators.devices.server import DeviceServer
 from emulators.optics.plant import Plant
 from tests.emulators.emulated import Device
@@ -73,7 +82,11 @@ async def test_the_standard_library_keeps_a_connection_and_may_close_it(device: 
         connection = http.client.HTTPConnection("127.0.0.1", device.server.port, timeout=2)
         connection.connect()
         sock = connection.sock
-        for method, path, body in (("GET", "/a%20b?x=1&x=2&y", b""), ("PUT", "/c", b"{}"), ("DELETE", "/nothing", b"")):
+        for method, path, body in (
+            ("GET", "/a%20b?x=1&x=2&y", b""),
+            ("PUT", "/c", b"{}"),
+            ("DELETE", "/nothing", b""),
+        ):
             connection.request(method, path, body)
             assert connection.sock is sock
             response = connection.getresponse()
@@ -86,7 +99,10 @@ async def test_the_standard_library_keeps_a_connection_and_may_close_it(device: 
         return answers
 
     first, second, third, last = await asyncio.to_thread(talk)
-    assert first == (200, b'{"method": "GET", "path": "/a b", "query": [["x", "1"], ["x", "2"], ["y", ""]], "body": ""}')
+    assert first == (
+        200,
+        b'{"method": "GET", "path": "/a b", "query": [["x", "1"], ["x", "2"], ["y", ""]], "body": ""}',
+    )
     assert second[1] == b'{"method": "PUT", "path": "/c", "query": [], "body": "{}"}'
     assert third == (204, b"") and last == (200, True)
 
@@ -114,10 +130,15 @@ async def test_curl_waits_for_continue_and_is_told(device: Device) -> None:
 async def test_pipelined_requests_are_answered_in_order(device: Device, chunking: Any) -> None:
     device.server.chunking = chunking
     client = await device.connect()
-    for byte in b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":
+    for byte in (
+        b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    ):
         client.writer.write(bytes((byte,)))
     reported = await client.ended()
-    assert reported.index(b'"/1"') < reported.index(b'"/2"') and reported.count(b"HTTP/1.1 200 OK") == 2
+    assert (
+        reported.index(b'"/1"') < reported.index(b'"/2"')
+        and reported.count(b"HTTP/1.1 200 OK") == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,8 +155,13 @@ async def test_pipelined_requests_are_answered_in_order(device: Device, chunking
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-def test_what_is_no_request_gets_what_fits_and_the_connection_ends(message: bytes, wanted: int) -> None:
-    for pieces in ([message, b"\r\n\r\n"], [message[i : i + 1] for i in range(len(message))] + [b"\r\n\r\n"]):
+def test_what_is_no_request_gets_what_fits_and_the_connection_ends(
+    message: bytes, wanted: int
+) -> None:
+    for pieces in (
+        [message, b"\r\n\r\n"],
+        [message[i : i + 1] for i in range(len(message))] + [b"\r\n\r\n"],
+    ):
         _, out = send(echo(), *pieces)
         assert status(out[0]) == wanted and out[1:] == [None]
         assert out[0] and b"connection: close" in out[0]
@@ -177,8 +203,15 @@ def test_only_so_many_requests_may_wait() -> None:
 )
 def test_a_name_and_a_password_are_asked_for(header: str, wanted: int) -> None:
     line = f"Authorization: {header}\r\n" if header else ""
-    _, out = send(echo(username="admin", password="root"), f"GET / HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode("latin-1"))
-    assert status(out[0]) == wanted and out[0] and (b'www-authenticate: Basic realm="device"' in out[0]) is (wanted == 401)
+    _, out = send(
+        echo(username="admin", password="root"),
+        f"GET / HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode("latin-1"),
+    )
+    assert (
+        status(out[0]) == wanted
+        and out[0]
+        and (b'www-authenticate: Basic realm="device"' in out[0]) is (wanted == 401)
+    )
 
 
 def test_a_head_has_no_body_but_its_length() -> None:
@@ -212,13 +245,32 @@ def test_a_late_answer_still_ends_its_connection_and_not_before() -> None:
     session = dialect.open(0.0)
     assert session is not None
     dialect.receive(session, b"GET /x HTTP/1.0\r\n\r\n", 1.0)
-    assert [(at, data is None) for _, at, data in dialect.drain()] == [(1.0, False), (1.5, False), (1.5, True)]
+    assert [(at, data is None) for _, at, data in dialect.drain()] == [
+        (1.0, False),
+        (1.5, False),
+        (1.5, True),
+    ]
 
 
 HEAD = st.sampled_from([b"GET", b"PUT", b"POST", b"DELETE", b"OPTIONS", b"HEAD", b"\0", b""])
-TARGET = st.sampled_from([b"/", b"/api/data/optical-switch:cross-connects", b"/rest/crossconnects/?id=add", b"*", b"%zz", b"//"])
+TARGET = st.sampled_from(
+    [
+        b"/",
+        b"/api/data/optical-switch:cross-connects",
+        b"/rest/crossconnects/?id=add",
+        b"*",
+        b"%zz",
+        b"//",
+    ]
+)
 LINE = st.sampled_from(
-    [b"Host: x", b"Content-Length: 3", b"Content-Length: -1", b"Transfer-Encoding: chunked", b"Connection: close"]
+    [
+        b"Host: x",
+        b"Content-Length: 3",
+        b"Content-Length: -1",
+        b"Transfer-Encoding: chunked",
+        b"Connection: close",
+    ]
 )
 REQUEST = st.builds(
     lambda method, target, version, lines, body: b"%b %b HTTP/%b\r\n%b\r\n\r\n%b"

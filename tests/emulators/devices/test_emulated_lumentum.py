@@ -22,7 +22,9 @@ class Roadm(Bench):
     def __init__(self, **overrides: object) -> None:
         super().__init__("lumentum-netconf", transport="netconf", **overrides)
         offered = BASE.replace("xml:ns:netconf", "netconf")
-        hello = f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
+        hello = (
+            f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
+        )
         self.send(f"{hello}</hello>", end="]]>]]>")
 
     def rpc(self, body: str) -> str:
@@ -35,7 +37,9 @@ class Roadm(Bench):
         return self.rpc(f"<edit-config><target><running/></target>{extra}{config}</edit-config>")
 
     def delete(self, module: int, number: int) -> str:
-        return self.rpc(f'<delete-connection xmlns="{OTE}"><dn>{CARD};module={module};connection={number}</dn></delete-connection>')
+        return self.rpc(
+            f'<delete-connection xmlns="{OTE}"><dn>{CARD};module={module};connection={number}</dn></delete-connection>'
+        )
 
     def powers(self) -> list[float]:
         reply = self.rpc(f'<get><filter type="subtree"><connections xmlns="{OTE}"/></filter></get>')
@@ -58,7 +62,10 @@ def connection(number: int = 1, module: int = 1, **changes: str) -> str:
 
 
 def edfa(number: int, **leaves: str) -> str:
-    config = "".join(f"<{name.replace('_', '-')}>{value}</{name.replace('_', '-')}>" for name, value in leaves.items())
+    config = "".join(
+        f"<{name.replace('_', '-')}>{value}</{name.replace('_', '-')}>"
+        for name, value in leaves.items()
+    )
     return f"<edfa><dn>{CARD};edfa={number}</dn><config>{config}</config></edfa>"
 
 
@@ -108,12 +115,16 @@ def test_overlapping_spectrum_is_refused_until_the_old_connection_is_deleted(roa
     assert "data-missing" in roadm.delete(1, 1)
 
 
-def test_two_tenants_have_one_wavelength_of_the_common_port_in_turn_and_two_wavelengths_at_once(roadm: Roadm) -> None:
+def test_two_tenants_have_one_wavelength_of_the_common_port_in_turn_and_two_wavelengths_at_once(
+    roadm: Roadm,
+) -> None:
     second = {"start_freq": "191425.0", "end_freq": "191475.0"}
     assert "<ok/>" in roadm.edit(connection(1), connection(2, **second))
     assert len(roadm.light()) == 2
     assert "<ok/>" in roadm.delete(1, 2)
-    assert "spectrum overlaps" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
+    assert "spectrum overlaps" in roadm.edit(
+        connection(2, start_freq="191325.0", end_freq="191375.0")
+    )
     assert roadm.light() == {FIRST}
     assert "<ok/>" in roadm.delete(1, 1)
     assert "<ok/>" in roadm.edit(connection(2, start_freq="191325.0", end_freq="191375.0"))
@@ -127,7 +138,9 @@ def test_the_same_spectrum_is_free_in_the_other_module(roadm: Roadm) -> None:
 
 def test_all_connections_of_a_module_are_removed_at_once(roadm: Roadm) -> None:
     roadm.edit(connection(1), connection(1, module=2))
-    assert "<ok/>" in roadm.rpc(f'<remove-all-connections xmlns="{OTE}"><dn>{CARD};module=1</dn></remove-all-connections>')
+    assert "<ok/>" in roadm.rpc(
+        f'<remove-all-connections xmlns="{OTE}"><dn>{CARD};module=1</dn></remove-all-connections>'
+    )
     assert {path[0] for path in roadm.light()} == {"5101"}
 
 
@@ -136,13 +149,18 @@ def test_edit_config_neither_deletes_nor_moves_what_is_in_service(roadm: Roadm) 
     lost = f'<connection xmlns:nc="{BASE}" nc:operation="delete"><dn>{CARD};module=1;connection=1</dn></connection>'
     assert "use delete-connection" in roadm.edit(lost)
     assert "use delete-connection" in roadm.edit(
-        connection(2, start_freq="192000.0", end_freq="192050.0"), extra="<default-operation>replace</default-operation>"
+        connection(2, start_freq="192000.0", end_freq="192050.0"),
+        extra="<default-operation>replace</default-operation>",
     )
     assert "in-service" in roadm.edit(connection(1, start_freq="192000.0", end_freq="192050.0"))
     assert roadm.light() == {FIRST}
     assert "<ok/>" in roadm.edit(connection(1, maintenance_state="out-of-service"))
     assert roadm.light() == set()
-    assert "<ok/>" in roadm.edit(connection(1, maintenance_state="out-of-service", start_freq="192000.0", end_freq="192050.0"))
+    assert "<ok/>" in roadm.edit(
+        connection(
+            1, maintenance_state="out-of-service", start_freq="192000.0", end_freq="192050.0"
+        )
+    )
     assert "<ok/>" in roadm.edit(connection(1, start_freq="192000.0", end_freq="192050.0"))
     assert roadm.light() == {("4101", "4201", 192_000_000, 192_050_000)}
 
@@ -173,7 +191,9 @@ def test_attenuation_changes_in_service_and_the_light_stays(roadm: Roadm) -> Non
         ({"input_port_reference": "4101"}, "input-port-reference"),
     ],
 )
-def test_a_value_that_cannot_be_is_named_and_nothing_changes(roadm: Roadm, changes: dict[str, str], message: str) -> None:
+def test_a_value_that_cannot_be_is_named_and_nothing_changes(
+    roadm: Roadm, changes: dict[str, str], message: str
+) -> None:
     reply = roadm.edit(connection(1, **changes))
     assert "invalid-value" in reply
     assert f"<bad-element>{message}</bad-element>" in reply
@@ -181,10 +201,16 @@ def test_a_value_that_cannot_be_is_named_and_nothing_changes(roadm: Roadm, chang
     assert "191325.0" not in roadm.rpc("<get-config><source><running/></source></get-config>")
 
 
-def test_an_amplifier_is_configured_out_of_service_and_lets_no_light_through_then(roadm: Roadm) -> None:
+def test_an_amplifier_is_configured_out_of_service_and_lets_no_light_through_then(
+    roadm: Roadm,
+) -> None:
     roadm.edit(connection(1), connection(1, module=2))
-    assert "in-service" in roadm.edit(edfa(1, maintenance_state="in-service", target_gain="12.0"), space=EDFA, top="edfas")
-    assert "<ok/>" in roadm.edit(edfa(1, maintenance_state="out-of-service"), space=EDFA, top="edfas")
+    assert "in-service" in roadm.edit(
+        edfa(1, maintenance_state="in-service", target_gain="12.0"), space=EDFA, top="edfas"
+    )
+    assert "<ok/>" in roadm.edit(
+        edfa(1, maintenance_state="out-of-service"), space=EDFA, top="edfas"
+    )
     assert {path[0] for path in roadm.light()} == {"5101"}
     assert "<ok/>" in roadm.edit(edfa(1, target_gain="12.0"), space=EDFA, top="edfas")
     assert "<ok/>" in roadm.edit(edfa(1, maintenance_state="in-service"), space=EDFA, top="edfas")
@@ -192,9 +218,13 @@ def test_an_amplifier_is_configured_out_of_service_and_lets_no_light_through_the
 
 
 def test_an_amplifier_is_read_as_public_clients_read_it_byte_by_byte() -> None:
-    """They look for the names with their prefix, and for no namespace: the bytes have to be these."""
+    """They look for the names with their prefix, and for no namespace: the bytes have to be
+    these.
+    """
     roadm = Roadm(preset=[[1, 1, "4101", "4201", 191325.0, 191375.0, 2.0]])
-    reply = roadm.rpc(f'<get><filter><edfas xmlns="{EDFA}" xmlns:lotee="{EDFA}"></edfas></filter></get>')
+    reply = roadm.rpc(
+        f'<get><filter><edfas xmlns="{EDFA}" xmlns:lotee="{EDFA}"></edfas></filter></get>'
+    )
     plain = re.sub(r' xmlns(:lotee)?="[^"]*"', "", reply)
     leaves = (
         "<lotee:maintenance-state>in-service</lotee:maintenance-state><lotee:control-mode>constant-gain</lotee:control-mode>"
@@ -214,13 +244,30 @@ def test_an_amplifier_is_read_as_public_clients_read_it_byte_by_byte() -> None:
 
 
 def test_an_amplifier_is_put_into_another_mode_as_a_public_client_does_it(roadm: Roadm) -> None:
-    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas")
-    modes = {"control_mode": "constant-power", "gain_switch_mode": "low-gain", "target_power": "-10.0", "target_gain_tilt": "0.0"}
-    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="in-service", **modes), space=EDFA, top="edfas")
-    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas")
-    assert "<ok/>" in roadm.edit(edfa(2, maintenance_state="in-service", los_shutdown="false"), space=EDFA, top="edfas")
+    assert "<ok/>" in roadm.edit(
+        edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas"
+    )
+    modes = {
+        "control_mode": "constant-power",
+        "gain_switch_mode": "low-gain",
+        "target_power": "-10.0",
+        "target_gain_tilt": "0.0",
+    }
+    assert "<ok/>" in roadm.edit(
+        edfa(2, maintenance_state="in-service", **modes), space=EDFA, top="edfas"
+    )
+    assert "<ok/>" in roadm.edit(
+        edfa(2, maintenance_state="out-of-service"), space=EDFA, top="edfas"
+    )
+    assert "<ok/>" in roadm.edit(
+        edfa(2, maintenance_state="in-service", los_shutdown="false"), space=EDFA, top="edfas"
+    )
     reply = roadm.rpc(f'<get><filter><edfas xmlns="{EDFA}"/></filter></get>')
-    for lines in ("control-mode", "constant-power"), ("target-power", "-10.0"), ("los-shutdown", "false"):
+    for lines in (
+        ("control-mode", "constant-power"),
+        ("target-power", "-10.0"),
+        ("los-shutdown", "false"),
+    ):
         assert re.search(rf"lotee:{lines[0]}[^>]*>{lines[1]}<", reply)
 
 

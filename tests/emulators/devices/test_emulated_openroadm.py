@@ -1,4 +1,6 @@
-"""An OpenROADM node as NETCONF messages, as its public clients send them: channels, connections, power, refusals."""
+"""An OpenROADM node as NETCONF messages, as its public clients send them: channels, connections,
+power, refusals.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ class Node(Bench):
     def __init__(self, **overrides: object) -> None:
         super().__init__("openroadm-netconf", transport="netconf", **overrides)
         offered = BASE.replace("xml:ns:netconf", "netconf")
-        hello = f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
+        hello = (
+            f'<hello xmlns="{BASE}"><capabilities><capability>{offered}</capability></capabilities>'
+        )
         self.send(f"{hello}</hello>", end="]]>]]>")
 
     def rpc(self, body: str) -> str:
-        return self.send(f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>") or self.wait(30.0)
+        return self.send(
+            f'<rpc message-id="1" xmlns="{BASE}">{body}</rpc>', end="]]>]]>"
+        ) or self.wait(30.0)
 
     def edit(self, *nodes: str) -> str:
         config = f'<config><org-openroadm-device xmlns="{DEVICE}">{"".join(nodes)}</org-openroadm-device></config>'
@@ -39,7 +45,9 @@ class Node(Bench):
             assert "<ok/>" in self.edit(node), node
 
 
-def media(low: str = "193.07500000", high: str = "193.12500000", degree: int = 1, name: str = "mc") -> str:
+def media(
+    low: str = "193.07500000", high: str = "193.12500000", degree: int = 1, name: str = "mc"
+) -> str:
     return (
         f"<interface><name>{name}</name><type xmlns:x='{IF}'>x:mediaChannelTrailTerminationPoint</type>"
         f"<administrative-state>inService</administrative-state><supporting-interface>OMS-DEG{degree}-TTP-TXRX</supporting-interface>"
@@ -48,7 +56,14 @@ def media(low: str = "193.07500000", high: str = "193.12500000", degree: int = 1
     )
 
 
-def network(name: str, pack: str, port: str, on: str = "", frequency: str = "193.10000000", width: str = "40.00000") -> str:
+def network(
+    name: str,
+    pack: str,
+    port: str,
+    on: str = "",
+    frequency: str = "193.10000000",
+    width: str = "40.00000",
+) -> str:
     base = f"<supporting-interface>{on}</supporting-interface>" if on else ""
     return (
         f"<interface><name>{name}</name><type xmlns:x='{IF}'>x:networkMediaChannelConnectionTerminationPoint</type>{base}"
@@ -57,7 +72,9 @@ def network(name: str, pack: str, port: str, on: str = "", frequency: str = "193
     )
 
 
-def cross(source: str, destination: str, name: str = "one", mode: str = "off", target: str = "") -> str:
+def cross(
+    source: str, destination: str, name: str = "one", mode: str = "off", target: str = ""
+) -> str:
     power = f"<target-output-power>{target}</target-output-power>" if target else ""
     return (
         f"<roadm-connections><connection-name>{name}</connection-name><opticalControlMode>{mode}</opticalControlMode>{power}"
@@ -94,7 +111,9 @@ def test_both_directions_share_their_channels_and_end_one_by_one(node: Node) -> 
     node.made(cross("drop", "deg", "add", "power", "-9.00"), cross("deg", "drop", "drop", "power"))
     node.wait(12.0)
     assert node.light() == {ADD, DROP}
-    assert "data-missing" in node.edit(ended("interface", "name", "deg")), "a connection refers to it"
+    assert "data-missing" in node.edit(ended("interface", "name", "deg")), (
+        "a connection refers to it"
+    )
     node.made(ended("roadm-connections", "connection-name", "add"))
     assert node.light() == {DROP}, "deletion darkens at once"
     node.made(ended("roadm-connections", "connection-name", "drop"))
@@ -134,7 +153,9 @@ def test_gain_loss_after_power_keeps_the_light(node: Node) -> None:
         ("<info><vendor>me</vendor></info>", "unknown-element"),
     ],
 )
-def test_what_does_not_go_together_is_refused_and_changes_nothing(node: Node, edit: str, tag: str) -> None:
+def test_what_does_not_go_together_is_refused_and_changes_nothing(
+    node: Node, edit: str, tag: str
+) -> None:
     before = node.rpc("<get-config><source><running/></source></get-config>")
     assert f"<error-tag>{tag}</error-tag>" in node.edit(edit)
     assert node.rpc("<get-config><source><running/></source></get-config>") == before
@@ -145,10 +166,14 @@ def test_a_whole_that_is_replaced_or_deleted_takes_what_is_not_named_along(node:
     whole = f'<org-openroadm-device xmlns="{DEVICE}" xmlns:nc="{BASE}" nc:operation="{{}}">{{}}</org-openroadm-device>'
     edit = f"<edit-config><target><running/></target><config>{whole}</config></edit-config>"
     assert "OTS-DEG1-TTP-TXRX: belongs to the line" in node.rpc(edit.format("delete", ""))
-    assert "OTS-DEG1-TTP-TXRX: belongs to the line" in node.rpc(edit.format("replace", media(name="only")))
+    assert "OTS-DEG1-TTP-TXRX: belongs to the line" in node.rpc(
+        edit.format("replace", media(name="only"))
+    )
     assert node.rpc("<get-config><source><running/></source></get-config>") == shown
     line = re.findall("<interface><name>O[TM]S.*?</interface>", shown)
-    assert len(line) == 4 and "<ok/>" in node.rpc(edit.format("replace", "".join((*line, media(name="only")))))
+    assert len(line) == 4 and "<ok/>" in node.rpc(
+        edit.format("replace", "".join((*line, media(name="only"))))
+    )
     assert re.findall("<name>([^O].*?)</name>", node.rpc("<get/>")) == ["only"]
 
 
@@ -169,7 +194,11 @@ def test_a_node_whose_ports_are_of_one_direction_has_lines_and_partners_for_both
     node = Node(ports=ports, preset=[["SRG1/3/0/C1-RX", "DEG1", 193075, 193125]])
     assert node.light() == {("SRG1/3/0/C1-RX", "DEG1", LOW, HIGH)}
     shown = node.rpc("<get/>")
-    assert "OMS-DEG1-TTP-RX" in shown and "OMS-DEG1-TTP-TX" in shown and "<port-name>C1-TX</port-name>" in shown
+    assert (
+        "OMS-DEG1-TTP-RX" in shown
+        and "OMS-DEG1-TTP-TX" in shown
+        and "<port-name>C1-TX</port-name>" in shown
+    )
     assert "<port-direction>rx</port-direction>" in shown and "partner-port" in shown
 
 

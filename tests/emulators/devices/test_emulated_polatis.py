@@ -9,9 +9,16 @@ from tests.emulators.emulated import Device, Start
 STATE = ":oxc:swit:conn:stat?"
 
 
-async def test_case_and_length_of_mnemonics_and_the_leading_colon_do_not_matter(polatis: Device) -> None:
+async def test_case_and_length_of_mnemonics_and_the_leading_colon_do_not_matter(
+    polatis: Device,
+) -> None:
     client = await polatis.connect()
-    for spelling in (":OXC:SWITCH:SIZE?", ":oxc:swit:size?", "oxc:switch:SIZE?", " :Oxc:Swit:Size? \r"):
+    for spelling in (
+        ":OXC:SWITCH:SIZE?",
+        ":oxc:swit:size?",
+        "oxc:switch:SIZE?",
+        " :Oxc:Swit:Size? \r",
+    ):
         assert await client.line(spelling) == "16,16"
 
 
@@ -52,7 +59,9 @@ async def test_only_keeps_what_stays_and_frees_ports_before_their_reuse(start: S
     assert not polatis.plant.violations
 
 
-async def test_an_impossible_pair_is_not_made_and_only_the_error_queue_says_so(polatis: Device) -> None:
+async def test_an_impossible_pair_is_not_made_and_only_the_error_queue_says_so(
+    polatis: Device,
+) -> None:
     client = await polatis.connect()
     client.send(":oxc:swit:conn:add (@1),(@17)\n:oxc:swit:conn:add (@1,2,3,99),(@18,17,19,20)\n")
     await polatis.settle()
@@ -72,7 +81,9 @@ async def test_a_list_longer_than_the_other_changes_nothing(polatis: Device) -> 
 
 async def test_compound_queries_answer_in_one_line_and_paths_continue(polatis: Device) -> None:
     client = await polatis.connect()
-    assert await client.line(":oxc:swit:size?;conn:stat?;:syst:err?") == '16,16;(@),(@);0,"No error"'
+    assert (
+        await client.line(":oxc:swit:size?;conn:stat?;:syst:err?") == '16,16;(@),(@);0,"No error"'
+    )
 
 
 async def test_opc_answers_when_the_mirrors_rest(start: Start) -> None:
@@ -84,7 +95,9 @@ async def test_opc_answers_when_the_mirrors_rest(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("line_end", "sent"), [("crlf", b"\r\n"), ("lf", b"\n"), ("cr", b"\r")])
-async def test_an_answer_ends_as_the_firmware_ends_it(start: Start, line_end: str, sent: bytes) -> None:
+async def test_an_answer_ends_as_the_firmware_ends_it(
+    start: Start, line_end: str, sent: bytes
+) -> None:
     client = await (await start("polatis-scpi", line_end=line_end)).connect()
     client.send(":oxc:swit:size?\n*stb?\n")
     assert await client.reader.readuntil(b"0" + sent) == b"16,16" + sent + b"0" + sent
@@ -104,7 +117,9 @@ async def test_an_answer_ends_as_the_firmware_ends_it(start: Start, line_end: st
         (":pmon:pow? (@99)", "-222"),
     ],
 )
-async def test_a_wrong_message_is_silent_and_leaves_an_error(polatis: Device, message: str, code: str) -> None:
+async def test_a_wrong_message_is_silent_and_leaves_an_error(
+    polatis: Device, message: str, code: str
+) -> None:
     client = await polatis.connect()
     client.send(message + "\n")
     assert (await client.line(":syst:err?")).startswith(code + ",")
@@ -120,14 +135,20 @@ async def test_the_status_byte_shows_waiting_errors_and_cls_forgets_them(polatis
 async def test_power_is_read_with_two_decimals_where_the_model_has_meters(start: Start) -> None:
     device = await start("polatis-scpi", preset=[["1", "17"]])
     client = await device.connect()
-    ingress, egress, free = (float(x) for x in (await client.line(":pmon:pow? (@1,17,18)")).strip("()").split(","))
+    ingress, egress, free = (
+        float(x) for x in (await client.line(":pmon:pow? (@1,17,18)")).strip("()").split(",")
+    )
     assert -1.5 < ingress < 1.5
     assert -4.5 < egress < 0.5
     assert free == -60.0
 
 
-@pytest.mark.parametrize(("model", "answered"), [("I-OST-16x16-LU1-DMHNS", []), ("N-VST-16x16-LA1-DMHNV-701", ["17"])])
-async def test_the_model_decides_which_ports_have_meters(start: Start, model: str, answered: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("model", "answered"), [("I-OST-16x16-LU1-DMHNS", []), ("N-VST-16x16-LA1-DMHNV-701", ["17"])]
+)
+async def test_the_model_decides_which_ports_have_meters(
+    start: Start, model: str, answered: list[str]
+) -> None:
     device = await start("polatis-scpi", model=model)
     client = await device.connect()
     for port in ("1", "17"):
@@ -154,8 +175,12 @@ async def test_a_disabled_port_is_dark_and_takes_no_new_circuit(start: Start) ->
     assert device.lit() == {("1", "17")}
 
 
-@pytest.mark.parametrize(("mode", "restored"), [("DARK", ""), ("RESTore", "1"), ("AUTosave", "1,2")])
-async def test_boot_mode_decides_what_a_power_cycle_keeps(start: Start, mode: str, restored: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "restored"), [("DARK", ""), ("RESTore", "1"), ("AUTosave", "1,2")]
+)
+async def test_boot_mode_decides_what_a_power_cycle_keeps(
+    start: Start, mode: str, restored: str
+) -> None:
     device = await start("polatis-scpi", preset=[["1", "17"]], boot_s=0.1)
     client = await device.connect()
     assert await client.line(f":oxc:boot:mode {mode};mode?") == mode[:4].upper()
@@ -199,7 +224,10 @@ async def test_commands_closer_together_than_the_switch_can_take_are_lost(start:
 async def test_reset_frees_and_opens_every_port(start: Start) -> None:
     device = await start("polatis-scpi", preset=[["1", "17"], ["2", "18"]])
     client = await device.connect()
-    assert await client.line(f":oxc:swit:port:dis (@2);*rst;{STATE};:oxc:swit:port:stat? (@2)") == "(@),(@);(E)"
+    assert (
+        await client.line(f":oxc:swit:port:dis (@2);*rst;{STATE};:oxc:swit:port:stat? (@2)")
+        == "(@),(@);(E)"
+    )
     assert device.lit() == set() and device.plant.writes == 2
 
 

@@ -107,7 +107,11 @@ async def test_shutters_are_read_closed_and_opened(start: Start) -> None:
     assert await rows(client, "RTRV-PORT-SHUTTER::1&&3:c:;") == ["1:OPEN", "2:OPEN", "3:OPEN"]
     assert "COMPLD" in await client.ask("OPR-PORT-SHUTTER::1:c:;")
     device.server.add_fault("failed-port", port="18")
-    assert await rows(client, "RTRV-PORT-SHUTTER::1&17&18:c:;") == ["1:CLOSED", "17:OPEN", "18:FAILED"]
+    assert await rows(client, "RTRV-PORT-SHUTTER::1&17&18:c:;") == [
+        "1:CLOSED",
+        "17:OPEN",
+        "18:FAILED",
+    ]
     assert device.lit() == set()
     assert denied(await client.ask("ENT-PATCH::1,18:c:;"))
     assert "COMPLD" in await client.ask("RLS-PORT-SHUTTER::1:c:;")
@@ -123,7 +127,9 @@ async def test_powers_and_monitors_are_read_by_port(start: Start) -> None:
     assert "COMPLD" in await client.ask("set-port-pmon::1&&4:1:::wave=1310;")
     monitors = await rows(client, "RTRV-PORT-PMON::4&5:c:;")
     assert [row.split(":")[1].split(",")[0] for row in monitors] == ["1310", "1550"]
-    assert (await rows(client, "RTRV-EQPT::PMON:c:::PARAMETER=CONFIG;"))[0].startswith("PMON::PORT=1,MODE=")
+    assert (await rows(client, "RTRV-EQPT::PMON:c:::PARAMETER=CONFIG;"))[0].startswith(
+        "PMON::PORT=1,MODE="
+    )
     blind = await entered(await start("polatis-tl1", name="ocs2", model="I-OST-16x16-LU1-DMHNS"))
     assert denied(await blind.ask("RTRV-PORT-POWER::1&&32:c:;"))
 
@@ -193,7 +199,9 @@ async def test_attenuators_weaken_hold_and_converge(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("mode", "back"), [("AUTOSAVE", {("1", "17")}), ("DARK", set())])
-async def test_the_boot_mode_decides_what_a_power_cycle_keeps(start: Start, mode: str, back: set[tuple[str, str]]) -> None:
+async def test_the_boot_mode_decides_what_a_power_cycle_keeps(
+    start: Start, mode: str, back: set[tuple[str, str]]
+) -> None:
     device = await start("polatis-tl1", preset=[["1", "17"]], boot_mode=mode, boot_s=0.0)
     device.server.add_fault("reboot-keep")
     await device.settle()

@@ -48,7 +48,11 @@ def test_the_pending_queue_names_the_homing_run_while_a_command_is_in_process() 
     box.send("connection create A1 to A2")
     row = "773     A1        A2        connect            CLI     admin"
     head = "Request Port1     Port2     Command            Source  User"
-    assert [line for line in box.send("connection show pending").splitlines() if line.startswith((head, "773"))] == [head, row]
+    assert [
+        line
+        for line in box.send("connection show pending").splitlines()
+        if line.startswith((head, "773"))
+    ] == [head, row]
 
 
 def test_a_port_whose_label_is_wrong_is_shown_and_logged_so() -> None:
@@ -104,7 +108,9 @@ def test_a_logical_connection_takes_two_moves_and_says_so_at_its_end() -> None:
     box.send("connection create A11 to A12")
     assert "completed" not in box.wait(119)
     reported = box.wait(2)
-    assert reported.index("SUCCEEDED:E12[1AE12]<->W11[1AW11]") < reported.index("Connection A11<->A12 completed successfully")
+    assert reported.index("SUCCEEDED:E12[1AE12]<->W11[1AW11]") < reported.index(
+        "Connection A11<->A12 completed successfully"
+    )
     assert box.light() == {("E11", "W12"), ("E12", "W11")}
 
 
@@ -232,10 +238,23 @@ def test_an_idle_robot_needs_no_homing_after_a_power_cut() -> None:
 def test_the_port_table_has_its_widths() -> None:
     box = rome(preset=[["E1", "W2"]])
     lines = box.send("port show").splitlines()[1:-1]
-    assert lines[0] == lines[2] == "================ ============ =========== ============= ======= ============== ========"
-    assert lines[1] == "Port             Admin Status Oper Status Port Status   Counter ConnectedTo    Logical"
-    assert lines[3] == "E1[1AE1]         Unlocked     Enabled     Connected     0       W2[1AW2]       A1      "
-    assert lines[4] == "E2[1AE2]         Unlocked     Enabled     Disconnected  0                      A2      "
+    assert (
+        lines[0]
+        == lines[2]
+        == "================ ============ =========== ============= ======= ============== ========"
+    )
+    assert (
+        lines[1]
+        == "Port             Admin Status Oper Status Port Status   Counter ConnectedTo    Logical"
+    )
+    assert (
+        lines[3]
+        == "E1[1AE1]         Unlocked     Enabled     Connected     0       W2[1AW2]       A1      "
+    )
+    assert (
+        lines[4]
+        == "E2[1AE2]         Unlocked     Enabled     Disconnected  0                      A2      "
+    )
     assert {len(line) for line in lines[3:]} == {17 + 13 + 12 + 14 + 8 + 15 + 8}
     assert len(lines) == 3 + 32
     assert box.send("port show e2").splitlines()[4:-1] == [lines[4]]
@@ -243,9 +262,13 @@ def test_the_port_table_has_its_widths() -> None:
 
 
 def rows(box: Bench) -> dict[str, str]:
-    """Return the rows of the port table by their first column, counters as in the captures they are compared with."""
+    """Return the rows of the port table by their first column, counters as in the captures they are
+    compared with.
+    """
     counts = {"E12": 17, "E161": 5, "E165": 7, "W150": 2, "E1": 123, "W1": 111, "E6": 18}
-    box.dialect.counter |= {port: count for port, count in counts.items() if port in box.dialect.counter}  # type: ignore[attr-defined]
+    box.dialect.counter |= {
+        port: count for port, count in counts.items() if port in box.dialect.counter
+    }  # type: ignore[attr-defined]
     return {line.split()[0]: line for line in box.send("port show").splitlines()[4:-1]}
 
 
@@ -263,7 +286,10 @@ def test_a_chassis_of_two_matrices_prints_bare_labels_and_two_names_byte_by_byte
 
 def test_the_columns_of_one_matrix_are_one_blank_further_to_the_right_byte_by_byte() -> None:
     shown = rows(rome(bare=True, logical="Q", further=1))
-    assert shown["1AE12"] == "1AE12            Unlocked     Enabled     Disconnected   17                     E12,Q3 "
+    assert (
+        shown["1AE12"]
+        == "1AE12            Unlocked     Enabled     Disconnected   17                     E12,Q3 "
+    )
     with pytest.raises(ValueError, match="further: wanted 0 to 4, seen 5"):
         rome(further=5)
 
@@ -272,11 +298,20 @@ def test_a_port_without_a_name_shows_no_peer_and_its_peer_shows_it_byte_by_byte(
     box = rome(logical="P", preset=[["E1", "W2"], ["E2", "W1"]])
     box.dialect.inject(box.now, "port-locked", port="E6", user="bench2")
     shown = rows(box)
-    assert shown["W1[1AW1]"] == "W1[1AW1]         Unlocked     Enabled     Connected     111     E2[1AE2]       P1      "
-    assert shown["E6[1AE6]"] == "E6[1AE6]         Locked       Enabled     Disconnected  18                     P6      "
+    assert (
+        shown["W1[1AW1]"]
+        == "W1[1AW1]         Unlocked     Enabled     Connected     111     E2[1AE2]       P1      "
+    )
+    assert (
+        shown["E6[1AE6]"]
+        == "E6[1AE6]         Locked       Enabled     Disconnected  18                     P6      "
+    )
     shown = rows(rome(logical="P", nameless=["E1", "E16"], preset=[["E1", "W2"]]))
     assert shown["1AE1"].rstrip() == "1AE1             Unlocked     Enabled     Connected     123"
-    assert shown["1AE16"] == "1AE16            Unlocked     Enabled     Disconnected  0                              "
+    assert (
+        shown["1AE16"]
+        == "1AE16            Unlocked     Enabled     Disconnected  0                              "
+    )
     assert " E1[1AE1] " in shown["W2[1AW2]"]
     with pytest.raises(ValueError, match="nameless: no port E99"):
         rome(nameless=["E99"])
@@ -285,9 +320,16 @@ def test_a_port_without_a_name_shows_no_peer_and_its_peer_shows_it_byte_by_byte(
 def test_a_q_port_is_four_of_either_side() -> None:
     box = rome(logical="Q", settle_s=1.0)
     output = box.send("connection create Q1 to Q2") + box.wait(60)
-    assert output.count("CONNECTION OPERATION SUCCEEDED") == 8 and "Connection Q1<->Q2 completed successfully" in output
-    assert box.light() == {(f"E{n}", f"W{n + 4}") for n in range(1, 5)} | {(f"E{n + 4}", f"W{n}") for n in range(1, 5)}
-    assert "not of the same size" in rome(size="24x24", logical="A,Q", matrix_ports=16).send("connection create A1 to Q1")
+    assert (
+        output.count("CONNECTION OPERATION SUCCEEDED") == 8
+        and "Connection Q1<->Q2 completed successfully" in output
+    )
+    assert box.light() == {(f"E{n}", f"W{n + 4}") for n in range(1, 5)} | {
+        (f"E{n + 4}", f"W{n}") for n in range(1, 5)
+    }
+    assert "not of the same size" in rome(size="24x24", logical="A,Q", matrix_ports=16).send(
+        "connection create A1 to Q1"
+    )
 
 
 def test_a_fibre_on_its_way_is_connected_to_nothing() -> None:
@@ -301,7 +343,11 @@ def test_a_fibre_on_its_way_is_connected_to_nothing() -> None:
 def test_the_board_counts_operations() -> None:
     box = rome()
     before = box.send("show board")
-    for line in ("ROME TYPE        ROME500", "Matrix A: Male/West 1..16, Female/East 1..16", "ACTIVE SW VER    1.10.2.10"):
+    for line in (
+        "ROME TYPE        ROME500",
+        "Matrix A: Male/West 1..16, Female/East 1..16",
+        "ACTIVE SW VER    1.10.2.10",
+    ):
         assert line in before
     assert "CONNECTIONS      connection execution is enabled" in before
     assert "OPERATION COUNT  7766" in before
@@ -317,7 +363,15 @@ def test_ports_of_two_matrices_are_not_joined() -> None:
     assert box.plant.writes == 0
 
 
-@pytest.mark.parametrize("wrong", ["connection create E1 to E2", "connection create A1 to A1", "connection create A1 to W2", "xyz"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "connection create E1 to E2",
+        "connection create A1 to A1",
+        "connection create A1 to W2",
+        "xyz",
+    ],
+)
 def test_a_senseless_request_is_refused_at_once(wrong: str) -> None:
     box = rome()
     assert "rror" in box.send(wrong).lower()
@@ -364,7 +418,9 @@ def test_a_log_line_cuts_what_is_being_typed() -> None:
     box = rome()
     box.send("connection create E1 to W1")
     box.send("port sh", end="")
-    assert re.fullmatch(r"\n\S+ \S+ CONNECTION OPERATION SUCCEEDED:\S+ OP:connect\n\n", box.wait(61))
+    assert re.fullmatch(
+        r"\n\S+ \S+ CONNECTION OPERATION SUCCEEDED:\S+ OP:connect\n\n", box.wait(61)
+    )
 
 
 def untear(text: str) -> str:
@@ -386,7 +442,9 @@ def test_a_torn_table_joins_to_what_it_was(seed: int) -> None:
     assert torn.endswith("\nROME[TECH]# ") or LOG.search(torn.rsplit("\n", 1)[0].rsplit("\n", 1)[1])
     rows = re.findall(r"^[EW]\d.{85}$", untear(torn), re.M)
     assert len(rows) == 32
-    assert [row[:17] for row in rows] == [row[:17] for row in re.findall(r"^[EW]\d.{85}$", whole, re.M)]
+    assert [row[:17] for row in rows] == [
+        row[:17] for row in re.findall(r"^[EW]\d.{85}$", whole, re.M)
+    ]
 
 
 def test_a_kept_log_line_comes_by_itself_in_the_end() -> None:
@@ -409,11 +467,22 @@ PORT = st.sampled_from(["E1", "E2", "W1", "W2", "A1", "A2", "A3", "w3", "E99", "
 COMMAND = st.one_of(
     st.builds("connection create {} to {}\r".format, PORT, PORT),
     st.builds("connection disconnect {} from {}\r".format, PORT, PORT),
-    st.sampled_from(["port show\r", "homing run\r", "conn set comm enable\r", "conn set c disable\r", "connection show pending\r"]),
+    st.sampled_from(
+        [
+            "port show\r",
+            "homing run\r",
+            "conn set comm enable\r",
+            "conn set c disable\r",
+            "connection show pending\r",
+        ]
+    ),
 )
 
 
-@given(texts=st.lists(st.one_of(st.binary(max_size=40), COMMAND.map(str.encode)), max_size=12), faults=st.booleans())
+@given(
+    texts=st.lists(st.one_of(st.binary(max_size=40), COMMAND.map(str.encode)), max_size=12),
+    faults=st.booleans(),
+)
 @settings(deadline=None)
 def test_no_bytes_upset_it_and_its_table_is_the_glass(texts: list[bytes], faults: bool) -> None:
     box = rome(size="3x3", settle_s=1.0, torn=0.5)
@@ -429,12 +498,16 @@ def test_no_bytes_upset_it_and_its_table_is_the_glass(texts: list[bytes], faults
         box.session = box.open()
     box.send("")
     box.wait(30)
-    shown = set(re.findall(r"^(E\d)\[.*Connected +\d+ +(W\d)\[", untear(box.send("port show")), re.M))
+    shown = set(
+        re.findall(r"^(E\d)\[.*Connected +\d+ +(W\d)\[", untear(box.send("port show")), re.M)
+    )
     assert shown == set(box.plant.light(box.now))
     assert not box.plant.violations
 
 
 def test_the_keys_of_the_emulator_file_reach_it() -> None:
-    plant, dialect = device_from_config("r1", "rome-cli", {"size": "12x8", "firmware": "9.9"}, 1, time_scale=60.0)
+    plant, dialect = device_from_config(
+        "r1", "rome-cli", {"size": "12x8", "firmware": "9.9"}, 1, time_scale=60.0
+    )
     assert (plant.ingress[-1], plant.egress[-1], plant.settle_s) == ("E12", "W8", 1.0)
     assert dialect.firmware == "9.9"

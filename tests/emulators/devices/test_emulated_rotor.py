@@ -27,7 +27,12 @@ def done(rotor: Bench, *commands: str) -> list[str]:
 
 def load(rotor: Bench, dwell_us: int, dark_window_us: int, *slots: str) -> None:
     begin = f"LOAD BEGIN {len(slots)} {dwell_us} {dark_window_us}"
-    done(rotor, begin, *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)), "LOAD END")
+    done(
+        rotor,
+        begin,
+        *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)),
+        "LOAD END",
+    )
 
 
 def position(rotor: Bench) -> tuple[str, str, str, int]:
@@ -43,7 +48,9 @@ def rotor() -> Bench:
 def test_it_says_what_it_is(rotor: Bench) -> None:
     assert done(rotor, "ID?") == ["ID assumed,rotor,R0001,1.0"]
     assert done(rotor, "ports?") == ["PORTS 4 4"]
-    assert done(rotor, "LIMITS?") == ["LIMITS slots=64 dwell_us=100-3600000000 dark_window_us=20-3600000000 settle_us=10000"]
+    assert done(rotor, "LIMITS?") == [
+        "LIMITS slots=64 dwell_us=100-3600000000 dark_window_us=20-3600000000 settle_us=10000"
+    ]
 
 
 def test_circuits_made_by_hand_settle_and_break_at_once(rotor: Bench) -> None:
@@ -77,7 +84,9 @@ def test_a_mistake_has_its_code_and_changes_nothing(rotor: Bench, command: str, 
     assert rotor.plant.writes == 1
 
 
-def test_a_tag_is_on_every_line_of_the_reply_and_pipelined_commands_are_answered_in_order(rotor: Bench) -> None:
+def test_a_tag_is_on_every_line_of_the_reply_and_pipelined_commands_are_answered_in_order(
+    rotor: Bench,
+) -> None:
     assert send(rotor, "#7 MAP?\n#8 nonsense\nPORTS?") == [
         "#7 MAP -", "#7 MOVING -", "#7 OK", "#8 ERR 10 unknown command nonsense", "PORTS 4 4", "OK",
     ]  # fmt: skip
@@ -85,10 +94,21 @@ def test_a_tag_is_on_every_line_of_the_reply_and_pipelined_commands_are_answered
 
 def test_a_program_is_read_back_with_the_checksum_of_its_text(rotor: Bench) -> None:
     assert done(rotor, "PROGRAM?") == ["PROGRAM -"]
-    done(rotor, "LOAD BEGIN 3 450000 50000", "LOAD SLOT 0 2>5 1>6", "LOAD SLOT 2 4>8", "LOAD SLOT 2 3>7")
+    done(
+        rotor,
+        "LOAD BEGIN 3 450000 50000",
+        "LOAD SLOT 0 2>5 1>6",
+        "LOAD SLOT 2 4>8",
+        "LOAD SLOT 2 3>7",
+    )
     crc = f"{zlib.crc32(b'3 450000 50000%c0 1>6 2>5%c1 -%c2 3>7%c' % (10, 10, 10, 10)):08x}"
     assert done(rotor, "LOAD END") == [f"LOADED {crc}"]
-    assert done(rotor, "PROGRAM?") == [f"PROGRAM 3 450000 50000 {crc}", "SLOT 0 1>6 2>5", "SLOT 1 -", "SLOT 2 3>7"]
+    assert done(rotor, "PROGRAM?") == [
+        f"PROGRAM 3 450000 50000 {crc}",
+        "SLOT 0 1>6 2>5",
+        "SLOT 1 -",
+        "SLOT 2 3>7",
+    ]
 
 
 def test_a_program_half_loaded_goes_with_its_connection(rotor: Bench) -> None:
@@ -150,11 +170,14 @@ def test_stopped_by_day_it_stays_and_by_night_it_goes_on_to_the_next_slot(rotor:
     rotor.wait(5.0)
     assert rotor.light() == {("1", "5")}
     (started,) = done(rotor, "START")
-    assert started.split()[1] == done(rotor, "CLOCK?")[0].split()[1]  # it rests lit in its slot: no night first
+    # it rests lit in its slot: no night first
+    assert started.split()[1] == done(rotor, "CLOCK?")[0].split()[1]
     rotor.wait(0.46)
     assert position(rotor) == ("TURNING", "1", "NIGHT", 0)
     (rests,) = done(rotor, "STOP")
-    assert int(rests.split()[1]) - int(done(rotor, "CLOCK?")[0].split()[1]) == pytest.approx(40_000, abs=5)
+    assert int(rests.split()[1]) - int(done(rotor, "CLOCK?")[0].split()[1]) == pytest.approx(
+        40_000, abs=5
+    )
     assert position(rotor) == ("STOPPED", "1", "NIGHT", 0)
     rotor.wait(0.05)
     assert position(rotor) == ("STOPPED", "1", "DAY", 0)
@@ -168,7 +191,10 @@ def test_a_start_called_off_leaves_the_map_and_one_too_soon_is_refused(rotor: Be
     clock = int(done(rotor, "CLOCK?")[0].split()[1])
     assert send(rotor, f"START AT {clock + 49_000}")[0].startswith("ERR 24")
     for far in (clock + 3_600_100_000, 10**18 - 1):
-        assert send(rotor, f"START AT {far}")[0].startswith("ERR 14") and position(rotor)[0] == "MANUAL"
+        assert (
+            send(rotor, f"START AT {far}")[0].startswith("ERR 14")
+            and position(rotor)[0] == "MANUAL"
+        )
     done(rotor, f"START AT {clock + 9_000_000}", "STOP")
     rotor.wait(20.0)
     assert position(rotor) == ("MANUAL", "-", "DAY", 0)
@@ -248,8 +274,12 @@ def test_what_is_accepted_and_not_done_shows_when_asked(rotor: Bench) -> None:
     assert rotor.light() == set()
 
 
-@pytest.mark.parametrize(("fault", "first"), [("reboot-keep", "PROGRAM 1 900 "), ("reboot-lose", "PROGRAM -")])
-def test_after_a_power_cut_it_is_dark_and_at_rest_and_the_program_is_stored(rotor: Bench, fault: str, first: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "first"), [("reboot-keep", "PROGRAM 1 900 "), ("reboot-lose", "PROGRAM -")]
+)
+def test_after_a_power_cut_it_is_dark_and_at_rest_and_the_program_is_stored(
+    rotor: Bench, fault: str, first: str
+) -> None:
     load(rotor, 900, 100, "1>5")
     done(rotor, "START")
     rotor.dialect.inject(rotor.now, fault)
@@ -279,7 +309,24 @@ def test_a_machine_without_a_gate_turns_slowly_only(rotor: Bench) -> None:
 
 
 VERBS = "SET CLEAR LOAD BEGIN SLOT END GOTO STEP START STOP AT POS? MAP? POWER? PROGRAM?"
-TEXTS = st.sampled_from([*VERBS.split(), "*", "-", "0", "1", "2", "900", "450000", "100", "1>5", "2>6", "1>6", "#3", "99999999"])
+TEXTS = st.sampled_from(
+    [
+        *VERBS.split(),
+        "*",
+        "-",
+        "0",
+        "1",
+        "2",
+        "900",
+        "450000",
+        "100",
+        "1>5",
+        "2>6",
+        "1>6",
+        "#3",
+        "99999999",
+    ]
+)
 LINES = st.lists(TEXTS, max_size=6).map(" ".join)
 
 

@@ -1,4 +1,6 @@
-"""Santec OSX and JGR SX1: what public programs say to them, and that only the condition tells when light is there."""
+"""Santec OSX and JGR SX1: what public programs say to them, and that only the condition tells when
+light is there.
+"""
 
 from __future__ import annotations
 
@@ -164,9 +166,12 @@ def test_a_failed_port_costs_the_light_and_not_the_position_and_a_stuck_one_the_
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "lit"), [("silent-failure", "1", {("0.in", "0.1")}), ("refuse", "1", {("0.in", "0.1")})]
+    ("kind", "message", "lit"),
+    [("silent-failure", "1", {("0.in", "0.1")}), ("refuse", "1", {("0.in", "0.1")})],
 )
-def test_what_is_not_done_is_not_said_to_be_done(kind: str, message: str, lit: set[tuple[str, str]]) -> None:
+def test_what_is_not_done_is_not_said_to_be_done(
+    kind: str, message: str, lit: set[tuple[str, str]]
+) -> None:
     box = osx(size="1x4")
     box.dialect.inject(box.now, kind, match="CLOSe 3", count=1)
     ask(box, "CLOSe 3")
@@ -175,8 +180,12 @@ def test_what_is_not_done_is_not_said_to_be_done(kind: str, message: str, lit: s
     assert ask(box, "SYST:ERR?").startswith("-200" if kind == "refuse" else "0,")
 
 
-@pytest.mark.parametrize(("kind", "lit"), [("reboot-keep", {("0.in", "0.3")}), ("reboot-lose", {("0.in", "0.1")})])
-def test_after_a_power_cut_a_channel_is_lit_again_the_last_or_the_first(kind: str, lit: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lit"), [("reboot-keep", {("0.in", "0.3")}), ("reboot-lose", {("0.in", "0.1")})]
+)
+def test_after_a_power_cut_a_channel_is_lit_again_the_last_or_the_first(
+    kind: str, lit: set[tuple[str, str]]
+) -> None:
     box = osx(size="1x4", preset=[["0.in", "0.3"]], boot_s=0.5)
     box.dialect.inject(box.now, kind)
     assert box.light() == set()
@@ -201,12 +210,29 @@ def test_a_chassis_that_cannot_be_is_refused(overrides: dict[str, Any], message:
 
 
 TEXTS = st.sampled_from(
-    ["CLOSe", "ROUTe0:CHANnel", "ROUTe1:CHAN", "ROUT:CHAN:ALL", "ROUTe9:HOMe", "ROUTe1:HOMe", "*RST", "CLOS?", "MOD:SEL"]
+    [
+        "CLOSe",
+        "ROUTe0:CHANnel",
+        "ROUTe1:CHAN",
+        "ROUT:CHAN:ALL",
+        "ROUTe9:HOMe",
+        "ROUTe1:HOMe",
+        "*RST",
+        "CLOS?",
+        "MOD:SEL",
+    ]
 )
-MESSAGE = st.builds("{} {};:SYST:ERR?\n".format, TEXTS, st.sampled_from(["", "0", "1", "3", "4", "99999999", "x"])).map(str.encode)
+MESSAGE = st.builds(
+    "{} {};:SYST:ERR?\n".format, TEXTS, st.sampled_from(["", "0", "1", "3", "4", "99999999", "x"])
+).map(str.encode)
 
 
-@given(texts=st.lists(st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")), max_size=20))
+@given(
+    texts=st.lists(
+        st.one_of(MESSAGE, st.binary(max_size=40).map(lambda data: data + b"\n:SYST:ERR?\n")),
+        max_size=20,
+    )
+)
 def test_no_bytes_upset_it_and_every_module_has_one_circuit(texts: list[bytes]) -> None:
     plant, dialect = device_from_config("osx1", "santec-scpi", {"size": "2x3"})
     session = dialect.open(0.0)

@@ -18,7 +18,10 @@ def test_a_channel_list_is_numbers_in_order() -> None:
     assert channels("(@1:3, 7),(@19 : 17,20)") == [["1", "2", "3", "7"], ["19", "18", "17", "20"]]
 
 
-@pytest.mark.parametrize("text", ["", "1,2", "(@1:)", "(@1:2:3)", "(@1:9999)", "(@a)", "(@1,,2)", "(@1)x", "(@1", "(1,2)"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "1,2", "(@1:)", "(@1:2:3)", "(@1:9999)", "(@a)", "(@1,,2)", "(@1)x", "(@1", "(1,2)"],
+)
 def test_a_bad_channel_list_is_an_error(text: str) -> None:
     with pytest.raises(ScpiError):
         channels(text)

@@ -1,4 +1,6 @@
-"""SONiC OCS: configuration at once, hardware later, and the content of the tables and databases meanwhile."""
+"""SONiC OCS: configuration at once, hardware later, and the content of the tables and databases
+meanwhile.
+"""
 
 import json
 import re
@@ -37,7 +39,12 @@ def test_the_configuration_is_there_at_once_and_the_hardware_follows() -> None:
         seen.append(rows(box, "status")[0][3:])
         assert (box.light() == {("1A", "2B")}) is (seen[-1] == ["tuned", "tuned"])
         box.wait(0.6)
-    assert seen == [["blocked", "blocked"], ["blocked", "blocked"], ["tuning", "tuning"], ["tuned", "tuned"]]
+    assert seen == [
+        ["blocked", "blocked"],
+        ["blocked", "blocked"],
+        ["tuning", "tuning"],
+        ["tuned", "tuned"],
+    ]
     assert box.plant.writes == 1
 
 
@@ -46,7 +53,10 @@ def test_a_healthy_row_ends_tuned_tuned_and_a_row_of_the_database_is_a_dictionar
     box = sonic(preset=[["1A", "16B"]])
     output, _ = box.once("show ocs cross-connect status")
     assert re.sub(" +", " ", output.splitlines()[-1]).endswith("tuned tuned")
-    assert box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_CROSS_CONNECT|1A-16B'") == ("{'a_side': '1A', 'b_side': '16B'}\n", 0)
+    assert box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_CROSS_CONNECT|1A-16B'") == (
+        "{'a_side': '1A', 'b_side': '16B'}\n",
+        0,
+    )
 
 
 def test_typed_at_a_shell_it_echoes_and_prompts() -> None:
@@ -61,7 +71,10 @@ def test_typed_at_a_shell_it_echoes_and_prompts() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["1b-1a", "1-1", "65A", "65A-66B", "1A+1B", "0A-1B", "1A-17B", "a1-1b", "", "1A-1B,1A-2B"])
+@pytest.mark.parametrize(
+    "name",
+    ["1b-1a", "1-1", "65A", "65A-66B", "1A+1B", "0A-1B", "1A-17B", "a1-1b", "", "1A-1B,1A-2B"],
+)
 def test_an_id_that_is_none_does_not_succeed(name: str) -> None:
     box = sonic()
     output, status = box.once(ADD.format(name or "''"))
@@ -86,7 +99,10 @@ def test_a_port_in_use_is_accepted_by_the_configuration_and_fails_in_the_hardwar
     box = sonic(preset=[["1A", "1B"]])
     assert "succeeded" in box.once(ADD.format("1A-2B"))[0]
     box.wait(60)
-    assert rows(box, "status") == [["1A-1B", "1A", "1B", "tuned", "tuned"], ["1A-2B", "1A", "2B", "failed", "failed"]]
+    assert rows(box, "status") == [
+        ["1A-1B", "1A", "1B", "tuned", "tuned"],
+        ["1A-2B", "1A", "2B", "failed", "failed"],
+    ]
     assert box.light() == {("1A", "1B")}
     box.once(DELETE.format("1A-1B"))
     box.once(ADD.format("1A-2B"))
@@ -137,7 +153,10 @@ def test_a_silent_failure_is_configured_and_never_tuned_or_stays_behind() -> Non
     assert "succeeded" in box.once(DELETE.format("5A-5B"))[0]
     box.wait(60)
     assert rows(box, "config") == [["1A-1B", "1A", "1B"]]
-    assert rows(box, "status") == [["1A-1B", "1A", "1B", "failed", "failed"], ["5A-5B", "5A", "5B", "tuned", "tuned"]]
+    assert rows(box, "status") == [
+        ["1A-1B", "1A", "1B", "failed", "failed"],
+        ["5A-5B", "5A", "5B", "tuned", "tuned"],
+    ]
     assert box.light() == {("5A", "5B")}
 
 
@@ -157,7 +176,10 @@ def test_a_port_forced_to_block_is_dark_and_says_so() -> None:
     box.wait(2)
     assert box.light() == set()
     assert rows(box, "status")[0][3:] == ["tuned", "blocked"]
-    assert literal_eval(box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_PORT|2B'")[0])["config_status"] == "force-blocked"
+    assert (
+        literal_eval(box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_PORT|2B'")[0])["config_status"]
+        == "force-blocked"
+    )
     assert box.once("sonic-db-cli CONFIG_DB hset 'OCS_PORT|2B' config_status normal")[1] == 0
     box.wait(2)
     assert box.light() == {("1A", "2B")}
@@ -166,12 +188,23 @@ def test_a_port_forced_to_block_is_dark_and_says_so() -> None:
 
 def test_the_databases_are_read_by_key_and_pattern() -> None:
     box = sonic(size="2x2", preset=[["1A", "2B"]])
-    assert box.once("sonic-db-cli CONFIG_DB keys 'OCS_CROSS_CONNECT|*'")[0] == "OCS_CROSS_CONNECT|1A-2B\n"
+    assert (
+        box.once("sonic-db-cli CONFIG_DB keys 'OCS_CROSS_CONNECT|*'")[0]
+        == "OCS_CROSS_CONNECT|1A-2B\n"
+    )
     assert box.once("sonic-db-cli STATE_DB keys 'OCS_PORT_TABLE|*'")[0].split() == [
         "OCS_PORT_TABLE|1A", "OCS_PORT_TABLE|2A", "OCS_PORT_TABLE|1B", "OCS_PORT_TABLE|2B",
     ]  # fmt: skip
-    state = literal_eval(box.once("sonic-db-cli STATE_DB hgetall 'OCS_CROSS_CONNECT_TABLE|1A-2B'")[0])
-    assert state == {"a_side": "1A", "b_side": "2B", "a_side_status": "tuned", "b_side_status": "tuned", "status": "tuned"}
+    state = literal_eval(
+        box.once("sonic-db-cli STATE_DB hgetall 'OCS_CROSS_CONNECT_TABLE|1A-2B'")[0]
+    )
+    assert state == {
+        "a_side": "1A",
+        "b_side": "2B",
+        "a_side_status": "tuned",
+        "b_side_status": "tuned",
+        "status": "tuned",
+    }
     port = literal_eval(box.once("sonic-db-cli STATE_DB hgetall 'OCS_PORT_TABLE|2B'")[0])
     assert (port["target_simplex_port_id"], port["oper_status"]) == ("1A", "tuned")
     losses = box.once("sonic-db-cli STATE_DB keys 'OCS_FACTORY_INSERTION_LOSS_TABLE|*'")[0].split()
@@ -188,9 +221,15 @@ def test_a_json_patch_is_applied_whole_or_not_at_all() -> None:
         {"op": "remove", "path": "/OCS_CROSS_CONNECT/5A-5B"},
         {"op": "add", "path": "/OCS_CROSS_CONNECT/1A-2B/a_side", "value": "1A"},
         {"op": "add", "path": "/OCS_CROSS_CONNECT/1A-2B/b_side", "value": "2B"},
-        {"op": "add", "path": "/OCS_CROSS_CONNECT/2A-1B", "value": {"a_side": "2A", "b_side": "1B"}},
+        {
+            "op": "add",
+            "path": "/OCS_CROSS_CONNECT/2A-1B",
+            "value": {"a_side": "2A", "b_side": "1B"},
+        },
     ]
-    box.once(f"echo '{json.dumps([*patch, {'op': 'remove', 'path': '/OCS_CROSS_CONNECT/9A-9B'}])}' > /tmp/bad.json")
+    box.once(
+        f"echo '{json.dumps([*patch, {'op': 'remove', 'path': '/OCS_CROSS_CONNECT/9A-9B'}])}' > /tmp/bad.json"
+    )
     output, status = box.once("sudo config apply-patch /tmp/bad.json")
     assert "9A-9B" in output
     assert status == 2
@@ -204,7 +243,13 @@ def test_a_json_patch_is_applied_whole_or_not_at_all() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "{}", "[1]", '[{"op":"move","path":"/x"}]', '[{"op":"add","path":"/OCS_CROSS_CONNECT/1A-2B/a_side","value":"1A"}]'],
+    [
+        "{",
+        "{}",
+        "[1]",
+        '[{"op":"move","path":"/x"}]',
+        '[{"op":"add","path":"/OCS_CROSS_CONNECT/1A-2B/a_side","value":"1A"}]',
+    ],
 )
 def test_a_patch_that_is_none_changes_nothing(text: str) -> None:
     box = sonic()
@@ -235,16 +280,33 @@ def test_a_wrong_command_fails_as_a_shell_does() -> None:
 
 def test_what_counts_as_a_write() -> None:
     writes = sonic().dialect.writes
-    for text in (ADD, DELETE, "sudo config ocs-port 1A --config-status normal", "sonic-db-cli CONFIG_DB hset x a b"):
+    for text in (
+        ADD,
+        DELETE,
+        "sudo config ocs-port 1A --config-status normal",
+        "sonic-db-cli CONFIG_DB hset x a b",
+    ):
         assert writes.search(text)
-    for text in ("show ocs cross-connect config", "sonic-db-cli CONFIG_DB hgetall 'OCS_CROSS_CONNECT|1A-16B'", "show version"):
+    for text in (
+        "show ocs cross-connect config",
+        "sonic-db-cli CONFIG_DB hgetall 'OCS_CROSS_CONNECT|1A-16B'",
+        "show version",
+    ):
         assert not writes.search(text)
 
 
 ID = st.sampled_from(["1A-1B", "1A-2B", "2A-1B", "2A-2B", "3A-3B", "1A..2A-1B..2B", "9A-9B", "x"])
 COMMAND = st.one_of(
-    st.builds("{} {}\n".format, st.sampled_from(["config ocs cross-connect add", "config ocs cross-connect delete"]), ID),
-    st.builds("sonic-db-cli CONFIG_DB {} 'OCS_CROSS_CONNECT|{}' a_side 1A\n".format, st.sampled_from(["hset", "hgetall"]), ID),
+    st.builds(
+        "{} {}\n".format,
+        st.sampled_from(["config ocs cross-connect add", "config ocs cross-connect delete"]),
+        ID,
+    ),
+    st.builds(
+        "sonic-db-cli CONFIG_DB {} 'OCS_CROSS_CONNECT|{}' a_side 1A\n".format,
+        st.sampled_from(["hset", "hgetall"]),
+        ID,
+    ),
     st.just("show ocs cross-connect status\n"),
 )
 
@@ -280,7 +342,13 @@ def test_it_says_what_it_is_as_the_virtual_switch_does_byte_by_byte() -> None:
         f"Built by: <any>\n\n{summary}Uptime: <any>\n"
     )
     (first, *_) = box.once("show platform firmware status")[0].splitlines()[2:]
-    assert re.split(r" {2,}", first) == ["OCS", "LINE-CARD0", "OCS0-0", "1", "Optical Circuit Switch of 16x16"]
+    assert re.split(r" {2,}", first) == [
+        "OCS",
+        "LINE-CARD0",
+        "OCS0-0",
+        "1",
+        "Optical Circuit Switch of 16x16",
+    ]
     ports = box.once("sonic-db-cli CONFIG_DB hgetall 'OCS_PORT|1A'")[0]
     assert ports == "{'config_status': 'normal', 'label': ''}\n"
 
@@ -291,8 +359,15 @@ def test_generated_commands_are_another_family_and_a_version_knows_one() -> None
     box.wait(1)
     assert box.light() == {("1A", "2B")}
     assert box.once("show ocs-cross-connect")[0].splitlines()[2].split() == ["1A-2B", "1A", "2B"]
-    assert box.once("show ocs-cross-connect-table")[0].splitlines()[2].split()[3:] == ["tuned", "tuned"]
-    assert len(box.once("show ocs-port")[0].splitlines()) == len(box.once("show ocs-port-table")[0].splitlines()) == 2 + 32
+    assert box.once("show ocs-cross-connect-table")[0].splitlines()[2].split()[3:] == [
+        "tuned",
+        "tuned",
+    ]
+    assert (
+        len(box.once("show ocs-port")[0].splitlines())
+        == len(box.once("show ocs-port-table")[0].splitlines())
+        == 2 + 32
+    )
     assert box.once("config ocs-port 1A --config-status powered-off") == ("", 0)
     box.wait(1)
     assert box.light() == set()
@@ -304,7 +379,11 @@ def test_generated_commands_are_another_family_and_a_version_knows_one() -> None
     ):
         assert "No such command" in box.once(foreign)[0]
     other = sonic()
-    for foreign in ("show ocs-port", "config ocs-cross-connect add 1A-2B 1A 2B", "config ocs-port 1A --config-status powered-off"):
+    for foreign in (
+        "show ocs-port",
+        "config ocs-cross-connect add 1A-2B 1A 2B",
+        "config ocs-port 1A --config-status powered-off",
+    ):
         assert other.once(foreign)[1] == 2
     with pytest.raises(ValueError, match="none of ocs, generated"):
         sonic(verbs="both")

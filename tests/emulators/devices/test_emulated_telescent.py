@@ -1,4 +1,6 @@
-"""Telescent: the public commands, locks and allocations, and a map that can be read from `switchstate`."""
+"""Telescent: the public commands, locks and allocations, and a map that can be read from
+`switchstate`.
+"""
 
 import re
 
@@ -28,7 +30,11 @@ def cells(box: Bench) -> dict[str, tuple[str, str]]:
 
 
 def mapped(box: Bench) -> set[tuple[str, str]]:
-    return {(number, egress) for egress, (status, number) in cells(box).items() if status.startswith("A")}
+    return {
+        (number, egress)
+        for egress, (status, number) in cells(box).items()
+        if status.startswith("A")
+    }
 
 
 def test_the_whole_map_can_be_read() -> None:
@@ -45,7 +51,8 @@ def test_the_whole_map_can_be_read() -> None:
 def test_eight_rows_are_a_module() -> None:
     box = telescent(size="191x191")
     blocks = box.send("switchstate").replace("switchstate\n", "").split("\n\n")
-    assert [len(block.strip().splitlines()) for block in blocks] == [8, 9]  # the second ends with the prompt
+    # the second ends with the prompt
+    assert [len(block.strip().splitlines()) for block in blocks] == [8, 9]
 
 
 def test_a_connection_is_accepted_and_made_a_move_later() -> None:
@@ -87,10 +94,22 @@ def test_a_locked_port_is_refused_until_it_is_unlocked() -> None:
 def test_what_the_public_client_sends_moves_a_circuit() -> None:
     """CODE: unlock both ends, connect; and unlock both ends in both directions, unallocate."""
     box = telescent(preset=[["1", "2"]])
-    output = "".join(box.send(line) for line in ("unlock --force -in 1", "unlock --force -out 4", "connect --force -in 1 -out 4"))
+    output = "".join(
+        box.send(line)
+        for line in (
+            "unlock --force -in 1",
+            "unlock --force -out 4",
+            "connect --force -in 1 -out 4",
+        )
+    )
     box.wait(121)
     assert box.light() == {("1", "4")}
-    lines = ("unlock --force 1", "unlock --force 4", "unallocate --force -in 1", "unallocate --force -out 4")
+    lines = (
+        "unlock --force 1",
+        "unlock --force 4",
+        "unallocate --force -in 1",
+        "unallocate --force -out 4",
+    )
     output += "".join(box.send(line) for line in lines)
     assert "ERROR" not in output
     assert "Exception" not in output
@@ -158,7 +177,10 @@ def test_a_port_locked_by_somebody_else_is_refused() -> None:
     assert box.plant.writes == 0
 
 
-@pytest.mark.parametrize("wrong", ["connect", "connect -in 3", "connect --force -in 99 -out 1", "unlock", "hello", "connect 3 3"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["connect", "connect -in 3", "connect --force -in 99 -out 1", "unlock", "hello", "connect 3 3"],
+)
 def test_a_senseless_command_is_refused(wrong: str) -> None:
     box = telescent()
     assert re.search("Exception|ERROR", box.send(wrong))
@@ -174,7 +196,10 @@ COMMAND = st.one_of(
 )
 
 
-@given(texts=st.lists(st.one_of(st.binary(max_size=40), COMMAND.map(str.encode)), max_size=15), waits=st.booleans())
+@given(
+    texts=st.lists(st.one_of(st.binary(max_size=40), COMMAND.map(str.encode)), max_size=15),
+    waits=st.booleans(),
+)
 @settings(deadline=None)
 def test_no_bytes_upset_it_and_its_map_is_the_glass(texts: list[bytes], waits: bool) -> None:
     box = telescent(size="3x3", settle_s=1.0, waits=waits)

@@ -1,4 +1,6 @@
-"""Thorlabs OSW12 and OSW22: bar and cross, silence for all but questions, and a first answer that is old."""
+"""Thorlabs OSW12 and OSW22: bar and cross, silence for all but questions, and a first answer that
+is old.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_an_answer_ends_with_cr_lf_and_a_change_has_none() -> None:
 
 
 @pytest.mark.parametrize("waited_s", [0.0, 0.1, 5.0])
-def test_the_first_answer_after_a_change_is_the_state_before_it_however_long_the_client_waits(waited_s: float) -> None:
+def test_the_first_answer_after_a_change_is_the_state_before_it_however_long_the_client_waits(
+    waited_s: float,
+) -> None:
     box = osw()
     ask(box, "S 2")
     box.wait(waited_s)
@@ -61,7 +65,11 @@ def test_the_state_it_is_in_is_no_change() -> None:
 
 def test_a_1x2_leads_its_one_input_to_either_output() -> None:
     box = osw(size="1x2", preset=[["1", "2"]])
-    assert box.light() == {("1", "2")} and ask(box, "S?") == "2" and ask(box, "I?") == "OSW12-1310E v1.0"
+    assert (
+        box.light() == {("1", "2")}
+        and ask(box, "S?") == "2"
+        and ask(box, "I?") == "OSW12-1310E v1.0"
+    )
     ask(box, "S 1")
     box.wait(0.06)
     assert box.light() == {("1", "1")}
@@ -75,7 +83,13 @@ def test_nothing_is_said_about_what_it_does_not_know(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [{"kind": "silent-failure"}, {"kind": "refuse"}, {"kind": "swallow"}, {"kind": "stuck-port", "port": "1"}]
+    "fault",
+    [
+        {"kind": "silent-failure"},
+        {"kind": "refuse"},
+        {"kind": "swallow"},
+        {"kind": "stuck-port", "port": "1"},
+    ],
 )
 def test_a_change_that_does_not_happen_shows_in_the_state_alone(fault: dict[str, str]) -> None:
     box = osw()
@@ -86,8 +100,12 @@ def test_a_change_that_does_not_happen_shows_in_the_state_alone(fault: dict[str,
     assert [ask(box, "S?") for _ in range(2)] == ["1", "1"] and box.light() == BAR
 
 
-@pytest.mark.parametrize(("kind", "message", "lit"), [("reboot-keep", "2", CROSS), ("reboot-lose", "1", BAR)])
-def test_a_power_cut_keeps_the_state_or_ends_in_bar(kind: str, message: str, lit: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message", "lit"), [("reboot-keep", "2", CROSS), ("reboot-lose", "1", BAR)]
+)
+def test_a_power_cut_keeps_the_state_or_ends_in_bar(
+    kind: str, message: str, lit: set[tuple[str, str]]
+) -> None:
     box = osw(preset=[["1", "2"]], boot_s=0.5)
     box.dialect.inject(box.now, kind)
     assert box.light() == set()
@@ -97,7 +115,8 @@ def test_a_power_cut_keeps_the_state_or_ends_in_bar(kind: str, message: str, lit
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"), [({"size": "2x3"}, "a 1x2 or a 2x2"), ({"size": "1x2", "preset": [["2", "1"]]}, "no such way")]
+    ("overrides", "message"),
+    [({"size": "2x3"}, "a 1x2 or a 2x2"), ({"size": "1x2", "preset": [["2", "1"]]}, "no such way")],
 )
 def test_a_switch_that_cannot_be_is_refused(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -108,7 +127,9 @@ async def test_a_client_on_a_terminal_turns_it_as_public_programs_do(tmp_path: P
     """QPnP's way: set, then ask until the answer is right."""
     path = tmp_path / "osw1"
     _, dialect = device_from_config("osw1", "thorlabs-osw", {"settle_s": 0.01})
-    server = DeviceServer("osw1", dialect, scheme="serial", sock=Line(str(path), family("thorlabs-osw").baud))
+    server = DeviceServer(
+        "osw1", dialect, scheme="serial", sock=Line(str(path), family("thorlabs-osw").baud)
+    )
     await server.start()
 
     def advance() -> list[bytes]:
@@ -126,7 +147,14 @@ async def test_a_client_on_a_terminal_turns_it_as_public_programs_do(tmp_path: P
         await server.stop()
 
 
-@given(texts=st.lists(st.one_of(st.sampled_from([b"S 1\n", b"S 2\n", b"S?\n", b"I?\r\n"]), st.binary(max_size=20)), max_size=20))
+@given(
+    texts=st.lists(
+        st.one_of(
+            st.sampled_from([b"S 1\n", b"S 2\n", b"S?\n", b"I?\r\n"]), st.binary(max_size=20)
+        ),
+        max_size=20,
+    )
+)
 def test_no_bytes_upset_it_and_its_second_answer_is_the_glass(texts: list[bytes]) -> None:
     plant, dialect = device_from_config("osw1", "thorlabs-osw", {})
     session = dialect.open(0.0)

@@ -20,7 +20,10 @@ ALL = {("1", "17"), ("2", "18"), ("3", "19")}
 def test_a_fault_strikes_what_matches_after_so_many_for_so_many_times() -> None:
     faults = Faults()
     number = faults.add(fault("refuse", match="^ent-crs", after=1, count=2))
-    struck = [bool(faults.fire(command, True)) for command in ["ENT-CRS::a", "RTRV-CRS", "ENT-CRS::b", "ENT-CRS::c", "ENT-CRS::d"]]
+    struck = [
+        bool(faults.fire(command, True))
+        for command in ["ENT-CRS::a", "RTRV-CRS", "ENT-CRS::b", "ENT-CRS::c", "ENT-CRS::d"]
+    ]
     assert struck == [False, False, True, True, False]
     assert [(f["id"], f["kind"], f["fired"]) for f in faults.list()] == [(number, "refuse", 2)]
     faults.remove(number)
@@ -49,7 +52,9 @@ def test_chance_is_seeded() -> None:
         ("stuck-port", {}, "which port"),
     ],
 )
-def test_a_fault_wrongly_described_is_refused_with_the_reason(kind: str, values: dict[str, object], message: str) -> None:
+def test_a_fault_wrongly_described_is_refused_with_the_reason(
+    kind: str, values: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         fault(kind, **values)
 
@@ -70,7 +75,9 @@ async def test_refuse_says_no_in_the_manner_of_the_family(polatis: Device, calie
     assert (await client.line(":syst:err?")).startswith("-200,")
     calient.server.add_fault("refuse", match="ENT-CRS", count=1)
     client = await calient.connect(login=True)
-    assert re.search(r"^M  5 DENY\n   SROF\n", await client.ask("ENT-CRS::1.1.1,1.1.2:5::,2WAY;"), re.M)
+    assert re.search(
+        r"^M  5 DENY\n   SROF\n", await client.ask("ENT-CRS::1.1.1,1.1.2:5::,2WAY;"), re.M
+    )
     assert polatis.plant.writes == calient.plant.writes == 0
     assert "COMPLD" in await client.ask("ENT-CRS::1.1.1,1.1.2:6::,2WAY;")
 
@@ -187,7 +194,9 @@ async def test_garble_changes_bytes_and_not_the_length(polatis: Device) -> None:
     polatis.server.add_fault("garble", match="IDN", count=1, at_byte=2)
     client.send("*IDN?\n")
     garbled = await client.reader.readexactly(len(whole) + 2)
-    assert [i for i, (a, b) in enumerate(zip(whole, garbled.decode("latin-1"), strict=False)) if a != b] == [2]
+    assert [
+        i for i, (a, b) in enumerate(zip(whole, garbled.decode("latin-1"), strict=False)) if a != b
+    ] == [2]
 
 
 @pytest.mark.parametrize("where", ["before", "inside", "after"])
@@ -198,8 +207,16 @@ async def test_a_message_nobody_asked_for(calient: Device, where: str) -> None:
     raw = ""
     while "M  10 COMPLD\n;" not in raw:
         raw += await client.block() + "\n"
-    alarm, answer, row = raw.index("*C 1 REPT ALM CRS"), raw.index("M  9 COMPLD"), raw.index("SERIALNUMBER")
-    assert {"before": alarm < answer, "inside": alarm < row and raw.index("SW ") < alarm, "after": alarm > row}[where]
+    alarm, answer, row = (
+        raw.index("*C 1 REPT ALM CRS"),
+        raw.index("M  9 COMPLD"),
+        raw.index("SERIALNUMBER"),
+    )
+    assert {
+        "before": alarm < answer,
+        "inside": alarm < row and raw.index("SW ") < alarm,
+        "after": alarm > row,
+    }[where]
     assert raw.index("M  10 COMPLD") > alarm
 
 
@@ -209,7 +226,9 @@ async def test_a_message_inside_a_long_answer_stands_between_its_blocks(start: S
     device.server.add_fault("unsolicited-inside", match="RTRV-PORT", count=1)
     client.send("RTRV-PORT::0:9;")
     raw = (await client.reader.readuntil(b'OUTRS=NPR"\r\n;')).decode()
-    assert re.search(r"\r\n>\r\n\n   OCS1 [-: \d]+\r\n\*C 1 REPT ALM CRS\r\n.*\r\n;\r\n<\r\n\n   OCS1", raw)
+    assert re.search(
+        r"\r\n>\r\n\n   OCS1 [-: \d]+\r\n\*C 1 REPT ALM CRS\r\n.*\r\n;\r\n<\r\n\n   OCS1", raw
+    )
 
 
 async def test_scpi_too_may_say_what_nobody_asked(polatis: Device) -> None:
@@ -256,7 +275,9 @@ async def test_half_of_a_duplex_connection_may_fail(calient: Device) -> None:
 
 
 @pytest.mark.parametrize(("kind", "lit"), [("reboot-keep", {("4", "20")}), ("reboot-lose", set())])
-async def test_a_reboot_may_strike_in_the_middle_of_a_change(start: Start, kind: str, lit: set[tuple[str, str]]) -> None:
+async def test_a_reboot_may_strike_in_the_middle_of_a_change(
+    start: Start, kind: str, lit: set[tuple[str, str]]
+) -> None:
     device = await start("polatis-scpi", preset=[["4", "20"]], boot_s=0.01)
     device.server.add_fault(kind, match="conn:add", count=1)
     client = await device.connect()
@@ -412,7 +433,9 @@ async def test_a_reboot_may_be_set_for_later(start: Start) -> None:
 # ---- faults that last as long as they are armed
 
 
-async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(start: Start, calient: Device) -> None:
+async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(
+    start: Start, calient: Device
+) -> None:
     device = await start("polatis-scpi", preset=[["1", "17"]])
     number = device.server.add_fault("port-locked", port="1", user="ann")
     client = await device.connect()
@@ -428,7 +451,9 @@ async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(st
     assert calient.plant.writes == 0
 
 
-async def test_a_second_login_of_the_same_user_steals_the_session(polatis: Device, calient: Device) -> None:
+async def test_a_second_login_of_the_same_user_steals_the_session(
+    polatis: Device, calient: Device
+) -> None:
     for device in (polatis, calient):
         device.server.add_fault("session-stolen")
     first, second = await polatis.connect(), await polatis.connect()
@@ -496,7 +521,9 @@ async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(star
     await until(lambda: not device.light[-1][1], 5.0)  # the light is lost without a request
     device.server.remove_fault(number)
     assert device.lit() == {("1", "17")}
-    assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(first, abs=0.3)
+    assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(
+        first, abs=0.3
+    )
 
 
 async def test_extra_loss_shows_on_the_meter_and_then_in_the_dark(start: Start) -> None:
@@ -541,5 +568,7 @@ async def test_faults_may_stand_in_the_configuration(start: Start) -> None:
 
 def test_every_fault_has_a_test_here() -> None:
     text = Path(__file__).read_text()
-    tested = set(re.findall(r'"([a-z-]+)"', text)) | {f"unsolicited-{where}" for where in ("before", "inside", "after")}
+    tested = set(re.findall(r'"([a-z-]+)"', text)) | {
+        f"unsolicited-{where}" for where in ("before", "inside", "after")
+    }
     assert tested >= NAMES == set(COMMAND_FAULTS) | set(PERSISTENT_FAULTS)

@@ -10,20 +10,37 @@ import pytest
 from tests.emulators.emulated import Client, Start
 
 FOLDER = Path(__file__).parent / "transcripts"
-CALIENT: dict[str, Any] = {"sid": "CALIENT01TS", "model": "S162", "serial": "C00002227", "firmware": "6.0-3"}
+CALIENT: dict[str, Any] = {
+    "sid": "CALIENT01TS",
+    "model": "S162",
+    "serial": "C00002227",
+    "firmware": "6.0-3",
+}
 DEVICES: dict[str, tuple[str, dict[str, Any]]] = {
     "polatis-identity-701": (
         "polatis-scpi",
-        {"model": "N-VST-192x192-LA1-DMHNV-701", "serial": "001705", "firmware": "6.5.1.7", "size": "192x192"},
+        {
+            "model": "N-VST-192x192-LA1-DMHNV-701",
+            "serial": "001705",
+            "firmware": "6.5.1.7",
+            "size": "192x192",
+        },
     ),
     "polatis-identity-ost": ("polatis-scpi", {"model": "I-OST-24x24-LU1-DMHNS", "size": "24x24"}),
     "polatis-connect": ("polatis-scpi", {}),
     "calient-identity": ("calient-tl1", CALIENT),
     "calient-ports": (
         "calient-tl1",
-        CALIENT | {"ports": ["1.1.1", "6.1.1"], "preset": [{"in": "6.1.1", "out": "6.1.1", "type": "1WAY"}]},
+        CALIENT
+        | {
+            "ports": ["1.1.1", "6.1.1"],
+            "preset": [{"in": "6.1.1", "out": "6.1.1", "type": "1WAY"}],
+        },
     ),
-    "calient-port-sum": ("calient-tl1", CALIENT | {"meters": False, "preset": [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY"}]}),
+    "calient-port-sum": (
+        "calient-tl1",
+        CALIENT | {"meters": False, "preset": [{"in": "1.1.1", "out": "1.1.2", "type": "1WAY"}]},
+    ),
     "calient-create-destroy": ("calient-tl1", CALIENT),
     "tl1-not-logged-in": ("calient-tl1", CALIENT),
 }
@@ -40,7 +57,11 @@ def read(name: str) -> list[tuple[str, str]]:
 
 def plain(text: str) -> list[str]:
     """Forget line ends, empty lines and the time of day."""
-    return [re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", line) for line in text.replace("\r", "").split("\n") if line]
+    return [
+        re.sub(r"\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "<time>", line)
+        for line in text.replace("\r", "").split("\n")
+        if line
+    ]
 
 
 async def play(client: Client, lines: list[tuple[str, str]]) -> None:
@@ -63,7 +84,9 @@ async def play(client: Client, lines: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.txt")))
 @pytest.mark.parametrize("chunking", ["whole", "byte"])
-async def test_the_device_says_what_the_transcript_says(start: Start, name: str, chunking: str) -> None:
+async def test_the_device_says_what_the_transcript_says(
+    start: Start, name: str, chunking: str
+) -> None:
     driver, overrides = DEVICES[name]
     device = await start(driver, chunking=chunking, **overrides)
     client = await device.connect()

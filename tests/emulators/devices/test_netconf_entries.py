@@ -1,4 +1,6 @@
-"""New entries of a list in an edit: one that is plain is copied whole, and any other comes out as if it had been, too."""
+"""New entries of a list in an edit: one that is plain is copied whole, and any other comes out as
+if it had been, too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from tests.emulators.devices.test_emulated_netconf import NETCONF, NS, ShelfDevi
 
 
 def changed(inside: str) -> list[str]:
-    config = etree.fromstring(f'<config xmlns:nc="{NETCONF}"><shelf xmlns="{NS}">{inside}</shelf></config>')
+    config = etree.fromstring(
+        f'<config xmlns:nc="{NETCONF}"><shelf xmlns="{NS}">{inside}</shelf></config>'
+    )
     return shown(edited([rows("a=1")], config, "merge", ShelfDevice.schemas))
 
 

@@ -1,4 +1,6 @@
-"""An emulated Polatis against what a live one said, byte by byte, and against the denials that its vendor's own tests expect."""
+"""An emulated Polatis against what a live one said, byte by byte, and against the denials that its
+vendor's own tests expect.
+"""
 
 import datetime
 
@@ -14,7 +16,15 @@ def switch(*, login: bool = True, **more: object) -> Wire:
     """The size and name of the captured one; its clock stands still."""
     if login:
         more["login_s"] = 0
-    wire = Wire("polatis-tl1", size="48x48", sid="PolatisOXC", epoch_s=NOON, seconds_per_command=0.0, settle_s=0.0, **more)
+    wire = Wire(
+        "polatis-tl1",
+        size="48x48",
+        sid="PolatisOXC",
+        epoch_s=NOON,
+        seconds_per_command=0.0,
+        settle_s=0.0,
+        **more,
+    )
     if login:
         wire.send("act-user::admin:123::root;")
     return wire
@@ -40,7 +50,11 @@ def test_a_port_that_is_not_there_is_named() -> None:
 
 
 def test_patches_are_made_one_by_one_in_lists_and_in_ranges() -> None:
-    for aid, rows in (("1,49", ["1,49"]), ("1&2,49&50", ["1,49", "2,50"]), ("1&&3,49&&51", ["1,49", "2,50", "3,51"])):
+    for aid, rows in (
+        ("1,49", ["1,49"]),
+        ("1&2,49&50", ["1,49", "2,50"]),
+        ("1&&3,49&&51", ["1,49", "2,50", "3,51"]),
+    ):
         wire = switch()
         assert wire.send(f"ent-patch::{aid}:123:;") == completed()
         assert wire.send("rtrv-patch::ALL:123:;") == completed(*rows)
@@ -53,7 +67,11 @@ def test_patches_are_listed_and_deleted_by_lists_and_ranges_in_which_some_ports_
     assert wire.send("dlt-patch::1&5:123:;") == completed()
     assert wire.send("rtrv-patch:::123:;") == completed("2,50", "3,51")
     assert wire.send("dlt-patch::1&&5:123:;") == completed()
-    assert wire.send("dlt-patch::ALL:123:;") == wire.send("canc-user::admin:123:;") == wire.send("act-user::admin:123::root;")
+    assert (
+        wire.send("dlt-patch::ALL:123:;")
+        == wire.send("canc-user::admin:123:;")
+        == wire.send("act-user::admin:123::root;")
+    )
     assert wire.plant.pairs() == ()
 
 
@@ -89,7 +107,9 @@ def test_a_move_that_a_lock_a_stuck_mirror_or_a_failed_port_forbids_moves_nothin
         ("failed-port", "52", "Port 52 failed"),
     ):
         wire = switch(preset=[["1", "49"], ["2", "50"]])
-        wire.dialect.inject(0.0, kind, port=port, **({"user": "bench2"} if kind == "port-locked" else {}))
+        wire.dialect.inject(
+            0.0, kind, port=port, **({"user": "bench2"} if kind == "port-locked" else {})
+        )
         output = wire.send("ent-patch::3&1,52&50:123:;")
         assert b"DENY\r\n   SROF" in output and text.lower().encode() in output.lower(), output
         assert wire.plant.pairs() == (("1", "49"), ("2", "50"))
@@ -123,7 +143,9 @@ def test_a_move_that_a_lock_a_stuck_mirror_or_a_failed_port_forbids_moves_nothin
         ("RTRV-PATCH:9942:1:123:;", "IITA", "Parse error at offset 12 in command"),
     ],
 )
-def test_a_denial_has_the_code_and_the_words_that_the_vendors_tests_expect(command: str, code: str, text: str) -> None:
+def test_a_denial_has_the_code_and_the_words_that_the_vendors_tests_expect(
+    command: str, code: str, text: str
+) -> None:
     wire = switch(bad_port="IDNV", preset=[["1", "49"]])
     assert wire.send(command) == denied(code, text)
     assert wire.plant.writes == 0 and wire.plant.pairs() == (("1", "49"),)
@@ -132,13 +154,19 @@ def test_a_denial_has_the_code_and_the_words_that_the_vendors_tests_expect(comma
 
 def test_a_command_without_a_ctag_is_denied_where_the_ctag_is_missing() -> None:
     reported = switch().send("ACT-USER::admin::123::root;")
-    assert reported == denied("IICT", "Parse error at offset 17 in command").replace(b"M  123", b"M  0")
+    assert reported == denied("IICT", "Parse error at offset 17 in command").replace(
+        b"M  123", b"M  0"
+    )
 
 
 def test_software_differs_in_its_name_before_the_login_in_all_and_in_the_code_for_a_port() -> None:
     assert b"\r\n\n   ( nil ) 26-" in switch(login=False, nil_sid=True).send("rtrv-hdr:::123:;")
-    assert switch(all_aid=False).send("dlt-patch::ALL:123:;") == denied("IIAC", "Invalid OXC port: ALL")
-    assert switch(bad_port="IDNV").send("ent-patch::100,50:123:;") == denied("IDNV", "Invalid OXC port: 100")
+    assert switch(all_aid=False).send("dlt-patch::ALL:123:;") == denied(
+        "IIAC", "Invalid OXC port: ALL"
+    )
+    assert switch(bad_port="IDNV").send("ent-patch::100,50:123:;") == denied(
+        "IDNV", "Invalid OXC port: 100"
+    )
     with pytest.raises(ValueError, match="bad_port 'ICNV' is neither"):
         switch(bad_port="ICNV")
 
@@ -147,7 +175,9 @@ def test_labels_flaps_shutters_the_boot_mode_and_the_time_are_read_as_they_were_
     wire = switch()
     assert wire.send("ED-PORT-LABEL::1&2:123:::LABEL=src1&src2;") == completed()
     assert wire.send('ED-PORT-LABEL::49:123:::LABEL="SW49/2/3 in";') == completed()
-    assert wire.send("RTRV-PORT-LABEL::1&&3&49:123:;") == completed("1:src1", "2:src2", "3:", "49:SW49/2/3 in")
+    assert wire.send("RTRV-PORT-LABEL::1&&3&49:123:;") == completed(
+        "1:src1", "2:src2", "3:", "49:SW49/2/3 in"
+    )
     assert wire.send("DLT-PORT-LABEL::1&2:123:;") == completed()
     assert wire.send("RTRV-PORT-LABEL::1&49:123:;") == completed("1:", "49:SW49/2/3 in")
     assert wire.send("ENT-PORT-FLAP::10&11:123::1000, 500, 1;") == completed()

@@ -1,7 +1,8 @@
 """What public clients send, byte by byte, and what each of them needs to find in the answer.
 
-Of every client only the bytes on the wire are kept here, with a password of this project's own: what it looks for is written anew.
-A step is what is sent, what ends the answer for this client, and what it must find in it; None: it is told nothing.
+Of every client only the bytes on the wire are kept here, with a password of this project's own:
+what it looks for is written anew. A step is what is sent, what ends the answer for this client, and
+what it must find in it; None: it is told nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +34,18 @@ REQUESTS = (
 def post(asked: dict[str, Any]) -> bytes:
     """A JSON text as the vendor's client posts it: without a type of content."""
     body = json.dumps(asked).encode()
-    return b"POST /waveshaper/loadprofile HTTP/1.1\r\n" + REQUESTS + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"POST /waveshaper/loadprofile HTTP/1.1\r\n"
+        + REQUESTS
+        + b"Content-Length: %d\r\n\r\n" % len(body)
+        + body
+    )
 
 
-VENDORS_FILE = "".join(f"{ghz / 1000:.3f}\t0.00\t0.00\t{int(191_250 <= ghz < 196_276)}\r\n" for ghz in range(191_100, 196_460))
+VENDORS_FILE = "".join(
+    f"{ghz / 1000:.3f}\t0.00\t0.00\t{int(191_250 <= ghz < 196_276)}\r\n"
+    for ghz in range(191_100, 196_460)
+)
 
 CLIENTS: dict[str, tuple[str, dict[str, Any], list[Step], set[tuple[object, ...]]]] = {
     "a lab's Glimmerglass client": (
@@ -46,8 +55,16 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[Step], set[tuple[object, ...]
             (b"act-user::admin:1::emulated;\n", PROMPT, FINE),
             (b"ent-crs-fiber::10001,20002:1:::OPMODE=Async;\n", PROMPT, FINE),
             (b"ent-crs-fiber::10002,20001:1:::OPMODE=Async;\n", PROMPT, FINE),
-            (b"rtrv-sigtype-fiber::20002:2;\n", PROMPT, rb"PORTID=20002,PORTNAME=OUT2,SIGTYPE=1550"),
-            (b"rtrv-crs-fiber::20002:1;\n", PROMPT, rb"IPORTID=10001,.*OPORTID=20002,.*CONNSTATE=steady,CONNCAUSE=none"),
+            (
+                b"rtrv-sigtype-fiber::20002:2;\n",
+                PROMPT,
+                rb"PORTID=20002,PORTNAME=OUT2,SIGTYPE=1550",
+            ),
+            (
+                b"rtrv-crs-fiber::20002:1;\n",
+                PROMPT,
+                rb"IPORTID=10001,.*OPORTID=20002,.*CONNSTATE=steady,CONNCAUSE=none",
+            ),
             (b"dlt-crs-fiber::10001:1:::OPMODE=Async;\n", PROMPT, FINE),
             (b"canc-user:::1;\n", PROMPT, FINE),
         ],
@@ -72,7 +89,11 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[Step], set[tuple[object, ...]
             (b"act-user::admin:1::emulated;", DONE, FINE),
             (b"ent-crs::1,1:::SYSTEM,1WAY,LOOPBACK_001,,;", DONE_0, FINE),
             (b"ent-crs::2,3:::,1WAY,;", DONE_0, FINE),
-            (b"rtrv-crs;", DONE_0, rb'"1>1:SRCPORT=1,DSTPORT=1,.*CONNNAME=LOOPBACK_001,.*"2>3:SRCPORT=2,DSTPORT=3,'),
+            (
+                b"rtrv-crs;",
+                DONE_0,
+                rb'"1>1:SRCPORT=1,DSTPORT=1,.*CONNNAME=LOOPBACK_001,.*"2>3:SRCPORT=2,DSTPORT=3,',
+            ),
             (
                 b"rtrv-port-sum::0;",
                 DONE_0,
@@ -122,8 +143,16 @@ CLIENTS: dict[str, tuple[str, dict[str, Any], list[Step], set[tuple[object, ...]
             "served": {"scheme": "http"},
         },
         [
-            (b"GET /waveshaper/devinfo HTTP/1.1\r\n" + REQUESTS + b"\r\n", BODY, rb'"startfreq": ?191.05, ?"stopfreq": ?196.475'),
-            (post({"type": "blockall", "port": 1, "center": 193.0, "bandwidth": 1.0, "attn": 0}), BODY, rb'"rc": ?0'),
+            (
+                b"GET /waveshaper/devinfo HTTP/1.1\r\n" + REQUESTS + b"\r\n",
+                BODY,
+                rb'"startfreq": ?191.05, ?"stopfreq": ?196.475',
+            ),
+            (
+                post({"type": "blockall", "port": 1, "center": 193.0, "bandwidth": 1.0, "attn": 0}),
+                BODY,
+                rb'"rc": ?0',
+            ),
             (post({"type": "wsp", "wsp": VENDORS_FILE}), BODY, rb'"rc": ?0'),
         ],
         {("in", "1", 191_250_000, 196_276_000)},
@@ -143,7 +172,9 @@ async def answer(client: Client, end: bytes) -> bytes:
 
 @pytest.mark.parametrize("who", CLIENTS)
 @pytest.mark.parametrize("chunking", ["whole", "split"])
-async def test_a_public_client_gets_the_answers_it_needs(start: Start, who: str, chunking: str) -> None:
+async def test_a_public_client_gets_the_answers_it_needs(
+    start: Start, who: str, chunking: str
+) -> None:
     driver, overrides, steps, lit = CLIENTS[who]
     device = await start(driver, chunking=chunking, settle_s=0.0, **overrides)
     client = await device.connect()

@@ -23,7 +23,9 @@ IDENTITY = b"Polatis,N-VST-16x16-LA1-DMHNV-801,002414,6.5.2.18\r\n"
 
 
 @asynccontextmanager
-async def device(path: Path, driver: str = "polatis-scpi", baud: int = 38400, **keys: Any) -> AsyncIterator[DeviceServer]:
+async def device(
+    path: Path, driver: str = "polatis-scpi", baud: int = 38400, **keys: Any
+) -> AsyncIterator[DeviceServer]:
     plant, dialect = device_from_config("ocs1", driver, {"settle_s": 0.01, **keys})
     server = DeviceServer("ocs1", dialect, plant, scheme="serial", sock=Line(str(path), baud))
     await server.start()
@@ -47,7 +49,10 @@ async def test_pyserial_talks_to_it_closes_and_opens_again(tmp_path: Path) -> No
     async with device(path) as server:
         assert server.address == f"serial://{path}?baud=38400"
         for _ in range(3):
-            assert await asyncio.to_thread(ask, path, b"*IDN?\n", b":oxc:swit:size?\r\n") == [IDENTITY, b"16,16\r\n"]
+            assert await asyncio.to_thread(ask, path, b"*IDN?\n", b":oxc:swit:size?\r\n") == [
+                IDENTITY,
+                b"16,16\r\n",
+            ]
         await asyncio.to_thread(ask, path, b":oxc:swit:conn:add (@1),(@17);*idn?\n")
         await until(lambda: server.plant.lit(server.loop.time()) == {("1", "17")})
     assert not path.is_symlink()

@@ -1,4 +1,6 @@
-"""SSH: logins, shells, single commands, and how connections end. Referees: asyncssh, paramiko and OpenSSH as clients."""
+"""SSH: logins, shells, single commands, and how connections end. Referees: asyncssh, paramiko and
+OpenSSH as clients.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SSH = {"scheme": "ssh", "access": ACCESS}
 async def login(device: Device, **how: Any) -> AsyncIterator[asyncssh.SSHClientConnection]:
     known = asyncssh.import_known_hosts(device.server.listener.known_hosts)  # type: ignore[attr-defined]
     how = {"username": "admin", "password": "root", "client_keys": None, **how}
-    async with asyncssh.connect("127.0.0.1", device.server.port, known_hosts=known, config=None, **how) as connection:
+    async with asyncssh.connect(
+        "127.0.0.1", device.server.port, known_hosts=known, config=None, **how
+    ) as connection:
         yield connection
 
 
@@ -56,7 +60,11 @@ async def test_a_password_or_a_key_lets_in_and_nothing_else_does(start: Start) -
     device = await start("polatis-scpi", served=SSH)
     async with login(device, password=None, client_keys=[KEY]):
         pass
-    for wrong in ({"password": "toor"}, {"username": "root"}, {"password": None, "client_keys": [STRANGER]}):
+    for wrong in (
+        {"password": "toor"},
+        {"username": "root"},
+        {"password": None, "client_keys": [STRANGER]},
+    ):
         with pytest.raises(asyncssh.PermissionDenied):
             async with login(device, **wrong):
                 pass
@@ -66,7 +74,9 @@ async def test_a_password_or_a_key_lets_in_and_nothing_else_does(start: Start) -
             pass
 
 
-async def test_one_command_is_answered_with_its_output_alone_and_its_exit_status(start: Start) -> None:
+async def test_one_command_is_answered_with_its_output_alone_and_its_exit_status(
+    start: Start,
+) -> None:
     device = await start("sonic-ocs", served=SSH, chunking="split")
     async with login(device) as connection:
         for _ in range(2):  # several commands over one connection
@@ -165,9 +175,13 @@ async def test_paramiko_and_openssh_get_in(start: Start, tmp_path: Path) -> None
     def by_paramiko() -> bytes:
         client = paramiko.SSHClient()
         kind, data = device.server.listener.known_hosts.split()[1:3]  # type: ignore[attr-defined]
-        client.get_host_keys().add(f"[127.0.0.1]:{port}", kind, paramiko.Ed25519Key(data=base64.b64decode(data)))
+        client.get_host_keys().add(
+            f"[127.0.0.1]:{port}", kind, paramiko.Ed25519Key(data=base64.b64decode(data))
+        )
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(KEY.export_private_key().decode()))
-        client.connect("127.0.0.1", port, "admin", pkey=key, allow_agent=False, look_for_keys=False, timeout=3)
+        client.connect(
+            "127.0.0.1", port, "admin", pkey=key, allow_agent=False, look_for_keys=False, timeout=3
+        )
         try:
             _, out, _ = client.exec_command("show ocs cross-connect config", timeout=3)
             return bytes(out.read())
@@ -178,9 +192,24 @@ async def test_paramiko_and_openssh_get_in(start: Start, tmp_path: Path) -> None
     (tmp_path / "known").write_text(device.server.listener.known_hosts)  # type: ignore[attr-defined]
     KEY.write_private_key(tmp_path / "key")
     (tmp_path / "key").chmod(0o600)
-    options = ("-F", "none", "-i", str(tmp_path / "key"), "-o", f"UserKnownHostsFile={tmp_path / 'known'}", "-o", "BatchMode=yes")
+    options = (
+        "-F",
+        "none",
+        "-i",
+        str(tmp_path / "key"),
+        "-o",
+        f"UserKnownHostsFile={tmp_path / 'known'}",
+        "-o",
+        "BatchMode=yes",
+    )
     ssh = await asyncio.create_subprocess_exec(
-        "ssh", *options, "-p", str(port), "admin@127.0.0.1", "show ocs cross-connect config", stdout=asyncio.subprocess.PIPE
+        "ssh",
+        *options,
+        "-p",
+        str(port),
+        "admin@127.0.0.1",
+        "show ocs cross-connect config",
+        stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await asyncio.wait_for(ssh.communicate(), 10)
     assert (ssh.returncode, b"a_side" in out) == (0, True)
@@ -204,12 +233,17 @@ async def test_a_login_holds_light_up_for_a_few_milliseconds_at_most(start: Star
     running = False
     await watching
     late.sort()
-    assert late[-1] < 0.05  # of a processor, so that others on this machine do not count; 2 ms with the client's half
+    # of a processor, so that others on this machine do not count; 2 ms with the client's half
+    assert late[-1] < 0.05
 
 
 async def test_strange_bytes_instead_of_ssh_leave_the_server_well(start: Start) -> None:
     device = await start("polatis-scpi", served=SSH)
-    for noise in (b"\0" * 5000, b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n" + bytes(range(256)) * 20):
+    for noise in (
+        b"\0" * 5000,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"SSH-2.0-x\r\n" + bytes(range(256)) * 20,
+    ):
         client = await device.connect()
         client.writer.write(noise)
         await client.reader.read(100)

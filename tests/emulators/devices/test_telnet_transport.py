@@ -1,4 +1,6 @@
-"""Telnet: what the device offers and answers, and that its dialect sees none of it. Referees: telnetlib3 and bare bytes."""
+"""Telnet: what the device offers and answers, and that its dialect sees none of it. Referees:
+telnetlib3 and bare bytes.
+"""
 
 import asyncio
 
@@ -56,13 +58,18 @@ async def test_a_telnet_library_reads_what_the_device_says(start: Start, chunkin
         ((DONT, 34), ()),
     ],
 )
-def test_a_request_is_answered_and_an_acknowledgement_is_not(asked: tuple[int, ...], answered: tuple[int, ...]) -> None:
+def test_a_request_is_answered_and_an_acknowledgement_is_not(
+    asked: tuple[int, ...], answered: tuple[int, ...]
+) -> None:
     telnet = Telnet()
     assert telnet.offers() == OFFERS
     for byte in (IAC, asked[0]):
         assert telnet.receive(bytes((byte,))) == (b"", b"")
     assert telnet.receive(bytes((asked[1],))) == (b"", bytes((IAC, *answered)) if answered else b"")
-    assert telnet.receive(bytes((IAC, *asked))) == (b"", b"" if answered[:1] not in ((WONT,), (DONT,)) else bytes((IAC, *answered)))
+    assert telnet.receive(bytes((IAC, *asked))) == (
+        b"",
+        b"" if answered[:1] not in ((WONT,), (DONT,)) else bytes((IAC, *answered)),
+    )
 
 
 def test_options_may_be_switched_off_again() -> None:
@@ -74,7 +81,13 @@ def test_options_may_be_switched_off_again() -> None:
 
 
 def test_text_is_what_is_left_without_sequences_however_it_is_cut() -> None:
-    notice = b"*ID" + bytes((IAC, SB, 31, 0, 80, IAC, IAC, 24, IAC, SE)) + b"N?" + bytes((IAC, IAC, IAC, 241)) + b"\r\0x\r\n"
+    notice = (
+        b"*ID"
+        + bytes((IAC, SB, 31, 0, 80, IAC, IAC, 24, IAC, SE))
+        + b"N?"
+        + bytes((IAC, IAC, IAC, 241))
+        + b"\r\0x\r\n"
+    )
     wanted = b"*IDN?\xff\rx\r\n"
     for cut in range(len(notice) + 1):
         telnet = Telnet()
@@ -102,7 +115,9 @@ def test_doubled_bytes_come_through(data: bytes) -> None:
     assert Telnet().receive(Telnet().encode(clean))[0] == clean
 
 
-async def test_the_answers_of_telnet_never_fall_between_the_halves_of_a_doubled_byte(start: Start) -> None:
+async def test_the_answers_of_telnet_never_fall_between_the_halves_of_a_doubled_byte(
+    start: Start,
+) -> None:
     device = await start("polatis-scpi", served=TELNET, chunking="byte")
     client = await device.connect()
     await client.reader.readexactly(len(OFFERS))

@@ -8,10 +8,21 @@ from emulators.devices.families import device_from_config
 
 
 class Wire:
-    """One device and one session on it. `send` returns every byte that a line brings, however late it comes."""
+    """One device and one session on it. `send` returns every byte that a line brings, however late
+    it comes.
+    """
 
-    def __init__(self, driver: str, *, seconds_per_command: float = 1.0, time_scale: float = 1.0, **overrides: Any) -> None:
-        self.plant, self.dialect = device_from_config("box1", driver, overrides, time_scale=time_scale)
+    def __init__(
+        self,
+        driver: str,
+        *,
+        seconds_per_command: float = 1.0,
+        time_scale: float = 1.0,
+        **overrides: Any,
+    ) -> None:
+        self.plant, self.dialect = device_from_config(
+            "box1", driver, overrides, time_scale=time_scale
+        )
         self.now, self._step_s = 0.0, seconds_per_command
         self.connect()
 

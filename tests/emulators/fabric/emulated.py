@@ -1,4 +1,6 @@
-"""Start an emulated lab for a test, talk to its control socket, its devices and its hosts' network namespaces."""
+"""Start an emulated lab for a test, talk to its control socket, its devices and its hosts' network
+namespaces.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,17 @@ from emulators.generate.command import Wanted, free_ports, generate
 def write_inventory(folder: Path, hosts: int = 3, ports: int = 2, settle_s: float = 0.02) -> Path:
     """Write a small lab with free ports and a state folder of its own."""
     numbers = free_ports(hosts + ports)
-    generate(folder / "inventory", Wanted(numbers[:hosts], numbers[hosts:], str(folder / "state"), settle_s))
+    generate(
+        folder / "inventory",
+        Wanted(numbers[:hosts], numbers[hosts:], str(folder / "state"), settle_s),
+    )
     return folder / "inventory"
 
 
 class EmulatedLab:
-    """A lab started in the foreground by `python -m emulators`; `keeper` is the process that stays on the machine."""
+    """A lab started in the foreground by `python -m emulators`; `keeper` is the process that stays
+    on the machine.
+    """
 
     def __init__(self, inventory: Path, *options: str) -> None:
         self.inventory, self.state = inventory, inventory.parent / "state"
@@ -35,7 +42,16 @@ class EmulatedLab:
         self.log = inventory.parent / "log"
         with self.log.open("w") as log:
             self.keeper = subprocess.Popen(
-                [sys.executable, "-m", "emulators", inventory, "--foreground", "--ready-fd", str(other), *options],
+                [
+                    sys.executable,
+                    "-m",
+                    "emulators",
+                    inventory,
+                    "--foreground",
+                    "--ready-fd",
+                    str(other),
+                    *options,
+                ],
                 pass_fds=(other,),
                 stderr=log,
             )

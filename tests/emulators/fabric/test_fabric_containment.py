@@ -62,7 +62,9 @@ def inventory(tmp_path: Path) -> Iterator[Path]:
 
 
 def root_of(lab: EmulatedLab) -> int:
-    return int(Path(f"/proc/{lab.keeper.pid}/task/{lab.keeper.pid}/children").read_text().split()[0])
+    return int(
+        Path(f"/proc/{lab.keeper.pid}/task/{lab.keeper.pid}/children").read_text().split()[0]
+    )
 
 
 @pytest.mark.parametrize("victim", ["keeper", "root"])
@@ -70,7 +72,9 @@ def test_kill_9_leaves_no_process_namespace_mount_or_file(inventory: Path, victi
     mounts_before, libraries_before = mounts(), sorted(Path("/var/lib").iterdir())
     lab = EmulatedLab(inventory)
     hosts = [lab.host_pid(h) for h in ("gpu01", "gpu02")]
-    of_the_lab = {namespace(pid, kind) for pid in (*hosts, root_of(lab)) for kind in ("net", "mnt", "pid")}
+    of_the_lab = {
+        namespace(pid, kind) for pid in (*hosts, root_of(lab)) for kind in ("net", "mnt", "pid")
+    }
     of_the_lab -= {namespace("self", kind) for kind in ("net", "mnt", "pid")}
     assert len(of_the_lab) == 9
     os.kill(lab.keeper.pid if victim == "keeper" else root_of(lab), signal.SIGKILL)
@@ -79,7 +83,10 @@ def test_kill_9_leaves_no_process_namespace_mount_or_file(inventory: Path, victi
     assert eventually(lambda: not of_the_lab & namespaces(), 5)
     assert mounts() == mounts_before
     assert eventually(
-        lambda: sorted(p.name for p in lab.state.iterdir()) == ["host_keys", "id_ed25519", "id_ed25519.pub", "known_hosts"]
+        lambda: (
+            sorted(p.name for p in lab.state.iterdir())
+            == ["host_keys", "id_ed25519", "id_ed25519.pub", "known_hosts"]
+        )
     )
     assert sorted(Path("/var/lib").iterdir()) == libraries_before
 
@@ -117,7 +124,8 @@ def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path, light_pat
     status = lab.ask("status")["hosts"]
     assert status["gpu01"]["sshd"] and status["gpu01"]["pid"]
     port = int(status["gpu02"]["ssh"].rpartition(":")[2])
-    assert eventually(lambda: refuses(port))  # the kernel closes the dead process's sockets one after the other
+    # the kernel closes the dead process's sockets one after the other
+    assert eventually(lambda: refuses(port))
     assert lab.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@17,18)") == '0,"No error"'
     assert eventually(lambda: lab.carrier("gpu01", 1))  # looped back to itself
     assert lab.ask("light")["light"]["ocs1"] == [["1", "17"]]  # a dead host sends no light
@@ -150,7 +158,9 @@ def test_an_unknown_device_setting_is_named_before_anything_is_made(inventory: P
     path.write_text(path.read_text().replace("settle_s", "setle_s"))
     done = start(inventory)
     assert done.returncode == 3
-    assert "emulator.yml: devices: ocs1: unknown key 'setle_s'; did you mean settle_s?" in done.stderr
+    assert (
+        "emulator.yml: devices: ocs1: unknown key 'setle_s'; did you mean settle_s?" in done.stderr
+    )
 
 
 def test_a_second_lab_on_the_same_state_is_refused_and_the_first_lives_on(inventory: Path) -> None:
@@ -172,18 +182,23 @@ def test_in_the_background_the_command_returns_when_the_lab_is_ready(inventory: 
 
 
 UNPRIVILEGED = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-UNPRIVILEGED += ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "+dac_read_search"]  # the checkout may be root's alone
+# the checkout may be root's alone
+UNPRIVILEGED += ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "+dac_read_search"]
 
 
 @pytest.fixture
 def open_inventory() -> Iterator[Path]:
-    """An inventory in a folder that anybody may enter and write to; pytest's own folders are root's alone."""
+    """An inventory in a folder that anybody may enter and write to; pytest's own folders are root's
+    alone.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         yield write_inventory(Path(folder), hosts=2, ports=1)
 
 
-def test_without_root_the_message_says_what_is_missing_and_what_still_works(open_inventory: Path) -> None:
+def test_without_root_the_message_says_what_is_missing_and_what_still_works(
+    open_inventory: Path,
+) -> None:
     argv = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2, done
@@ -193,7 +208,15 @@ def test_without_root_the_message_says_what_is_missing_and_what_still_works(open
 
 def test_devices_alone_need_no_root(open_inventory: Path) -> None:
     port = int((open_inventory / "devices.yml").read_text().split("127.0.0.1:")[1].split('"')[0])
-    argv = [*UNPRIVILEGED, sys.executable, "-m", "emulators", str(open_inventory), "--devices-only", "--foreground"]
+    argv = [
+        *UNPRIVILEGED,
+        sys.executable,
+        "-m",
+        "emulators",
+        str(open_inventory),
+        "--devices-only",
+        "--foreground",
+    ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as lab:
         try:
             assert lab.stderr is not None

@@ -1,4 +1,6 @@
-"""A host's /etc is its own: users and host names come and go on the machine, and on the host, without a word between the two."""
+"""A host's /etc is its own: users and host names come and go on the machine, and on the host,
+without a word between the two.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,19 @@ finally:
 def test_a_user_who_comes_to_the_machine_takes_none_from_its_hosts(tmp_path: Path) -> None:
     inventory = write_inventory(tmp_path, hosts=2, ports=1)
     argv = ["unshare", "--mount", sys.executable, "-c", STORY, inventory, tmp_path / "etc"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stderr
     address = "10.254.0.2"
-    assert done.stdout.split() == ["65100", address, "gpu02", "gpu01", "0", "600", "zed", "65100", "0"], done.stdout
+    assert done.stdout.split() == [
+        "65100",
+        address,
+        "gpu02",
+        "gpu01",
+        "0",
+        "600",
+        "zed",
+        "65100",
+        "0",
+    ], done.stdout

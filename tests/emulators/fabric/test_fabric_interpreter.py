@@ -1,4 +1,6 @@
-"""Python on emulated hosts if it is installed in a private home: jobs run as a user without access to it."""
+"""Python on emulated hosts if it is installed in a private home: jobs run as a user without access
+to it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ print(subprocess.run(["sh", "-c", "find . | sort; find . -type f | xargs cat"], 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A home that is closed to others: a Python in it, a link that the Python is also known by, and a secret."""
+    """A home that is closed to others: a Python in it, a link that the Python is also known by, and
+    a secret.
+    """
     folder = Path(tempfile.mkdtemp())  # that of `tmp_path` is private itself
     folder.chmod(0o755)
     place = folder / "home"
@@ -48,7 +52,9 @@ def place() -> Iterator[Path]:
 def seen(inside: Path, *wanted: Path) -> list[str]:
     """What a stranger sees of a directory after it was opened."""
     argv = [sys.executable, "-c", SHOW, str(inside), *map(str, wanted)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]).stdout.split("\n")[:-2]
+    return subprocess.run(
+        argv, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    ).stdout.split("\n")[:-2]
 
 
 def test_a_private_home_shows_the_python_in_it_and_nothing_else(place: Path) -> None:

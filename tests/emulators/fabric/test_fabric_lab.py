@@ -1,4 +1,6 @@
-"""The whole lab: hosts one can log in to, ports that are dark until a device carries light to them."""
+"""The whole lab: hosts one can log in to, ports that are dark until a device carries light to
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,24 @@ def ssh(lab: EmulatedLab, host: str, command: str) -> subprocess.CompletedProces
         "BatchMode=yes",
         "GlobalKnownHostsFile=none",
     ]
-    argv = ["ssh", "-F", "none", "-i", f"{lab.state}/id_ed25519", "-p", port, *[w for o in options for w in ("-o", o)]]
-    return subprocess.run([*argv, "root@127.0.0.1", command], capture_output=True, text=True, timeout=20, check=False)
+    argv = [
+        "ssh",
+        "-F",
+        "none",
+        "-i",
+        f"{lab.state}/id_ed25519",
+        "-p",
+        port,
+        *[w for o in options for w in ("-o", o)],
+    ]
+    return subprocess.run(
+        [*argv, "root@127.0.0.1", command], capture_output=True, text=True, timeout=20, check=False
+    )
 
 
-def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(lab: EmulatedLab) -> None:
+def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(
+    lab: EmulatedLab,
+) -> None:
     done = ssh(
         lab,
         "gpu02",
@@ -47,7 +62,9 @@ def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(la
 
 
 def test_python3_on_a_host_is_this_environments(lab: EmulatedLab) -> None:
-    assert ssh(lab, "gpu01", "python3 -c 'import sys; print(sys.prefix)'").stdout == f"{sys.prefix}\n"
+    assert (
+        ssh(lab, "gpu01", "python3 -c 'import sys; print(sys.prefix)'").stdout == f"{sys.prefix}\n"
+    )
 
 
 def test_hosts_know_each_other_on_the_management_network(lab: EmulatedLab) -> None:
@@ -91,7 +108,11 @@ def test_light_by_scpi_brings_carrier_and_packets_both_ways(dark: EmulatedLab) -
     one.close()
     two.close()
     status = dark.ask("status")
-    assert status["hosts"]["gpu01"]["ports"]["1"] == {"interface": "opt1", "light_from": "gpu02:p1", "carrier": True}
+    assert status["hosts"]["gpu01"]["ports"]["1"] == {
+        "interface": "opt1",
+        "light_from": "gpu02:p1",
+        "carrier": True,
+    }
     assert status["devices"]["ocs1"]["lit"] == [["1", "18"], ["2", "17"]]
 
 
@@ -129,10 +150,17 @@ def test_a_ring_of_one_way_light_carries_frames_one_way(dark: EmulatedLab) -> No
 
 
 def test_what_is_sent_into_a_broken_circuit_reaches_nobody(dark: EmulatedLab) -> None:
-    dark.scpi("ocs1", ":oxc:swit:conn:only (@1,3),(@18,17)")  # gpu01 to gpu02; gpu03 keeps gpu01's receiver lit
+    # gpu01 to gpu02; gpu03 keeps gpu01's receiver lit
+    dark.scpi("ocs1", ":oxc:swit:conn:only (@1,3),(@18,17)")
     assert eventually(lambda: dark.carrier("gpu01", 1) and dark.carrier("gpu02", 1))
-    dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")  # gpu02 receives its own light, gpu01's reaches no receiver
-    assert eventually(lambda: dark.ask("light")["light"]["ocs1"] == [["2", "18"], ["3", "17"]] and dark.carrier("gpu02", 1))
+    # gpu02 receives its own light, gpu01's reaches no receiver
+    dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")
+    assert eventually(
+        lambda: (
+            dark.ask("light")["light"]["ocs1"] == [["2", "18"], ["3", "17"]]
+            and dark.carrier("gpu02", 1)
+        )
+    )
     with dark.raw("gpu01", 1) as one, dark.raw("gpu02", 1) as two:
         time.sleep(0.01)  # light on is not usable at once
         one.send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + b"lost" * 12)
@@ -258,12 +286,19 @@ def test_a_fault_can_be_put_in_and_taken_out(dark: EmulatedLab) -> None:
         ({"op": "settle", "device": "ocs1"}, "settle: s is missing"),
     ],
 )
-def test_a_bad_control_request_is_answered_with_the_reason(lab: EmulatedLab, request_: dict[str, object], message: str) -> None:
+def test_a_bad_control_request_is_answered_with_the_reason(
+    lab: EmulatedLab, request_: dict[str, object], message: str
+) -> None:
     answer = lab.ask(**request_)  # type: ignore[arg-type]
     assert answer["ok"] is False
     assert message in answer["error"]
 
 
 def test_secrets_and_the_control_socket_are_the_owners_alone(lab: EmulatedLab) -> None:
-    for name, mode in (("", 0o700), ("id_ed25519", 0o600), ("control.sock", 0o600), ("host_keys/gpu01", 0o600)):
+    for name, mode in (
+        ("", 0o700),
+        ("id_ed25519", 0o600),
+        ("control.sock", 0o600),
+        ("host_keys/gpu01", 0o600),
+    ):
         assert (lab.state / name).stat().st_mode & 0o777 == mode, name

@@ -1,4 +1,6 @@
-"""A rotor's light and the hosts' packets: slots that carriers follow, and slots too short for that."""
+"""A rotor's light and the hosts' packets: slots that carriers follow, and slots too short for
+that.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
 
 
 def send(lab: EmulatedLab, *commands: str) -> list[str]:
-    """Say commands to the rotor; return the data lines of the last. Raises: AssertionError - one is refused."""
+    """Say commands to the rotor; return the data lines of the last. Raises: AssertionError - one is
+    refused.
+    """
     with socket.create_connection(("127.0.0.1", lab.port("ocs1")), 5) as link:
         lines = link.makefile()
         for command in commands:
@@ -43,7 +47,9 @@ def send(lab: EmulatedLab, *commands: str) -> list[str]:
 
 def load(lab: EmulatedLab, dwell_us: int, dark_window_us: int, *slots: str) -> None:
     begin = f"LOAD BEGIN {len(slots)} {dwell_us} {dark_window_us}"
-    send(lab, begin, *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)), "LOAD END")
+    send(
+        lab, begin, *(f"LOAD SLOT {number} {slot}" for number, slot in enumerate(slots)), "LOAD END"
+    )
 
 
 @contextmanager
@@ -90,7 +96,8 @@ def test_in_long_slots_ports_lose_carrier_in_turn_and_packets_follow_the_light(
 ) -> None:
     load(lab, 250_000, 50_000, *ROUND)
     with advanced(lab):
-        seen, wanted = set(), {(True, True, False), (True, False, True), (False, True, True)}  # one port is idle in each slot
+        # one port is idle in each slot
+        seen, wanted = set(), {(True, True, False), (True, False, True), (False, True, True)}
 
         def all_seen() -> bool:
             seen.add(tuple(lab.carrier(host, 1) for host in HOSTS))
@@ -109,7 +116,9 @@ def test_in_long_slots_ports_lose_carrier_in_turn_and_packets_follow_the_light(
     assert lab.ask("truth", device="ocs1")["schedule"] is None
 
 
-def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(lab: EmulatedLab, ports: list[socket.socket]) -> None:
+def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(
+    lab: EmulatedLab, ports: list[socket.socket]
+) -> None:
     load(lab, 900, 100, *ROUND)
     with advanced(lab):
         assert lab.ask("truth", device="ocs1")["schedule"]["dwell_ns"] == 900_000
@@ -133,7 +142,9 @@ def test_in_short_slots_ports_keep_carrier_and_packets_still_follow_the_light(la
     assert [heard(port) for port in ports] == [{3}, set(), {1}]
 
 
-def test_what_a_port_sends_waits_before_the_glass_not_behind_it(lab: EmulatedLab, ports: list[socket.socket]) -> None:
+def test_what_a_port_sends_waits_before_the_glass_not_behind_it(
+    lab: EmulatedLab, ports: list[socket.socket]
+) -> None:
     load(lab, 3_600_000_000, 20, "1>18 2>17")
     send(lab, "GOTO 0")
     assert eventually(lambda: lab.carrier("gpu01", 1) and lab.carrier("gpu02", 1))
@@ -143,7 +154,8 @@ def test_what_a_port_sends_waits_before_the_glass_not_behind_it(lab: EmulatedLab
         ports[0].send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + bytes([1]) * 1400)
     assert eventually(lambda: heard(ports[1]) == {1})
     send(lab, "CLEAR *")
-    lab.ask("faults.remove", host="gpu01", number=slow["number"])  # the rest goes at once, and into the dark
+    # the rest goes at once, and into the dark
+    lab.ask("faults.remove", host="gpu01", number=slow["number"])
     heard(ports[1])
     time.sleep(0.2)
     assert heard(ports[1]) == set()

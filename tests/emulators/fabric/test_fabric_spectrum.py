@@ -1,4 +1,6 @@
-"""Packets flow where spectrum does: labs of wavelength-selective switches, hosts in real namespaces."""
+"""Packets flow where spectrum does: labs of wavelength-selective switches, hosts in real
+namespaces.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,17 @@ HOSTS = ("gpu01", "gpu02", "gpu03")
 def write_lab(folder: Path, driver: str, **facts: object) -> Path:
     """Write a lab of three hosts on one device; `facts` go to emulator.yml."""
     inventory = folder / "inventory"
-    wanted = ["--driver", driver, "--hosts", "3", "--free-ports", "--state", str(folder / "state"), "--out", str(inventory)]
+    wanted = [
+        "--driver",
+        driver,
+        "--hosts",
+        "3",
+        "--free-ports",
+        "--state",
+        str(folder / "state"),
+        "--out",
+        str(inventory),
+    ]
     assert main(wanted) == 0
     text = (inventory / "emulator.yml").read_text()
     more = "".join(f", {key}: {value}" for key, value in facts.items())
@@ -38,14 +50,18 @@ def write_lab(folder: Path, driver: str, **facts: object) -> Path:
 
 @pytest.fixture(scope="module")
 def roadm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
-    running = EmulatedLab(write_lab(tmp_path_factory.mktemp("roadm"), "lumentum-netconf", settle_s=0.05))
+    running = EmulatedLab(
+        write_lab(tmp_path_factory.mktemp("roadm"), "lumentum-netconf", settle_s=0.05)
+    )
     yield running
     assert running.stop() == 0, running.log.read_text()
 
 
 @pytest.fixture(scope="module")
 def waveshaper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
-    running = EmulatedLab(write_lab(tmp_path_factory.mktemp("waveshaper"), "waveshaper-http", settle_s=0.05))
+    running = EmulatedLab(
+        write_lab(tmp_path_factory.mktemp("waveshaper"), "waveshaper-http", settle_s=0.05)
+    )
     yield running
     assert running.stop() == 0, running.log.read_text()
 
@@ -64,7 +80,9 @@ def netconf(lab: EmulatedLab) -> Iterator[manager.Manager]:
         yield session
 
 
-def connection(module: int, number: int, ends: tuple[int, int], host: int, attenuation_db: float = 0.0) -> str:
+def connection(
+    module: int, number: int, ends: tuple[int, int], host: int, attenuation_db: float = 0.0
+) -> str:
     """Return the configuration of one connection for the slot of host number `host`."""
     low, high = (edge / 1000 for edge in edges_mhz(-280 + 16 * (host - 1), 4))
     return (
@@ -78,7 +96,9 @@ def connection(module: int, number: int, ends: tuple[int, int], host: int, atten
 
 def configure(session: manager.Manager, *connections: str) -> None:
     config = f'<connections xmlns="{OTE}">{"".join(connections)}</connections>'
-    session.edit_config(target="running", config=f'<xc:config xmlns:xc="{NETCONF}">{config}</xc:config>')
+    session.edit_config(
+        target="running", config=f'<xc:config xmlns:xc="{NETCONF}">{config}</xc:config>'
+    )
 
 
 def powers(session: manager.Manager, number: int, module: int = 2) -> tuple[float, float]:
@@ -97,7 +117,9 @@ def dark(roadm: EmulatedLab) -> EmulatedLab:
     with netconf(roadm) as session:
         for module in (1, 2):
             session.dispatch(
-                etree.fromstring(f'<remove-all-connections xmlns="{OTE}"><dn>{CARD};module={module}</dn></remove-all-connections>')
+                etree.fromstring(
+                    f'<remove-all-connections xmlns="{OTE}"><dn>{CARD};module={module}</dn></remove-all-connections>'
+                )
             )
     return roadm
 
@@ -109,7 +131,8 @@ def frame(text: bytes) -> bytes:
 def test_frames_cross_the_multiplexer_the_trunk_and_the_demultiplexer(dark: EmulatedLab) -> None:
     with netconf(dark) as session:
         configure(session, *(connection(1, n, (4100 + n, 4201), n) for n in (1, 2, 3)))
-        assert not any(dark.carrier(host, 1) for host in HOSTS)  # the light is on the trunk and goes no further
+        # the light is on the trunk and goes no further
+        assert not any(dark.carrier(host, 1) for host in HOSTS)
         configure(session, *(connection(2, n, (5101, 5201 + n % 3), n) for n in (1, 2, 3)))
     assert eventually(lambda: all(dark.carrier(host, 1) for host in HOSTS))
     one, two, three = (dark.raw(host, 1) for host in HOSTS)
@@ -164,12 +187,16 @@ def rows(host: int, port: int) -> str:
     return "\n".join(f"{ghz / 1000:.3f}\t0.0\t0.0\t{port}" for ghz in range(low, high))
 
 
-def test_of_all_light_in_a_coupler_the_switch_selects_one_transmitter_for_each_receiver(waveshaper: EmulatedLab) -> None:
+def test_of_all_light_in_a_coupler_the_switch_selects_one_transmitter_for_each_receiver(
+    waveshaper: EmulatedLab,
+) -> None:
     assert shape(waveshaper, type="blockall") == 0
     for host, port in ((1, 2), (2, 1), (3, 3)):
         assert shape(waveshaper, type="wsp", wsp=rows(host, port)) == 0
     assert eventually(lambda: all(waveshaper.carrier(host, 1) for host in HOSTS))
-    seen = {host: waveshaper.ask("status")["hosts"][host]["ports"]["1"]["light_from"] for host in HOSTS}
+    seen = {
+        host: waveshaper.ask("status")["hosts"][host]["ports"]["1"]["light_from"] for host in HOSTS
+    }
     assert seen == {"gpu01": "gpu02:p1", "gpu02": "gpu01:p1", "gpu03": "gpu03:p1"}
     one, two, three = (waveshaper.raw(host, 1) for host in HOSTS)
     try:
@@ -188,7 +215,8 @@ def test_of_all_light_in_a_coupler_the_switch_selects_one_transmitter_for_each_r
 
 def test_two_transmitters_at_one_receiver_are_dark_and_reported(waveshaper: EmulatedLab) -> None:
     assert shape(waveshaper, type="blockall") == 0
-    assert shape(waveshaper, type="bandpass", port=2, center=191.40, bandwidth=0.2, attn=0) == 0  # gpu01's slot and gpu02's
+    # gpu01's slot and gpu02's
+    assert shape(waveshaper, type="bandpass", port=2, center=191.40, bandwidth=0.2, attn=0) == 0
     assert not waveshaper.carrier("gpu02", 1)
     assert "gpu02:p1 receives light of gpu01:p1 and gpu02:p1 at once" in waveshaper.log.read_text()
     assert shape(waveshaper, type="bandpass", port=2, center=191.36, bandwidth=0.08, attn=0) == 0

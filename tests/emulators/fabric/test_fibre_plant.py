@@ -8,7 +8,9 @@ from emulators.fabric.fibre_plant import FibrePlant, HostPort, Relight, Strand, 
 from emulators.optics.light import Lit, edges_mhz
 
 A, B, C = HostPort("a", 1), HostPort("b", 1), HostPort("c", 1)
-CABLES = tuple(Strand(f"f-{p.host}", p, "ocs1", str(n), str(16 + n)) for n, p in enumerate((A, B, C), 1))
+CABLES = tuple(
+    Strand(f"f-{p.host}", p, "ocs1", str(n), str(16 + n)) for n, p in enumerate((A, B, C), 1)
+)
 
 
 def pairs(*argv: str) -> frozenset[tuple[str, str]]:
@@ -104,7 +106,9 @@ def test_a_dead_link_stays_dark_whatever_light_arrives() -> None:
 
 
 SLOTS = [edges_mhz(-280 + 16 * k, 4) for k in range(3)]
-COUPLED = tuple(Strand(f"f-{p.host}", p, "wss1", "in", str(n), SLOTS[n - 1]) for n, p in enumerate((A, B, C), 1))
+COUPLED = tuple(
+    Strand(f"f-{p.host}", p, "wss1", "in", str(n), SLOTS[n - 1]) for n, p in enumerate((A, B, C), 1)
+)
 """Three hosts whose light enters one port, each in a slot of its own."""
 
 
@@ -145,7 +149,10 @@ def test_a_receiver_that_two_transmitters_reach_is_dark_and_the_collision_is_tol
 
 
 TRUNKED = (*CABLES[:2], Strand("f-c", C, "ocs2", "1", "17"))
-TRUNKS = (Tie("t-there", ("ocs1", "30"), ("ocs2", "14")), Tie("t-back", ("ocs2", "30"), ("ocs1", "14")))
+TRUNKS = (
+    Tie("t-there", ("ocs1", "30"), ("ocs2", "14")),
+    Tie("t-back", ("ocs2", "30"), ("ocs1", "14")),
+)
 
 
 def test_light_crosses_a_trunk_to_another_device() -> None:
@@ -171,9 +178,16 @@ def test_light_in_a_circle_ends() -> None:
 
 
 def test_a_multiplexer_and_a_demultiplexer_of_one_device_are_joined_by_a_trunk() -> None:
-    roadm = tuple(Strand(f"f-{p.host}", p, "wss1", f"410{n}", f"520{n}", SLOTS[n - 1]) for n, p in enumerate((A, B), 1))
+    roadm = tuple(
+        Strand(f"f-{p.host}", p, "wss1", f"410{n}", f"520{n}", SLOTS[n - 1])
+        for n, p in enumerate((A, B), 1)
+    )
     fibre_plant = FibrePlant(roadm, (Tie("t", ("wss1", "4201"), ("wss1", "5101")),))
     mux = frozenset({("4101", "4201", *SLOTS[0]), ("4102", "4201", *SLOTS[1])})
     assert fibre_plant.show("wss1", mux).lit == ()
-    assert fibre_plant.show("wss1", mux | {("5101", "5202", *SLOTS[0]), ("5101", "5201", *SLOTS[1])}).sent == ((B, A), (A, B))
-    assert fibre_plant.show("wss1", mux | {("5101", "5202", *SLOTS[0])}) == Relight((A,), (B,), (), ())
+    assert fibre_plant.show(
+        "wss1", mux | {("5101", "5202", *SLOTS[0]), ("5101", "5201", *SLOTS[1])}
+    ).sent == ((B, A), (A, B))
+    assert fibre_plant.show("wss1", mux | {("5101", "5202", *SLOTS[0])}) == Relight(
+        (A,), (B,), (), ()
+    )

@@ -1,4 +1,6 @@
-"""Faults of hosts and links as kernels see them: rates, losses, stopped and killed programs, switches that are down; all undone."""
+"""Faults of hosts and links as kernels see them: rates, losses, stopped and killed programs,
+switches that are down; all undone.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ for n in itertools.count():
 def lit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
     """Two hosts joined by light at port 1, with addresses, and by a packet switch at port 3."""
     folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(4)
-    generate(folder / "inventory", Wanted(numbers[:2], numbers[2:], str(folder / "state"), 0.02, electrical=(parse("ideal@50"),)))
+    generate(
+        folder / "inventory",
+        Wanted(
+            numbers[:2], numbers[2:], str(folder / "state"), 0.02, electrical=(parse("ideal@50"),)
+        ),
+    )
     running = EmulatedLab(folder / "inventory")
     running.give_address("gpu01", 1, "10.1.0.1")
     running.give_address("gpu02", 1, "10.1.0.2")
@@ -83,7 +90,9 @@ def rate_mbps(lab: EmulatedLab, source: str, target: str) -> float:
 
 
 @pytest.mark.parametrize(("source", "target"), [("gpu01", "gpu02"), ("gpu02", "gpu01")])
-def test_a_slow_link_is_slow_both_ways_until_the_fault_is_removed(lit: EmulatedLab, source: str, target: str) -> None:
+def test_a_slow_link_is_slow_both_ways_until_the_fault_is_removed(
+    lit: EmulatedLab, source: str, target: str
+) -> None:
     number = added(lit, "gpu01", "slow-link", port=1, mbps=5)
     try:
         assert rate_mbps(lit, source, target) < 6.5  # the first queue full comes at once
@@ -141,7 +150,9 @@ def state(lab: EmulatedLab, host: str, pid: str) -> str:
 
 
 def spins(lab: EmulatedLab) -> bool:
-    """Whether the hog's program is there: at the lowest priority it ends only when a processor is free."""
+    """Whether the hog's program is there: at the lowest priority it ends only when a processor is
+    free.
+    """
     return "spin" in ssh(lab, "gpu01", "ps -eo comm").stdout
 
 
@@ -160,7 +171,10 @@ def test_a_rank_hangs_goes_on_is_slowed_and_is_killed(lit: EmulatedLab, rank: st
     assert state(lit, "gpu01", rank) != "T" and eventually(lambda: not spins(lit), 30)
     added(lit, "gpu01", "kill-rank")
     assert eventually(lambda: ssh(lit, "gpu01", "cat /run/exit").stdout == "137\n")
-    assert "no rank 0 of a job runs on gpu01" in lit.ask("faults.add", host="gpu01", kind="kill-rank")["error"]
+    assert (
+        "no rank 0 of a job runs on gpu01"
+        in lit.ask("faults.add", host="gpu01", kind="kill-rank")["error"]
+    )
 
 
 def cable_up(lab: EmulatedLab, host: str) -> bool:
@@ -171,16 +185,23 @@ def cable_up(lab: EmulatedLab, host: str) -> bool:
     return up
 
 
-def test_a_switch_that_is_down_takes_all_its_hosts_carrier_until_it_ends_by_itself(lit: EmulatedLab) -> None:
+def test_a_switch_that_is_down_takes_all_its_hosts_carrier_until_it_ends_by_itself(
+    lit: EmulatedLab,
+) -> None:
     added(lit, "ideal", "tor", for_s=1.0)
     assert eventually(lambda: not cable_up(lit, "gpu01") and not cable_up(lit, "gpu02"), 1.0)
     assert eventually(lambda: cable_up(lit, "gpu01") and cable_up(lit, "gpu02"), 5.0)
     assert [entry["event"] for entry in lit.ask("faults.list")["log"]][-1] == "end"
 
 
-def test_a_program_that_starts_on_a_host_with_another_clock_has_that_clock(lit: EmulatedLab) -> None:
+def test_a_program_that_starts_on_a_host_with_another_clock_has_that_clock(
+    lit: EmulatedLab,
+) -> None:
     def ahead_s() -> float:
-        return float(ssh(lit, "gpu02", "python3 -c 'import time; print(time.monotonic())'").stdout) - time.monotonic()
+        return (
+            float(ssh(lit, "gpu02", "python3 -c 'import time; print(time.monotonic())'").stdout)
+            - time.monotonic()
+        )
 
     number = added(lit, "gpu02", "clock-drift", offset_s=1000, ppm=100)
     assert 900 < ahead_s() < 1100
@@ -192,11 +213,15 @@ def test_a_storm_leaves_the_lab_as_it_was(lit: EmulatedLab) -> None:
     number = added(lit, "all", "storm", per_s=0.05, seconds=10, seed=5)
     assert eventually(lambda: len(lit.ask("faults.list")["log"]) > 60, 20)
     removed(lit, "all", number)
-    assert eventually(lambda: all([cable_up(lit, "gpu01"), cable_up(lit, "gpu02"), lit.carrier("gpu01", 1)]))
+    assert eventually(
+        lambda: all([cable_up(lit, "gpu01"), cable_up(lit, "gpu02"), lit.carrier("gpu01", 1)])
+    )
     assert arrived(lit, "gpu01", "gpu02") == 2000
     assert eventually(lambda: not spins(lit), 30)
     for port, rate in ((1, "250Mbit"), (2, "250Mbit"), (3, "50Mbit")):
-        shown = light(lit, "class", "show", "dev", f"h1p{port}") + light(lit, "filter", "show", "dev", f"h1p{port}", "ingress")
+        shown = light(lit, "class", "show", "dev", f"h1p{port}") + light(
+            lit, "filter", "show", "dev", f"h1p{port}", "ingress"
+        )
         assert f"rate {rate} " in shown and "bpf" not in shown, shown
 
 

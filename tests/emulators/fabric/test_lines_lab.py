@@ -1,4 +1,6 @@
-"""A lab with lines: what two hosts send each other takes its time, over light and over a packet switch."""
+"""A lab with lines: what two hosts send each other takes its time, over light and over a packet
+switch.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,19 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
     """Two hosts: port 1 over light takes 40 ms each way, port 3 over a packet switch 70 ms."""
     folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(4)
-    generate(folder / "inventory", Wanted(numbers[:2], numbers[2:], str(folder / "state"), 0.02, electrical=(parse("ideal@50"),)))
+    generate(
+        folder / "inventory",
+        Wanted(
+            numbers[:2], numbers[2:], str(folder / "state"), 0.02, electrical=(parse("ideal@50"),)
+        ),
+    )
     lines = [
-        {"ports": [f"gpu0{n}:p{port}" for n in (1, 2)], "delay_ms": delay_ms, "queue_packets": 4, "rate_mbps": 2}
+        {
+            "ports": [f"gpu0{n}:p{port}" for n in (1, 2)],
+            "delay_ms": delay_ms,
+            "queue_packets": 4,
+            "rate_mbps": 2,
+        }
         for port, delay_ms in ((1, 40), (3, 70))
     ]
     with (folder / "inventory" / "emulator.yml").open("a") as file:
@@ -52,7 +64,9 @@ def test_sockets_of_hosts_on_lines_with_delay_have_room_from_the_start(slow: Emu
 
 
 @pytest.mark.parametrize(("interface", "delay_s"), [("opt1", 0.04), ("el3", 0.07)])
-def test_a_packet_takes_its_time_and_a_burst_beyond_the_queue_is_dropped(slow: EmulatedLab, interface: str, delay_s: float) -> None:
+def test_a_packet_takes_its_time_and_a_burst_beyond_the_queue_is_dropped(
+    slow: EmulatedLab, interface: str, delay_s: float
+) -> None:
     slow.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")
     assert eventually(lambda: slow.carrier("gpu01", 1) and slow.carrier("gpu02", 1))
     with raw(slow, "gpu01", interface) as near, raw(slow, "gpu02", interface) as far:

@@ -31,14 +31,23 @@ from tests.emulators.fabric.emulated import EmulatedLab
         (0, 9000, 0),
     ],
 )
-def test_a_port_takes_what_it_carries_in_two_milliseconds_at_once_and_a_packet_at_least(mbps: int, mtu: int, packets: int) -> None:
+def test_a_port_takes_what_it_carries_in_two_milliseconds_at_once_and_a_packet_at_least(
+    mbps: int, mtu: int, packets: int
+) -> None:
     assert at_once(mbps * 1_000_000, mtu) == packets
 
 
 @pytest.mark.lab
 def test_each_port_of_a_host_takes_at_once_what_its_own_rate_allows(tmp_path: Path) -> None:
     numbers = free_ports(4)
-    wanted = Wanted(numbers[:2], numbers[2:], str(tmp_path / "state"), 0.02, rate_mbps=100, electrical=(parse("ideal@20"),))
+    wanted = Wanted(
+        numbers[:2],
+        numbers[2:],
+        str(tmp_path / "state"),
+        0.02,
+        rate_mbps=100,
+        electrical=(parse("ideal@20"),),
+    )
     generate(tmp_path / "inventory", wanted)
     lab = EmulatedLab(tmp_path / "inventory")
     try:
@@ -58,7 +67,13 @@ def test_each_port_of_a_host_takes_at_once_what_its_own_rate_allows(tmp_path: Pa
         ([], None),
         ([LineConfig((("gpu01", 1),), 1e8, 0.0, 10)], None),
         ([LineConfig((("gpu01", 1),), 36e6, 0.015, 10)], 1 << 20),
-        ([LineConfig((("gpu01", 1),), 36e6, 0.015, 10), LineConfig((("gpu02", 1),), 1e8, 0.1, 10)], 5_000_000),
+        (
+            [
+                LineConfig((("gpu01", 1),), 36e6, 0.015, 10),
+                LineConfig((("gpu02", 1),), 1e8, 0.1, 10),
+            ],
+            5_000_000,
+        ),
     ],
 )
 def test_where_lines_have_delay_sockets_have_room_for_twice_what_is_on_its_way(
@@ -71,6 +86,16 @@ def test_where_lines_have_delay_sockets_have_room_for_twice_what_is_on_its_way(
 
 def test_an_uplink_of_a_generated_lab_has_the_queue_of_a_port(tmp_path: Path) -> None:
     kinds = (parse("ideal"), parse("oversubscribed:2"))
-    generate(tmp_path, Wanted((30_001, 30_002), (30_003, 30_004), str(tmp_path / "state"), 0.02, electrical=kinds, rack=1))
+    generate(
+        tmp_path,
+        Wanted(
+            (30_001, 30_002),
+            (30_003, 30_004),
+            str(tmp_path / "state"),
+            0.02,
+            electrical=kinds,
+            rack=1,
+        ),
+    )
     single, tree = read_config(tmp_path).segments
     assert single.queue is None and tree.queue == Queue(QUEUE_BYTES, "fifo")

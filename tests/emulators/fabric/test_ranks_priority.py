@@ -1,4 +1,6 @@
-"""Real-time priority for the programs of jobs: who has it, what stays above it, and everything that ends it."""
+"""Real-time priority for the programs of jobs: who has it, what stays above it, and everything that
+ends it.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,30 @@ from tests.emulators.fabric.emulated import EmulatedLab, eventually
 pytestmark = pytest.mark.lab
 
 QUIET = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); time.sleep(600)"
-ASKED_FOR = (
-    "import threading, time; input(); threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); time.sleep(600)"
-)
+ASKED_FOR = "import threading, time; input(); threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); time.sleep(600)"
 SPINNING = "while True: pass"
 ROUND_ROBIN = {(os.SCHED_RR, 1)}
 ORDINARY = {(os.SCHED_OTHER, 0)}
 
 
 @contextmanager
-def program(lab: EmulatedLab, host: str, text: str, uid: int = JOB_UID) -> Iterator[subprocess.Popen[bytes]]:
+def program(
+    lab: EmulatedLab, host: str, text: str, uid: int = JOB_UID
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program in the PID namespace of a host."""
-    enter = ["nsenter", "-t", str(lab.host_pid(host)), "-p", "setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    with subprocess.Popen([*enter, "/usr/bin/env", "python3", "-c", text], stdin=subprocess.PIPE, cwd="/") as child:
+    enter = [
+        "nsenter",
+        "-t",
+        str(lab.host_pid(host)),
+        "-p",
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+    ]
+    with subprocess.Popen(
+        [*enter, "/usr/bin/env", "python3", "-c", text], stdin=subprocess.PIPE, cwd="/"
+    ) as child:
         try:
             assert eventually(lambda: pids(child), 10)
             yield child
@@ -55,7 +68,10 @@ def pids(child: subprocess.Popen[bytes]) -> list[int]:
 def policies(pid: int) -> set[tuple[int, int]]:
     """Policy and level of every thread."""
     threads = [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return {(os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority) for thread in threads}
+    return {
+        (os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority)
+        for thread in threads
+    }
 
 
 def of(child: subprocess.Popen[bytes]) -> set[tuple[int, int]]:
@@ -81,15 +97,26 @@ class Asker:
 
 
 def test_ranks_get_their_turn_and_nothing_else_does(lab: EmulatedLab) -> None:
-    with program(lab, "gpu01", QUIET) as rank, program(lab, "gpu01", QUIET, uid=0) as root, closing(Asker(lab)) as ask:
-        stranger = subprocess.Popen(["/bin/sleep", "600"], user=JOB_UID, group=JOB_UID, extra_groups=[], cwd="/")  # on the machine
+    with (
+        program(lab, "gpu01", QUIET) as rank,
+        program(lab, "gpu01", QUIET, uid=0) as root,
+        closing(Asker(lab)) as ask,
+    ):
+        # on the machine
+        stranger = subprocess.Popen(
+            ["/bin/sleep", "600"], user=JOB_UID, group=JOB_UID, extra_groups=[], cwd="/"
+        )
         try:
-            assert eventually(lambda: len(list(Path(f"/proc/{pids(rank)[0]}/task").iterdir())) == 2, 10)
+            assert eventually(
+                lambda: len(list(Path(f"/proc/{pids(rank)[0]}/task").iterdir())) == 2, 10
+            )
             reply = ask(60)
             assert reply["ok"] and reply["programs"] == {"gpu01": 1, "gpu02": 0, "gpu03": 0}
             assert of(rank) == ROUND_ROBIN
             assert of(root) == policies(stranger.pid) == policies(os.getpid()) == ORDINARY
-            devices = {os.sched_getparam(pid).sched_priority for pid in (int(lab.ask("status")["pid"]),)}
+            devices = {
+                os.sched_getparam(pid).sched_priority for pid in (int(lab.ask("status")["pid"]),)
+            }
             assert devices == {0} or min(devices) >= LAB
             assert ask(0) == {"ok": True, "lost": {}} and of(rank) == ORDINARY
         finally:
@@ -97,7 +124,9 @@ def test_ranks_get_their_turn_and_nothing_else_does(lab: EmulatedLab) -> None:
             stranger.wait()
 
 
-def test_threads_that_a_rank_starts_later_have_it_too_and_lose_it_with_the_rest(lab: EmulatedLab) -> None:
+def test_threads_that_a_rank_starts_later_have_it_too_and_lose_it_with_the_rest(
+    lab: EmulatedLab,
+) -> None:
     with program(lab, "gpu02", ASKED_FOR) as rank, closing(Asker(lab)) as ask:
         assert ask(60)["ok"] and rank.stdin is not None
         rank.stdin.write(b"\n")
@@ -137,12 +166,20 @@ def test_it_ends_by_itself_although_the_connection_stays(lab: EmulatedLab) -> No
         assert ask(60)["ok"] and of(rank) == ROUND_ROBIN
 
 
-def test_a_program_that_spins_loses_it_and_is_named_while_another_keeps_it(lab: EmulatedLab) -> None:
-    with program(lab, "gpu01", SPINNING) as spinning, program(lab, "gpu01", QUIET) as rank, closing(Asker(lab)) as ask:
+def test_a_program_that_spins_loses_it_and_is_named_while_another_keeps_it(
+    lab: EmulatedLab,
+) -> None:
+    with (
+        program(lab, "gpu01", SPINNING) as spinning,
+        program(lab, "gpu01", QUIET) as rank,
+        closing(Asker(lab)) as ask,
+    ):
         assert ask(60)["ok"] and of(spinning) == ROUND_ROBIN
         assert eventually(lambda: of(spinning) == ORDINARY, 10 * WINDOW_S)
         assert of(rank) == ROUND_ROBIN
-        assert ask(60)["ok"] and of(spinning) == ORDINARY, "and does not get it again in this measurement"
+        assert ask(60)["ok"] and of(spinning) == ORDINARY, (
+            "and does not get it again in this measurement"
+        )
         (why,) = ask(0)["lost"]["gpu01"]
         assert "(python3) used" in why and float(why.split()[4]) > SHARE
 

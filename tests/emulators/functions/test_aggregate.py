@@ -10,7 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.emulators.functions.workers import ADD, GET, SUM, WAIT, Wire, Worker, exact, packet, through, vectors
+from tests.emulators.functions.workers import (
+    ADD,
+    GET,
+    SUM,
+    WAIT,
+    Wire,
+    Worker,
+    exact,
+    packet,
+    through,
+    vectors,
+)
 
 POOL = {"slots": 8, "slot_bytes": 64, "jobs": 2}
 PAGE = Path(__file__).parents[3] / "docs/reference/functions-dialect.md"
@@ -54,10 +65,16 @@ def test_a_part_sent_again_is_answered_and_never_added_again() -> None:
     assert wire.give(one, 0) == [] and wire.give(one, 0) == [(WAIT, 0, 0, b"")]
     assert len(wire.give(two, 1)) == 2
     assert wire.give(one, 0) == [(SUM, 0, 0, text(3))]
-    assert wire.give(packet(made, 0, ADD, 1, text(10)), 0) == []  # the other version: the sum of chunk 0 is kept
+    # the other version: the sum of chunk 0 is kept
+    assert wire.give(packet(made, 0, ADD, 1, text(10)), 0) == []
     assert wire.give(two, 1) == [(SUM, 1, 0, text(3))]
     counted = wire.counted()
-    assert (counted["added"], counted["sums"], counted["duplicates"], counted["repeated"]) == (3, 1, 3, 2)
+    assert (counted["added"], counted["sums"], counted["duplicates"], counted["repeated"]) == (
+        3,
+        1,
+        3,
+        2,
+    )
 
 
 def test_only_a_part_that_is_in_while_others_are_missing_is_answered_with_wait() -> None:
@@ -68,7 +85,9 @@ def test_only_a_part_that_is_in_while_others_are_missing_is_answered_with_wait()
     again = packet(made, 0, ADD, 1, text(1, 2), epoch=7)
     assert wire.give(again, 0, port=6000) == [(WAIT, 0, 1, b"")]
     answer, at = wire.sent[-1]
-    assert at == ("10.0.0.1", 6000) and len(answer) < len(again), "to whom asked, and less than was asked with"
+    assert at == ("10.0.0.1", 6000) and len(answer) < len(again), (
+        "to whom asked, and less than was asked with"
+    )
     assert struct.unpack_from("<I", answer, 20) == (7,)
     others = [
         (packet(made, 0, ADD, 1, text(1), epoch=7), 0),  # mismatched
@@ -79,7 +98,9 @@ def test_only_a_part_that_is_in_while_others_are_missing_is_answered_with_wait()
         (packet(made, 0, WAIT, 1, text(1, 2), epoch=7), 0),
     ]
     assert [wire.give(*each) for each in others] == [[]] * 6
-    assert wire.give(packet(made, 2, ADD, 1, text(3, 4), epoch=7), 2) == [(SUM, n, 1, text(5, 8)) for n in (0, 1, 2)]
+    assert wire.give(packet(made, 2, ADD, 1, text(3, 4), epoch=7), 2) == [
+        (SUM, n, 1, text(5, 8)) for n in (0, 1, 2)
+    ]
     assert wire.give(again, 0) == [(SUM, 0, 1, text(5, 8))], "which is no WAIT any more"
 
 
@@ -101,7 +122,8 @@ def test_chunks_of_the_past_and_of_the_future_change_nothing() -> None:
     ahead = [packet(made, 0, ADD, chunk, text(99)) for chunk in (8, 10, 2**40, 2**64 - 1)]
     assert [wire.give(each, 0) for each in replayed + ahead] == [[]] * 6
     assert (wire.counted()["stale"], wire.counted()["early"]) == (2, 4)
-    assert wire.give(packet(made, 0, ADD, 4, text(99)), 0) == [(SUM, 0, 4, text(4))]  # its sum is still there
+    # its sum is still there
+    assert wire.give(packet(made, 0, ADD, 4, text(99)), 0) == [(SUM, 0, 4, text(4))]
 
 
 def test_a_worker_that_is_ahead_cannot_empty_a_place_somebody_may_ask_for() -> None:
@@ -121,16 +143,22 @@ def test_a_job_that_starts_anew_begins_at_chunk_0_of_a_higher_epoch() -> None:
         wire.give(packet(made, worker, ADD, 0, text(1), epoch=5), worker)
     wire.give(packet(made, 0, ADD, 1, text(50), epoch=5), 0)
     assert wire.give(packet(made, 0, ADD, 1, text(7), epoch=6), 0) == []
-    assert wire.give(packet(made, 1, ADD, 1, text(50), epoch=5), 1) == [] and wire.counted()["stale"] == 1
+    assert (
+        wire.give(packet(made, 1, ADD, 1, text(50), epoch=5), 1) == []
+        and wire.counted()["stale"] == 1
+    )
     assert wire.give(packet(made, 1, ADD, 1, text(7), epoch=6), 1)[0][3] == text(14)
-    assert wire.give(packet(made, 1, ADD, 0, text(7), epoch=6), 1) == []  # that of epoch 5 is not answered with
+    # that of epoch 5 is not answered with
+    assert wire.give(packet(made, 1, ADD, 0, text(7), epoch=6), 1) == []
 
 
 def test_a_chunk_is_as_long_as_its_first_part_said() -> None:
     wire = Wire(aggregate=POOL)
     made = wire.allocate(2, 1)
     wire.give(packet(made, 0, ADD, 0, text(1, 2)), 0)
-    assert wire.give(packet(made, 1, ADD, 0, text(1)), 1) == [] and wire.counted()["mismatched"] == 1
+    assert (
+        wire.give(packet(made, 1, ADD, 0, text(1)), 1) == [] and wire.counted()["mismatched"] == 1
+    )
     assert wire.give(packet(made, 1, ADD, 0, text(1, 1)), 1)[0][3] == text(2, 3)
 
 
@@ -141,7 +169,8 @@ def test_what_is_not_a_workers_own_packet_gets_no_answer_and_changes_no_sum() ->
     part = packet(ours, 1, ADD, 0, text(100))
     foreign = [
         (packet(ours | {"token": "00" * 8}, 1, ADD, 0, text(100)), 1),
-        (packet(theirs, 1, ADD, 0, text(100), allocation=ours["allocation"]), 1),  # our slot by their token
+        # our slot by their token
+        (packet(theirs, 1, ADD, 0, text(100), allocation=ours["allocation"]), 1),
         (packet(ours, 1, ADD, 0, text(100), allocation=77), 1),
         (part, 0),  # from another worker's address
         (part, 8),
@@ -169,7 +198,13 @@ def test_the_emulators_own_loss_is_counted_both_ways_and_the_sums_stay_exact() -
     wire.switch.loss = 0.2
     workers = [Worker(made, n, parts[n], 4, 1) for n in range(3)]
     through(wire, workers, chance, 0, 0)
-    assert all(worker.sums[chunk] == each.tobytes() for worker in workers for chunk, each in enumerate(exact(parts)))
+    assert all(
+        worker.sums[chunk] == each.tobytes()
+        for worker in workers
+        for chunk, each in enumerate(exact(parts))
+    )
     lost, counted = wire.switch.total()["lost"], wire.counted()
-    assert lost == wire.switch.total()["packets_in"] - counted["packets_in"] + counted["packets_out"] - len(wire.sent)
+    assert lost == wire.switch.total()["packets_in"] - counted["packets_in"] + counted[
+        "packets_out"
+    ] - len(wire.sent)
     assert 0.1 < lost / (wire.switch.total()["packets_in"] + counted["packets_out"]) < 0.3

@@ -14,8 +14,22 @@ FUNCTIONS = {
     "aggregate": {"slots": 8, "slot_bytes": 64, "jobs": 2},
     "cache": {"entries": 3, "entry_bytes": 16},
 }
-ASK = {"op": "allocate", "function": "aggregate", "job": "a", "workers": ["10.0.0.1", "10.0.0.2"], "slots": 4, "lease_s": 10}
-KEEP = {"op": "allocate", "function": "cache", "job": "a", "workers": ["10.0.0.1"], "entries": 2, "lease_s": 10}
+ASK = {
+    "op": "allocate",
+    "function": "aggregate",
+    "job": "a",
+    "workers": ["10.0.0.1", "10.0.0.2"],
+    "slots": 4,
+    "lease_s": 10,
+}
+KEEP = {
+    "op": "allocate",
+    "function": "cache",
+    "job": "a",
+    "workers": ["10.0.0.1"],
+    "entries": 2,
+    "lease_s": 10,
+}
 
 
 class Talk:
@@ -23,7 +37,9 @@ class Talk:
 
     def __init__(self, **functions: dict[str, int]) -> None:
         self.wire = Wire(**(functions or FUNCTIONS))
-        self.control = Control(self.wire.switch, Place("ideal", "10.253.0.1", 7470, "02:0a:fd:00:00:01", "F0001"))
+        self.control = Control(
+            self.wire.switch, Place("ideal", "10.253.0.1", 7470, "02:0a:fd:00:00:01", "F0001")
+        )
 
     def send(self, line: bytes) -> dict[str, Any]:
         answer = self.control.answer(line, self.wire.now)
@@ -62,7 +78,10 @@ def test_an_allocation_ends_with_its_lease_and_its_packets_are_nobodys() -> None
     made = talk.ask(**ASK | {"workers": ["10.0.0.1"]})
     part = packet(made, 0, ADD, 0, bytes(4))
     talk.wire.now += 9
-    assert talk.ask(op="renew", allocation=1, token=made["token"], lease_s=1.5) == {"ok": True, "lease_s": 1.5}
+    assert talk.ask(op="renew", allocation=1, token=made["token"], lease_s=1.5) == {
+        "ok": True,
+        "lease_s": 1.5,
+    }
     talk.wire.now += 1.4
     assert talk.ask(op="counters")["allocations"][0]["lease_left_s"] == pytest.approx(0.1)
     assert len(talk.wire.give(part, 0)) == 1
@@ -78,14 +97,35 @@ def test_counters_tell_no_token_and_what_the_page_says() -> None:
     talk.wire.give(packet(made, 0, ADD, 0, bytes(8)), 0)
     talk.wire.give(packet(kept, 0, PUT, 1, b"x"), 0)
     reply = talk.ask(op="counters")
-    assert made["token"] not in json.dumps(reply) and "token" not in json.dumps(talk.control.state(talk.wire.now))
+    assert made["token"] not in json.dumps(reply) and "token" not in json.dumps(
+        talk.control.state(talk.wire.now)
+    )
     first, second = reply["allocations"]
     moved = {"packets_in": 1, "bytes_in": 40, "packets_out": 0, "bytes_out": 0}
     none = dict.fromkeys(("sums", "duplicates", "repeated", "stale", "early", "mismatched"), 0)
-    who = {"allocation": 1, "function": "aggregate", "job": "a", "workers": 2, "slots": 4, "lease_left_s": 10}
+    who = {
+        "allocation": 1,
+        "function": "aggregate",
+        "job": "a",
+        "workers": 2,
+        "slots": 4,
+        "lease_left_s": 10,
+    }
     assert first == who | moved | {"added": 1} | none
-    assert (second["entries"], second["stored"], second["puts"], second["packets_out"], second["bytes_out"]) == (2, 1, 1, 1, 32)
-    assert reply["totals"] == {"packets_in": 2, "malformed": 0, "foreign": 0, "unsent": 0, "lost": 0}
+    assert (
+        second["entries"],
+        second["stored"],
+        second["puts"],
+        second["packets_out"],
+        second["bytes_out"],
+    ) == (2, 1, 1, 1, 32)
+    assert reply["totals"] == {
+        "packets_in": 2,
+        "malformed": 0,
+        "foreign": 0,
+        "unsent": 0,
+        "lost": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +141,11 @@ def test_counters_tell_no_token_and_what_the_page_says() -> None:
 def test_a_malformed_request_is_refused_and_allocates_nothing(change: dict[str, object]) -> None:
     talk = Talk()
     reply = talk.ask(**ASK | change)
-    assert (reply["ok"], reply["code"]) == (False, "malformed") and reply["error"] and not talk.wire.switch.allocations
+    assert (
+        (reply["ok"], reply["code"]) == (False, "malformed")
+        and reply["error"]
+        and not talk.wire.switch.allocations
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +165,9 @@ def test_what_a_request_lacks_is_named(key: str) -> None:
 
 def test_a_function_that_the_switch_does_not_have_is_absent() -> None:
     talk = Talk(cache=FUNCTIONS["cache"])
-    assert talk.ask(**ASK)["code"] == "absent" and list(talk.ask(op="capabilities")["functions"]) == ["cache"]
+    assert talk.ask(**ASK)["code"] == "absent" and list(
+        talk.ask(op="capabilities")["functions"]
+    ) == ["cache"]
 
 
 def test_there_is_an_end_to_allocations_even_of_one_entry() -> None:
@@ -145,15 +191,27 @@ def test_a_cache_keeps_what_was_used_last_and_each_job_its_own() -> None:
     give(packet(kept, 0, PUT, 2**64 - 1, b"two"), 0)
     assert get(kept, 1) == (HIT, b"one")
     give(packet(kept, 0, PUT, 3, b"three"), 0)
-    assert [get(kept, key) for key in (1, 2**64 - 1, 3)] == [(HIT, b"one"), (MISS, b""), (HIT, b"three")]
+    assert [get(kept, key) for key in (1, 2**64 - 1, 3)] == [
+        (HIT, b"one"),
+        (MISS, b""),
+        (HIT, b"three"),
+    ]
     give(packet(kept, 0, PUT, 3, b"anew"), 0)
     assert get(kept, 3) == (HIT, b"anew") and get(other, 3) == (MISS, b"")
     assert give(packet(kept, 0, PUT, 1, bytes(17)), 0) == give(packet(kept, 0, PUT, 1), 0) == []
-    assert give(packet(kept, 0, GET, 1, b"x"), 0) == give(packet(kept, 0, ADD, 1, bytes(4)), 0) == []
+    assert (
+        give(packet(kept, 0, GET, 1, b"x"), 0) == give(packet(kept, 0, ADD, 1, bytes(4)), 0) == []
+    )
     assert give(packet(kept, 0, GET, 1, epoch=1), 0) == []
     assert talk.wire.switch.total()["malformed"] == 5
     counted = talk.wire.counted()
-    assert [counted[name] for name in ("gets", "hits", "puts", "evicted", "stored")] == [6, 4, 4, 1, 2]
+    assert [counted[name] for name in ("gets", "hits", "puts", "evicted", "stored")] == [
+        6,
+        4,
+        4,
+        1,
+        2,
+    ]
 
 
 def test_after_a_restart_nothing_is_left() -> None:

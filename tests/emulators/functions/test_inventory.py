@@ -41,11 +41,22 @@ def spoiled(folder: Path, old: str, new: str) -> tuple[str, str]:
     return str(theirs.value), str(ours.value)
 
 
-def test_both_readers_find_the_functions_that_were_asked_for_on_ports_of_their_own(tmp_path: Path) -> None:
-    folder = generated(tmp_path, "ideal", "domains:2@50+aggregate", "rails:2+cache", "dual:2+cache+aggregate", "fat-tree+cache")
+def test_both_readers_find_the_functions_that_were_asked_for_on_ports_of_their_own(
+    tmp_path: Path,
+) -> None:
+    folder = generated(
+        tmp_path,
+        "ideal",
+        "domains:2@50+aggregate",
+        "rails:2+cache",
+        "dual:2+cache+aggregate",
+        "fat-tree+cache",
+    )
     config = read_config(folder)
     lab = lab_in(folder)
-    read = {s.name: (dict(s.functions), s.address.rpartition(":")[2]) for s in lab.segments.values()}
+    read = {
+        s.name: (dict(s.functions), s.address.rpartition(":")[2]) for s in lab.segments.values()
+    }
     assert read == {s.name: (dict(s.functions), str(s.control_port or "")) for s in config.segments}
     ports = [s.control_port for s in config.segments if s.control_port]
     assert ports == list(range(27_001, 27_008))
@@ -63,9 +74,19 @@ def test_both_readers_find_the_functions_that_were_asked_for_on_ports_of_their_o
         ("jobs: 2", "jobs: 65", "jobs 65: wanted 1 to 64", "jobs"),
         ("jobs: 2", "jobs: yes", "jobs True", "jobs"),
         (", jobs: 2", "", "function aggregate: wanted slots, slot_bytes, jobs", "jobs"),
-        ("{slots: 64, slot_bytes: 8192, jobs: 2}", "2", "function aggregate: wanted slots", "aggregate"),
+        (
+            "{slots: 64, slot_bytes: 8192, jobs: 2}",
+            "2",
+            "function aggregate: wanted slots",
+            "aggregate",
+        ),
         ("aggregate:", "average:", "no function average; there are aggregate, cache", "average"),
-        ("address: 127.0.0.1:27001, ", "", "emulated functions are controlled at 127.0.0.1:PORT", "they need address"),
+        (
+            "address: 127.0.0.1:27001, ",
+            "",
+            "emulated functions are controlled at 127.0.0.1:PORT",
+            "they need address",
+        ),
         ("27001", "0", "emulated functions are controlled at", "address"),
         ("27001", "65536", "emulated functions are controlled at", "port 65536: wanted 1 to 65535"),
     ],
@@ -89,7 +110,9 @@ def test_packets_that_the_labs_fibres_do_not_carry_are_refused(tmp_path: Path) -
     folder = generated(tmp_path, "ideal+aggregate")
     path = folder / "emulator.yml"
     path.write_text(path.read_text().replace("mtu: 9000", "mtu: 1500"))
-    with pytest.raises(BadInventory, match="slot_bytes 8192 and 60 of headers do not fit the MTU, 1500"):
+    with pytest.raises(
+        BadInventory, match="slot_bytes 8192 and 60 of headers do not fit the MTU, 1500"
+    ):
         read_config(folder)
 
 
@@ -106,7 +129,9 @@ def test_a_rehearsals_twin_has_the_functions_on_ports_of_its_own(tmp_path: Path)
     }
 
 
-def test_a_function_that_nobody_knows_is_not_generated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_that_nobody_knows_is_not_generated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["--hosts", "2", "--electrical", "ideal+sum", "--out", str(tmp_path / "lab")])
     assert "no function 'sum': wanted +aggregate or +cache" in capsys.readouterr().err
@@ -128,12 +153,26 @@ class StubFunctions:
 @pytest.fixture
 async def lab(tmp_path: Path) -> Any:
     config = read_config(generated(tmp_path, "ideal+aggregate", "ideal"))
-    devices, fabric, functions = build_devices(config), cast("Any", StubFabric(config)), StubFunctions()
+    devices, fabric, functions = (
+        build_devices(config),
+        cast("Any", StubFabric(config)),
+        StubFunctions(),
+    )
     fabric.functions = {"ideal": functions}
     fabric.carriers = lambda: dict.fromkeys(config_ports(config), True)
     for host in fabric.hosts.values():
         host.port_open, host.machine_pid = True, 1
-    yield Control(Lab(config, devices, Listeners(dict.fromkeys(devices), {}, cast("Any", None), None, 1), fabric)), functions
+    yield (
+        Control(
+            Lab(
+                config,
+                devices,
+                Listeners(dict.fromkeys(devices), {}, cast("Any", None), None, 1),
+                fabric,
+            )
+        ),
+        functions,
+    )
 
 
 def config_ports(config: Any) -> Iterator[tuple[str, int]]:
@@ -154,25 +193,48 @@ async def test_faults_of_functions_are_done_and_undone(lab: tuple[Control, StubF
 
 
 @pytest.mark.parametrize("place", ["ideal-2", "gpu01", "all", "nowhere"])
-async def test_a_segment_without_functions_has_none_of_their_faults(lab: tuple[Control, StubFunctions], place: str) -> None:
+async def test_a_segment_without_functions_has_none_of_their_faults(
+    lab: tuple[Control, StubFunctions], place: str
+) -> None:
     reply = ask(lab[0], "faults.add", host=place, kind="function-loss", percent=1)
-    assert reply["error"] == f"fault function-loss: no segment {place} with functions; there are ideal"
+    assert (
+        reply["error"] == f"fault function-loss: no segment {place} with functions; there are ideal"
+    )
 
 
-async def test_functions_whose_process_ended_are_told_and_keep_nobody_from_the_rest(lab: tuple[Control, StubFunctions]) -> None:
+async def test_functions_whose_process_ended_are_told_and_keep_nobody_from_the_rest(
+    lab: tuple[Control, StubFunctions],
+) -> None:
     control, functions = lab
-    assert ask(control, "status")["functions"] == {"ideal": {"running": True, "pid": functions.pid, "functions": {}}}
+    assert ask(control, "status")["functions"] == {
+        "ideal": {"running": True, "pid": functions.pid, "functions": {}}
+    }
     functions.pid = 0
-    assert ask(control, "status")["functions"]["ideal"]["error"] == "segment ideal: the process of its functions has ended"
+    assert (
+        ask(control, "status")["functions"]["ideal"]["error"]
+        == "segment ideal: the process of its functions has ended"
+    )
     assert not ask(control, "faults.add", host="ideal", kind="function-restart")["ok"]
     assert ask(control, "faults.add", host="gpu01", kind="cpu-hog")["ok"]
 
 
 def test_lab_status_says_who_uses_the_functions() -> None:
-    about = {"running": True, "functions": {"aggregate": POOL, "cache": CACHE}, "allocations": [], "loss": 0.0}
+    about = {
+        "running": True,
+        "functions": {"aggregate": POOL, "cache": CACHE},
+        "allocations": [],
+        "loss": 0.0,
+    }
     at = {"address": "10.253.0.1", "port": 7470}
-    assert functions_text("ideal", about | at) == ("  ideal", "aggregate, cache: free", "10.253.0.1:7470")
+    assert functions_text("ideal", about | at) == (
+        "  ideal",
+        "aggregate, cache: free",
+        "10.253.0.1:7470",
+    )
     used = {"allocations": [{"job": "b"}, {"job": "a"}, {"job": "b"}], "loss": 0.01}
-    assert functions_text("ideal", about | at | used)[1] == "aggregate, cache: used by a, b, 1 % of their packets lost"
+    assert (
+        functions_text("ideal", about | at | used)[1]
+        == "aggregate, cache: used by a, b, 1 % of their packets lost"
+    )
     ended = {"running": False, "error": "its process has ended"}
     assert functions_text("ideal", ended) == ("  ideal", "functions: its process has ended", "")

@@ -1,4 +1,6 @@
-"""The lab's side of a packet switch's functions: a process that is stopped, slow or gone holds up nothing."""
+"""The lab's side of a packet switch's functions: a process that is stopped, slow or gone holds up
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_an_answer_that_comes_too_late_is_nobodys(ends: tuple[Functions, socket.
         seen.order(do="state")
 
 
-def test_a_stopped_process_never_makes_the_lab_wait_for_room(ends: tuple[Functions, socket.socket]) -> None:
+def test_a_stopped_process_never_makes_the_lab_wait_for_room(
+    ends: tuple[Functions, socket.socket],
+) -> None:
     seen, _ = ends
     for _ in range(2000):  # far more than fit
         with pytest.raises(OSError) as problem:
@@ -41,7 +45,9 @@ def test_a_stopped_process_never_makes_the_lab_wait_for_room(ends: tuple[Functio
     raise AssertionError("the orders should fill the socket")
 
 
-def test_what_the_process_cannot_is_an_error_in_its_words(ends: tuple[Functions, socket.socket]) -> None:
+def test_what_the_process_cannot_is_an_error_in_its_words(
+    ends: tuple[Functions, socket.socket],
+) -> None:
     seen, process = ends
     process.send(json.dumps({"error": "No module named 'numpy'"}).encode())
     with pytest.raises(OSError, match="segment ideal: functions: No module named 'numpy'"):

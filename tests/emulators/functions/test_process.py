@@ -33,7 +33,13 @@ class Running:
         self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.orders.settimeout(WAIT_S)
         self.at = data.getsockname()
-        made = Process(POOL, Place("ideal", *self.at, "02:0a:fd:00:00:01", "F0001"), data, self.listener, theirs)
+        made = Process(
+            POOL,
+            Place("ideal", *self.at, "02:0a:fd:00:00:01", "F0001"),
+            data,
+            self.listener,
+            theirs,
+        )
         self._held = [data, self.listener, theirs]
         self.thread = threading.Thread(target=made.serve, daemon=True)
         self.thread.start()
@@ -85,7 +91,9 @@ def test_two_ranks_of_a_host_get_their_sum(running: Running) -> None:
         made = allocate(talk, 2)
         for number, own in enumerate((one, two)):
             own.send(packet(made, number, ADD, 0, b"\1\0\0\0"))
-        assert [read(own.recv(9000)) for own in (one, two)] == [(SUM, n, 0, b"\2\0\0\0") for n in (0, 1)]
+        assert [read(own.recv(9000)) for own in (one, two)] == [
+            (SUM, n, 0, b"\2\0\0\0") for n in (0, 1)
+        ]
         assert ask(talk, op="counters")["allocations"][0]["sums"] == 1
 
 
@@ -94,7 +102,10 @@ def test_requests_arrive_in_any_pieces(running: Running) -> None:
         for byte in b'{"op": "counters", "id": 1}\n{"op": "':
             talk.write(bytes([byte]))
         assert json.loads(talk.readline())["id"] == 1
-        talk.write(b'counters", "id": 2}\n' + b"".join(b'{"op": "counters", "id": %d}\n' % n for n in range(3, 60)))
+        talk.write(
+            b'counters", "id": 2}\n'
+            + b"".join(b'{"op": "counters", "id": %d}\n' % n for n in range(3, 60))
+        )
         assert [json.loads(talk.readline())["id"] for _ in range(58)] == list(range(2, 60))
 
 
@@ -109,12 +120,15 @@ def test_a_line_too_long_ends_the_connection(running: Running, line: bytes) -> N
         assert ask(other, op="capabilities")["ok"]
 
 
-def test_a_client_that_takes_no_answers_holds_up_nobody_and_holds_no_memory(running: Running) -> None:
+def test_a_client_that_takes_no_answers_holds_up_nobody_and_holds_no_memory(
+    running: Running,
+) -> None:
     with running.connect() as greedy, running.connect() as talk, worker(running.at) as own:
         made = allocate(talk, 1)
         os.set_blocking(greedy.fileno(), False)
         line, sent, deadline = b'{"op": "counters"}\n' * 500, 0, time.monotonic() + WAIT_S
-        while select.select([], [greedy], [], 0.2)[1] and time.monotonic() < deadline:  # until nobody reads any more
+        # until nobody reads any more
+        while select.select([], [greedy], [], 0.2)[1] and time.monotonic() < deadline:
             sent += greedy.write(line) or 0
         assert ask(talk, op="capabilities")["ok"]
         own.send(packet(made, 0, ADD, 0, b"\1\0\0\0"))
@@ -124,7 +138,9 @@ def test_a_client_that_takes_no_answers_holds_up_nobody_and_holds_no_memory(runn
 
 def test_a_client_that_asks_faster_than_it_is_answered_is_not_read_ahead() -> None:
     ours, theirs = socket.socketpair()
-    control = Control(Switch(POOL, lambda *_: True), Place("ideal", "10.253.0.1", 7470, "", "F0001"))
+    control = Control(
+        Switch(POOL, lambda *_: True), Place("ideal", "10.253.0.1", 7470, "", "F0001")
+    )
     with ours, theirs:
         ours.setblocking(False)
         client, line = process._Client(ours, 0.0), b'{"op": "counters"}\n'
@@ -134,7 +150,9 @@ def test_a_client_that_asks_faster_than_it_is_answered_is_not_read_ahead() -> No
             assert theirs.recv(1 << 20).endswith(b"}\n")
 
 
-def test_one_connection_too_many_is_closed_and_the_others_live(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_too_many_is_closed_and_the_others_live(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "MOST_CONNECTIONS", 3)
     talks = [running.connect() for _ in range(3)]
     assert all(ask(talk, op="capabilities")["ok"] for talk in talks)
@@ -157,7 +175,9 @@ def test_one_connection_too_many_is_closed_and_the_others_live(running: Running,
         talk.close()
 
 
-def test_a_silent_connection_is_closed_and_its_allocation_stays(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_closed_and_its_allocation_stays(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = running.connect()
     allocate(talk, 1)
     monkeypatch.setattr(process, "SILENT_S", 0.0)
@@ -173,7 +193,10 @@ def test_the_labs_faults_lose_packets_and_forget_allocations(running: Running) -
         assert running.order(do="loss", share=1.0)["loss"] == 1.0
         own.send(packet(made, 0, ADD, 0, b"\1\0\0\0"))
         deadline = time.monotonic() + WAIT_S
-        while not (totals := running.order(do="state")["totals"])["lost"] and time.monotonic() < deadline:
+        while (
+            not (totals := running.order(do="state")["totals"])["lost"]
+            and time.monotonic() < deadline
+        ):
             pass
         assert totals["lost"] == 1
         running.order(do="loss", share=0.0)

@@ -1,4 +1,6 @@
-"""A worker's side of the functions' packets, written from the page alone, and a network that loses, repeats and reorders."""
+"""A worker's side of the functions' packets, written from the page alone, and a network that loses,
+repeats and reorders.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,26 @@ ADD, SUM, WAIT, GET, HIT, MISS, PUT, STORED = 1, 2, 3, 16, 17, 18, 19, 20
 Fields = NDArray[np.int32]
 
 
-def packet(made: dict[str, Any], worker: int, kind: int, number: int, payload: bytes = b"", epoch: int = 0, **other: int) -> bytes:
+def packet(
+    made: dict[str, Any],
+    worker: int,
+    kind: int,
+    number: int,
+    payload: bytes = b"",
+    epoch: int = 0,
+    **other: int,
+) -> bytes:
     """A packet of a worker; other: magic, version, length or allocation as they should not be."""
-    reply = {"magic": 0x4654, "version": 1, "length": len(payload), "allocation": made["allocation"], **other}
-    head = struct.pack("<HBBI", reply["magic"], reply["version"], kind, reply["allocation"]) + bytes.fromhex(made["token"])
+    reply = {
+        "magic": 0x4654,
+        "version": 1,
+        "length": len(payload),
+        "allocation": made["allocation"],
+        **other,
+    }
+    head = struct.pack(
+        "<HBBI", reply["magic"], reply["version"], kind, reply["allocation"]
+    ) + bytes.fromhex(made["token"])
     return head + struct.pack("<HHIQ", worker, reply["length"], epoch, number) + payload
 
 
@@ -42,7 +60,14 @@ class Wire:
         self.sent.append((bytes(data), peer))
         return True
 
-    def allocate(self, workers: int, size: int, job: str = "a", function: str = "aggregate", lease_s: float = 60) -> dict[str, Any]:
+    def allocate(
+        self,
+        workers: int,
+        size: int,
+        job: str = "a",
+        function: str = "aggregate",
+        lease_s: float = 60,
+    ) -> dict[str, Any]:
         at = tuple(f"10.0.0.{n + 1}" for n in range(workers))
         made = self.switch.allocate(function, job, at, size, lease_s, self.now)
         return {"allocation": made.number, "token": made.token.hex()}
@@ -54,7 +79,9 @@ class Wire:
         return [read(each) for each, _ in self.sent[before:]]
 
     def counted(self, number: int = 1) -> dict[str, Any]:
-        return next(dict(each) for each in self.switch.counters(self.now) if each["allocation"] == number)
+        return next(
+            dict(each) for each in self.switch.counters(self.now) if each["allocation"] == number
+        )
 
 
 def vectors(chance: random.Random, workers: int, chunks: int, words: int) -> Fields:
@@ -73,8 +100,16 @@ def exact(parts: Fields) -> Fields:
 class Worker:
     """Keeps at most `slots` chunks under way, and sends again what has no sum."""
 
-    def __init__(self, made: dict[str, Any], number: int, parts: Fields, slots: int, epoch: int) -> None:
-        self.made, self.number, self.parts, self.slots, self.epoch = made, number, parts, slots, epoch
+    def __init__(
+        self, made: dict[str, Any], number: int, parts: Fields, slots: int, epoch: int
+    ) -> None:
+        self.made, self.number, self.parts, self.slots, self.epoch = (
+            made,
+            number,
+            parts,
+            slots,
+            epoch,
+        )
         self.sums: dict[int, bytes] = {}
         self.next = list(range(min(slots, len(parts))))
 
@@ -84,7 +119,9 @@ class Worker:
 
     def ask(self) -> Iterable[bytes]:
         for chunk in self.waiting:
-            yield packet(self.made, self.number, ADD, chunk, self.parts[chunk].tobytes(), self.epoch)
+            yield packet(
+                self.made, self.number, ADD, chunk, self.parts[chunk].tobytes(), self.epoch
+            )
 
     def hear(self, kind: int, chunk: int, payload: bytes) -> None:
         if kind == WAIT:
@@ -92,12 +129,20 @@ class Worker:
             return
         assert kind == SUM
         assert self.sums.setdefault(chunk, payload) == payload
-        if chunk in self.next and chunk + self.slots < len(self.parts) and chunk + self.slots not in self.next:
+        if (
+            chunk in self.next
+            and chunk + self.slots < len(self.parts)
+            and chunk + self.slots not in self.next
+        ):
             self.next.append(chunk + self.slots)
 
 
-def through(wire: Wire, workers: list[Worker], chance: random.Random, loss: float, late: float) -> None:
-    """Let the workers reach the end over a network that loses this share, and keeps as much for another round, or twice."""
+def through(
+    wire: Wire, workers: list[Worker], chance: random.Random, loss: float, late: float
+) -> None:
+    """Let the workers reach the end over a network that loses this share, and keeps as much for
+    another round, or twice.
+    """
     kept: list[tuple[bytes, int]] = []
     for _ in range(10_000):
         if not any(worker.waiting for worker in workers):

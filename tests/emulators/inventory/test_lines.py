@@ -50,7 +50,9 @@ def test_a_late_look_changes_no_rate() -> None:
     assert len(list(line.due(0.0409))) == 1 and len(list(line.due(0.0411))) == 1
 
 
-def test_at_night_nothing_leaves_and_a_packet_that_was_half_sent_goes_on_in_the_next_network() -> None:
+def test_at_night_nothing_leaves_and_a_packet_that_was_half_sent_goes_on_in_the_next_network() -> (
+    None
+):
     line = Line(Network(1e6, 0.1), queue_packets=10)
     for packet in numbered(2):
         line.offer(packet, 0.0)
@@ -93,9 +95,17 @@ def read(tmp_path: Path) -> Callable[[Any], LabConfig]:
     return with_lines
 
 
-def test_a_line_has_the_rate_of_its_ports_unless_it_says_another(read: Callable[[Any], LabConfig]) -> None:
+def test_a_line_has_the_rate_of_its_ports_unless_it_says_another(
+    read: Callable[[Any], LabConfig],
+) -> None:
     one = {"ports": ["gpu01:p3", "gpu02:p3"], "delay_ms": 50, "queue_packets": 16}
-    other = {"ports": ["gpu01:p1"], "delay_ms": 20, "queue_packets": 16, "rate_mbps": 100, "loss": 0.01}
+    other = {
+        "ports": ["gpu01:p1"],
+        "delay_ms": 20,
+        "queue_packets": 16,
+        "rate_mbps": 100,
+        "loss": 0.01,
+    }
     packet, optical = read([one, other]).lines
     assert (packet.rate_bps, packet.delay_s, packet.loss) == (50e6, 0.05, 0.0)
     assert (optical.rate_bps, optical.loss, optical.ports) == (100e6, 0.01, (("gpu01", 1),))
@@ -110,8 +120,14 @@ def test_a_line_has_the_rate_of_its_ports_unless_it_says_another(read: Callable[
         ({"delay_ms": -1}, "delay_ms -1: wanted 0 to 10000"),
         ({"queue_packets": 0}, "queue_packets 0: wanted 1 to 10000"),
         ({"loss": 2}, "loss 2: wanted 0 to 1"),
-        ({"jitter_ms": 1}, "jitter_ms: unknown; known are delay_ms, loss, ports, queue_packets, rate_mbps"),
-        ({"rate_mbps": 250}, "250 Mb/s: 2000 packets of 9000 bytes a second are the most: rate_mbps 144"),
+        (
+            {"jitter_ms": 1},
+            "jitter_ms: unknown; known are delay_ms, loss, ports, queue_packets, rate_mbps",
+        ),
+        (
+            {"rate_mbps": 250},
+            "250 Mb/s: 2000 packets of 9000 bytes a second are the most: rate_mbps 144",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_is_refused_with_the_reason(
@@ -124,10 +140,29 @@ def test_a_line_that_cannot_be_is_refused_with_the_reason(
 
 
 def test_a_generated_lab_has_its_lines_at_the_port_of_every_host(tmp_path: Path) -> None:
-    argv = ["--hosts", "2", "--ports", "1", "--rate-mbps", "100", "--electrical", "ideal@10", "--state", str(tmp_path / "state")]
-    assert main([*argv, "--line", "1:20:16", "--line", "2:50:8", "--out", str(tmp_path / "lab")]) == 0
-    found = [(line.ports, line.rate_bps, line.delay_s, line.queue_packets) for line in read_config(tmp_path / "lab").lines]
-    assert found == [((("gpu01", 1), ("gpu02", 1)), 100e6, 0.02, 16), ((("gpu01", 2), ("gpu02", 2)), 10e6, 0.05, 8)]
+    argv = [
+        "--hosts",
+        "2",
+        "--ports",
+        "1",
+        "--rate-mbps",
+        "100",
+        "--electrical",
+        "ideal@10",
+        "--state",
+        str(tmp_path / "state"),
+    ]
+    assert (
+        main([*argv, "--line", "1:20:16", "--line", "2:50:8", "--out", str(tmp_path / "lab")]) == 0
+    )
+    found = [
+        (line.ports, line.rate_bps, line.delay_s, line.queue_packets)
+        for line in read_config(tmp_path / "lab").lines
+    ]
+    assert found == [
+        ((("gpu01", 1), ("gpu02", 1)), 100e6, 0.02, 16),
+        ((("gpu01", 2), ("gpu02", 2)), 10e6, 0.05, 8),
+    ]
     with pytest.raises(SystemExit):
         main(["--line", "1:20", "--out", str(tmp_path / "other")])
 

@@ -1,4 +1,6 @@
-"""The control socket of a lab without hosts: the truth of a device, cables in each other's sockets."""
+"""The control socket of a lab without hosts: the truth of a device, cables in each other's
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def lab(tmp_path: Path) -> AsyncIterator[Control]:
 
 
 def ask(lab: Control, op: str, **values: object) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(json.dumps(lab.answer(json.dumps({"op": op, **values}).encode())))
+    answer: dict[str, Any] = json.loads(
+        json.dumps(lab.answer(json.dumps({"op": op, **values}).encode()))
+    )
     return answer
 
 
@@ -70,11 +74,20 @@ async def test_swapped_cables_carry_their_light_to_the_other_device(lab: Control
 
     assert arriving() == (-1.0, -9.0)
     plugged = ask(lab, "fibre.swap", a="f1", b="f2")["plugged"]
-    assert (plugged["f1"]["device"], plugged["f1"]["enters"], plugged["f2"]["leaves"]) == ("ocs2", "2", "17")
+    assert (plugged["f1"]["device"], plugged["f1"]["enters"], plugged["f2"]["leaves"]) == (
+        "ocs2",
+        "2",
+        "17",
+    )
     assert arriving() == (-9.0, -1.0)
     assert ask(lab, "fibre", name="f1", cut=True)["cut"] == ["f1"]
     assert arriving() == (-9.0, None)
-    for wrong in ({"a": "f1", "b": "f9"}, {"a": "f1", "b": "f1"}, {"a": "f1", "b": "f2", "ends": "enters"}, {"a": "f1"}):
+    for wrong in (
+        {"a": "f1", "b": "f9"},
+        {"a": "f1", "b": "f1"},
+        {"a": "f1", "b": "f2", "ends": "enters"},
+        {"a": "f1"},
+    ):
         assert not ask(lab, "fibre.swap", **wrong)["ok"]
 
 

@@ -27,7 +27,10 @@ class OnePortOneCircuit(RuleBasedStateMachine):
         self.plant, self.now = split_plant(), 100.0
         self.made_at: dict[tuple[str, str], float] = {}
 
-    pairs = st.lists(st.tuples(st.sampled_from([*PORTS, "99"]), st.sampled_from([str(n) for n in range(6, 13)])), max_size=5)
+    pairs = st.lists(
+        st.tuples(st.sampled_from([*PORTS, "99"]), st.sampled_from([str(n) for n in range(6, 13)])),
+        max_size=5,
+    )
 
     @rule(pairs=pairs)
     def connect(self, pairs: list[tuple[str, str]]) -> None:
@@ -78,7 +81,9 @@ class OnePortOneCircuit(RuleBasedStateMachine):
     @invariant()
     def what_is_remembered_of_the_light_is_so(self) -> None:
         held = {pair: self.plant.circuit(("in", pair[0])) for pair in self.plant.pairs()}
-        assert self.plant.lit(self.now) == {pair for pair, c in held.items() if c and self.plant.passes(c, self.now)}
+        assert self.plant.lit(self.now) == {
+            pair for pair, c in held.items() if c and self.plant.passes(c, self.now)
+        }
 
     @invariant()
     def a_healthy_circuit_is_lit_when_it_has_settled(self) -> None:
@@ -134,7 +139,10 @@ def test_a_duplex_label_has_two_sides_and_a_split_label_one() -> None:
 def test_an_attempt_on_a_busy_port_is_refused_and_kept_as_a_violation() -> None:
     plant = split_plant()
     plant.connect([("1", "7")], 1.0)
-    assert plant.connect([("1", "8"), ("2", "7"), ("3", "9")], 2.0) == {("1", "8"): "port 1 in use", ("2", "7"): "port 7 in use"}
+    assert plant.connect([("1", "8"), ("2", "7"), ("3", "9")], 2.0) == {
+        ("1", "8"): "port 1 in use",
+        ("2", "7"): "port 7 in use",
+    }
     assert [(v.at_s, v.pair) for v in plant.violations] == [(2.0, ("1", "8")), (2.0, ("2", "7"))]
     assert set(plant.pairs()) == {("1", "7"), ("3", "9")}
 
@@ -153,7 +161,11 @@ def test_making_what_is_made_disturbs_nothing() -> None:
 def test_the_same_seed_gives_the_same_losses_and_powers(seed: int) -> None:
     def story(plant: Plant) -> list[float | None]:
         plant.connect([("1", "7"), ("2", "8")], 0.0)
-        return [plant.loss_db(("1", "7")), plant.loss_db(("2", "8")), *(plant.power_dbm(("out", p), 1.0) for p in ("7", "8", "9"))]
+        return [
+            plant.loss_db(("1", "7")),
+            plant.loss_db(("2", "8")),
+            *(plant.power_dbm(("out", p), 1.0) for p in ("7", "8", "9")),
+        ]
 
     assert story(split_plant(seed)) == story(split_plant(seed))
     assert story(split_plant(seed)) != story(split_plant(seed + 1))

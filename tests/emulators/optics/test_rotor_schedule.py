@@ -1,4 +1,6 @@
-"""Turning through matchings by the clock: the arithmetic, and the filter that the kernel runs, against each other."""
+"""Turning through matchings by the clock: the arithmetic, and the filter that the kernel runs,
+against each other.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from hypothesis import strategies as st
 
 from emulators.fabric import gate
 from emulators.fabric.fibre_plant import FibrePlant, HostPort, Strand
-from emulators.fabric.gate import MOST_SLOTS, PASSAGE_NS, Gates, LightPath, instructions, light_path_of
+from emulators.fabric.gate import (
+    MOST_SLOTS,
+    PASSAGE_NS,
+    Gates,
+    LightPath,
+    instructions,
+    light_path_of,
+)
 from emulators.fabric.netlink import DELTFILTER, NEWLINK, NEWTFILTER, Message
 from emulators.optics.rotor_schedule import Map, RotorSchedule
 
@@ -32,7 +41,11 @@ def carried_out(code: bytes, now_ns: int) -> int:
     while True:
         operation, both, jump, number = steps[at]
         target, source = both & 15, both >> 4
-        value = number if operation & 0x0F in (0x07, 0x05) and not operation & 0x08 else registers[source]
+        value = (
+            number
+            if operation & 0x0F in (0x07, 0x05) and not operation & 0x08
+            else registers[source]
+        )
         match operation:
             case 0x18:
                 registers[target] = (number & 0xFFFFFFFF) | (steps[at + 1][3] & 0xFFFFFFFF) << 32
@@ -87,15 +100,19 @@ MAPS = st.frozensets(st.sampled_from([A, C])) | st.frozensets(st.sampled_from([B
 def test_the_filter_sends_a_packet_where_the_arithmetic_says(
     slots: list[Map], before: Map, first: int, dwell_ns: int, dark_window_ns: int, late_ns: int
 ) -> None:
-    schedule = RotorSchedule(100_000, dwell_ns, dark_window_ns, tuple(slots), first % len(slots), before)
+    schedule = RotorSchedule(
+        100_000, dwell_ns, dark_window_ns, tuple(slots), first % len(slots), before
+    )
     now_ns = 100_000 + late_ns
     found = carried_out(instructions(light_path_of(schedule, {A: 7, B: 8})), now_ns)
     here, soon = (
-        next((end for pair, end in ((A, 7), (B, 8)) if pair in schedule.lit(at)), 0) for at in (now_ns, now_ns + PASSAGE_NS)
+        next((end for pair, end in ((A, 7), (B, 8)) if pair in schedule.lit(at)), 0)
+        for at in (now_ns, now_ns + PASSAGE_NS)
     )
     moment = schedule.moment(now_ns)
     if moment.day and now_ns >= moment.until_ns - PASSAGE_NS:
-        assert found in (0, here) and (found == here) == (here == soon or not here)  # its packet would arrive in the night
+        # its packet would arrive in the night
+        assert found in (0, here) and (found == here) == (here == soon or not here)
     else:
         assert found == here
 
@@ -116,12 +133,21 @@ def test_a_filter_has_no_more_slots_than_the_kernel_was_tried_with() -> None:
 
 
 def test_a_circuit_in_two_slots_in_a_row_stays_lit_through_the_night() -> None:
-    schedule = RotorSchedule(1000, 90, 10, (frozenset({A, C}), frozenset({B, C})), before=frozenset({A}))
+    schedule = RotorSchedule(
+        1000, 90, 10, (frozenset({A, C}), frozenset({B, C})), before=frozenset({A})
+    )
     assert schedule.lit(0) == {A} == schedule.lit(995)
     assert schedule.lit(1089) == {A, C}
     assert schedule.lit(1090) == {C} == schedule.lit(1099)
     assert schedule.lit(1100) == {B, C}
-    assert [schedule.moment(at).step for at in (989, 990, 1000, 1089, 1090, 1100)] == [-1, 0, 0, 0, 1, 1]
+    assert [schedule.moment(at).step for at in (989, 990, 1000, 1089, 1090, 1100)] == [
+        -1,
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 class Kernel:
@@ -131,22 +157,36 @@ class Kernel:
         self.shown: list[tuple[int, int]] = []
 
     def send(self, messages: Iterable[Message]) -> None:
-        self.shown += [(message.kind, struct.unpack_from("=4xi", message.body)[0]) for message in messages]
+        self.shown += [
+            (message.kind, struct.unpack_from("=4xi", message.body)[0]) for message in messages
+        ]
 
     def reported(self) -> set[tuple[int, int]]:
         reported, self.shown = set(self.shown), []
         return reported
 
 
-def test_gates_change_with_fibres_and_only_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_change_with_fibres_and_only_where_something_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(gate, "program", lambda _: os.open("/dev/null", os.O_RDONLY))
     one, two, three = (HostPort(f"gpu0{n}", 1) for n in (1, 2, 3))
-    light = FibrePlant(Strand(f"f{n}", port, "ocs1", str(n), str(16 + n)) for n, port in enumerate((one, two, three), 1))
+    light = FibrePlant(
+        Strand(f"f{n}", port, "ocs1", str(n), str(16 + n))
+        for n, port in enumerate((one, two, three), 1)
+    )
     kernel: Any = Kernel()
     gates = Gates(kernel, light, {one: 11, two: 12, three: 13}, {one: 21, two: 22, three: 23})
-    schedule = RotorSchedule(0, 10_000, 1000, (frozenset({("1", "18"), ("2", "17")}), frozenset({("1", "19"), ("3", "17")})))
+    schedule = RotorSchedule(
+        0,
+        10_000,
+        1000,
+        (frozenset({("1", "18"), ("2", "17")}), frozenset({("1", "19"), ("3", "17")})),
+    )
     gates.show("ocs1", schedule)
-    assert kernel.reported() == {(NEWTFILTER, n) for n in (11, 12, 13)} | {(NEWLINK, n) for n in (21, 22, 23)}
+    assert kernel.reported() == {(NEWTFILTER, n) for n in (11, 12, 13)} | {
+        (NEWLINK, n) for n in (21, 22, 23)
+    }
     gates.refresh()
     assert kernel.reported() == set()
     light.sever("f3", True)

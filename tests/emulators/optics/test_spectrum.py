@@ -39,8 +39,13 @@ def test_overlapping_spectrum_is_refused_on_either_port_and_kept_as_a_violation(
     over_ingress = ("a", "y", 193_049_000, 193_090_000)
     neighbours = ("b", "x", 193_050_000, 193_100_000)
     elsewhere = ("b", "y", 193_000_000, 193_040_000)
-    refused = plant.connect({over_egress: 0.0, over_ingress: 0.0, neighbours: 0.0, elsewhere: 0.0}, 1.0)
-    assert refused == {over_egress: "spectrum in use on port x", over_ingress: "spectrum in use on port a"}
+    refused = plant.connect(
+        {over_egress: 0.0, over_ingress: 0.0, neighbours: 0.0, elsewhere: 0.0}, 1.0
+    )
+    assert refused == {
+        over_egress: "spectrum in use on port x",
+        over_ingress: "spectrum in use on port a",
+    }
     assert [v.pair for v in plant.violations] == [over_egress, over_ingress]
     assert plant.light(1.0) == {one, neighbours, elsewhere}
 
@@ -49,7 +54,10 @@ def test_what_the_device_does_not_have_is_refused() -> None:
     plant = wss(light_paths=lambda _, egress: egress != "9")
     assert plant.why_not(("in", "9", *A[2:])) == "no way from in to 9"
     assert plant.why_not(("in", "10", *A[2:])) == "no out port 10"
-    assert plant.why_not(("in", "1", 191_200_000, 191_300_000)) == "no spectrum from 191200000 to 191300000 MHz"
+    assert (
+        plant.why_not(("in", "1", 191_200_000, 191_300_000))
+        == "no spectrum from 191200000 to 191300000 MHz"
+    )
 
 
 def test_passbands_that_touch_are_one_stretch_and_a_slot_across_them_passes() -> None:
@@ -180,12 +188,19 @@ def test_losses_are_those_of_the_path_and_repeat_within_a_tenth() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("123"), st.integers(0, 20), st.integers(1, 6), st.sampled_from(["make", "break", "load"])),
+        st.tuples(
+            st.sampled_from("123"),
+            st.integers(0, 20),
+            st.integers(1, 6),
+            st.sampled_from(["make", "break", "load"]),
+        ),
         max_size=25,
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_no_two_transmitters_ever_share_spectrum_on_a_port(story: list[tuple[str, int, int, str]]) -> None:
+def test_no_two_transmitters_ever_share_spectrum_on_a_port(
+    story: list[tuple[str, int, int, str]],
+) -> None:
     plant, now = wss(transient_s=(0.01, 0.03)), 0.0
     for port, start, width, what in story:
         low = 193_000_000 + start * 10_000

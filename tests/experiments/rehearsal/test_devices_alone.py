@@ -1,4 +1,6 @@
-"""A rehearsal of light alone: a lab without hosts, whose losses its twin has too, and what is said of all that does not show."""
+"""A rehearsal of light alone: a lab without hosts, whose losses its twin has too, and what is said
+of all that does not show.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ from orchestrator.telemetry.progress import Silent
 from tests.experiments.rehearsal.test_twin import settings_of
 
 EXCESS_DB = 6.0
-JOB = {"name": "gpt", "workload": "allreduce", "ranks": ["gpu01", "gpu02"], "rings": [["gpu01", "gpu02"]]}
+JOB = {
+    "name": "gpt",
+    "workload": "allreduce",
+    "ranks": ["gpu01", "gpu02"],
+    "rings": [["gpu01", "gpu02"]],
+}
 
 
 @dataclass
@@ -45,7 +52,9 @@ class Devices:
         found = (await self.rehearse(plan)).diff
         made = [setting(text) for row in found for text in row.made]
         async with open_session(self.lab, self.private.inventory, self.private.state) as session:
-            assert not (await session.devices["ocs1"].apply(Change("ocs1", add=frozenset(made)))).failed
+            assert not (
+                await session.devices["ocs1"].apply(Change("ocs1", add=frozenset(made)))
+            ).failed
         run = self.command.store.new_run("up", key_of(self.lab), owner=self.command.settings.owner)
         self.command.store.own(tenancy_of(self.lab, self.command.settings), run.id, made)
         run.finish("ok")
@@ -87,22 +96,44 @@ async def test_light_alone_is_rehearsed_without_hosts_and_a_path_that_loses_too_
     await devices.make(first)
     before = devices.writes
     good = await devices.rehearse(second)
-    assert good.devices_alone and good.dark_ms and good.back is not None and not good.back.failed and not good.failed
-    assert [p.name for p in good.phases] == ["switch", "light"] and good.notes == () and good.stall is None
+    assert (
+        good.devices_alone
+        and good.dark_ms
+        and good.back is not None
+        and not good.back.failed
+        and not good.failed
+    )
+    assert (
+        [p.name for p in good.phases] == ["switch", "light"]
+        and good.notes == ()
+        and good.stall is None
+    )
     (output,) = good.missing
     assert output.startswith("hosts (as asked): ") and "forwarding" in output
     port = devices.lab.fibres[next(p for p in devices.lab.fibres if p.host == "gpu01")].enters.label
-    devices.private.truth("ocs1").ask("faults.add", device="ocs1", kind="extra-loss", port=port, db=EXCESS_DB)
+    devices.private.truth("ocs1").ask(
+        "faults.add", device="ocs1", kind="extra-loss", port=port, db=EXCESS_DB
+    )
     bad = await devices.rehearse(second)
     assert "outside the loss window" in bad.failed and "gpu01:p1->gpu03:p1: loses" in bad.failed
-    assert len(bad.notes) == 1 and f"ocs1:{port}->" in bad.notes[0] and "more than its twin did" in bad.notes[0]
-    assert "outside the loss window" in (await devices.rehearse(first)).failed, "it stays where it is, and is lossy there"
+    assert (
+        len(bad.notes) == 1
+        and f"ocs1:{port}->" in bad.notes[0]
+        and "more than its twin did" in bad.notes[0]
+    )
+    assert "outside the loss window" in (await devices.rehearse(first)).failed, (
+        "it stays where it is, and is lossy there"
+    )
     assert devices.writes == before, "the lab was only read"
 
 
-def test_a_port_loses_no_more_than_the_best_pass_over_it_and_doubt_falls_on_the_port_where_light_enters() -> None:
+def test_a_port_loses_no_more_than_the_best_pass_over_it_and_doubt_falls_on_the_port_where_light_enters() -> (
+    None
+):
     def lost(**passes: float) -> dict[str, float]:
-        known: dict[Setting, float] = {setting("->".join(name[1:].split("_"))): db for name, db in passes.items()}
+        known: dict[Setting, float] = {
+            setting("->".join(name[1:].split("_"))): db for name, db in passes.items()
+        }
         return {f"{port.label}/{which}": db for (port, which), db in at_ports(known).items()}
 
     assert lost(p1_9=6.0) == {"1/in": 6.0}

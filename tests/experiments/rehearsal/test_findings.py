@@ -1,4 +1,6 @@
-"""What a rehearsal concludes: hosts without a path, dark links, the stall by the lab's curve, switching times, kept figures."""
+"""What a rehearsal concludes: hosts without a path, dark links, the stall by the lab's curve,
+switching times, kept figures.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ import pytest
 
 from optics import Change, CrossConnect, HostPort, Link, Port, Setting, Traits
 from orchestrator.change.report import JobChange, UpReport
-from orchestrator.experiments.rehearsal.findings import cut_off_pairs, estimate_stall, links_dark, mode_of
+from orchestrator.experiments.rehearsal.findings import (
+    cut_off_pairs,
+    estimate_stall,
+    links_dark,
+    mode_of,
+)
 from orchestrator.experiments.rehearsal.report import (
     ComparedFigure,
     RehearsalReport,
@@ -43,8 +50,12 @@ def goal(old: list[Link], new: list[Link]) -> tuple[Lab, Target]:
     ]
     lab = read(hosts_yml(HOSTS, 2), {"ocs1": Traits(0.05), "ocs2": Traits(0.05)}, fibres)
     paths = circuits(new, lab)
-    held = {"ocs1": frozenset[Setting](), "ocs2": frozenset[Setting]()} | settings(circuits(old, lab))
-    return lab, Target(tuple(new), paths, settings(paths), transition(held, settings(paths), held), tuple(old))
+    held = {"ocs1": frozenset[Setting](), "ocs2": frozenset[Setting]()} | settings(
+        circuits(old, lab)
+    )
+    return lab, Target(
+        tuple(new), paths, settings(paths), transition(held, settings(paths), held), tuple(old)
+    )
 
 
 def test_hosts_that_only_the_broken_links_join_are_cut_off_and_others_are_not() -> None:
@@ -78,19 +89,30 @@ def point(dark: float, lost: float, mode: str = "drained") -> StallPoint:
     return StallPoint(0.0, "r", "l", "ocs1", mode, 0.0, dark, lost, 1.0)
 
 
-def test_the_stall_lies_on_the_curve_of_the_same_mode_and_grows_with_the_darkness_beyond_its_ends() -> None:
+def test_the_stall_lies_on_the_curve_of_the_same_mode_and_grows_with_the_darkness_beyond_its_ends() -> (
+    None
+):
     curve = [point(50, 10), point(100, 30), point(100, 999, "sending")]
     found = [estimate_stall(curve, "drained", dark) for dark in (75.0, 150.0, 45.0, 20.0)]
     assert [estimate and round(estimate.lost_ms) for estimate in found] == [20, 80, 5, 0]
     assert estimate_stall(curve, "held", 75.0) is None
     assert estimate_stall(curve, "drained", None) is None
     assert (
-        mode_of([PhaseTime("drain", 1.0)]) == "drained" and mode_of([PhaseTime("hold", 1.0)]) == "held" and mode_of([]) == "sending"
+        mode_of([PhaseTime("drain", 1.0)]) == "drained"
+        and mode_of([PhaseTime("hold", 1.0)]) == "held"
+        and mode_of([]) == "sending"
     )
 
 
-def test_the_switching_time_is_the_median_of_changes_as_large_and_else_of_all_and_else_the_data_sheets() -> None:
-    change = Change("ocs1", add=frozenset(CrossConnect(Port("ocs1", str(n)), Port("ocs1", str(100 + n))) for n in range(8)))
+def test_the_switching_time_is_the_median_of_changes_as_large_and_else_of_all_and_else_the_data_sheets() -> (
+    None
+):
+    change = Change(
+        "ocs1",
+        add=frozenset(
+            CrossConnect(Port("ocs1", str(n)), Port("ocs1", str(100 + n))) for n in range(8)
+        ),
+    )
     found = [(8, 0.2), (2, 0.05), (10, 0.22), (6, 0.21)]
     assert _typical(found, change, Traits(0.1)).seconds == 0.21
     assert _typical([(1, 0.05)], change, Traits(0.1)).seconds == 0.05
@@ -109,10 +131,20 @@ def test_a_program_of_the_owner_does_not_run_on_the_twin_and_other_jobs_stay_as_
     }
     text, output = shaped(json.dumps({"job": job}))
     changed = json.loads(text)["job"]
-    assert changed["workload"] == "allreduce" and changed["ranks"] == job["ranks"] and "program" not in changed and "gpt" in output
+    assert (
+        changed["workload"] == "allreduce"
+        and changed["ranks"] == job["ranks"]
+        and "program" not in changed
+        and "gpt" in output
+    )
     for same in ({"job": {**job, "workload": "train"}}, {}):
         assert shaped(json.dumps(same)) == (json.dumps(same), "")
-    assert json.loads(shaped(json.dumps({"job": {**job, "workload": "train", "backend": "nccl"}}))[0])["job"]["backend"] == "gloo"
+    assert (
+        json.loads(shaped(json.dumps({"job": {**job, "workload": "train", "backend": "nccl"}}))[0])[
+            "job"
+        ]["backend"]
+        == "gloo"
+    )
 
 
 def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_path: Path) -> None:
@@ -123,11 +155,20 @@ def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_pa
         phases=(PhaseTime("switch", 0.09, begin_s=1.0),),
         ring_change=JobChange(1, "hold", paused_ms=100.0),
     )
-    measured = UpReport("r1", "ring", "lab", dark_ms=50.0, phases=(PhaseTime("switch", 0.1, begin_s=0.9), PhaseTime("link", 0.2)))
+    measured = UpReport(
+        "r1",
+        "ring",
+        "lab",
+        dark_ms=50.0,
+        phases=(PhaseTime("switch", 0.1, begin_s=0.9), PhaseTime("link", 0.2)),
+    )
     rows = {row.what: row for row in compare_rehearsal(rehearsed, measured)}
     assert rows["dark"].off == pytest.approx(0.2)
     assert rows["total"].off == pytest.approx(0.09)
-    assert rows["job stood"] == ComparedFigure("job stood", 100.0, None) and rows["job stood"].off is None
+    assert (
+        rows["job stood"] == ComparedFigure("job stood", 100.0, None)
+        and rows["job stood"].off is None
+    )
     assert (rows["phase switch"].rehearsed_ms, rows["phase link"].rehearsed_ms) == (90.0, None)
     save_comparison(tmp_path, rehearsed, tuple(rows.values()))
     assert load_comparison(tmp_path) == tuple(rows.values())

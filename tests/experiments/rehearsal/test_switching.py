@@ -16,20 +16,44 @@ from tests.experiments.rehearsal.test_twin import settings_of
 
 
 def changed(
-    store: Store, home: Path, key: str, device: str, dark_ms: int, *, model: str = "polatis-scpi", status: str = "ok"
+    store: Store,
+    home: Path,
+    key: str,
+    device: str,
+    dark_ms: int,
+    *,
+    model: str = "polatis-scpi",
+    status: str = "ok",
 ) -> None:
     run = store.new_run("up", key)
     with Journal(settings_of(home, home).run_dir(run.id), run.id, "made") as journal:
-        fields = {"reconfig_id": f"{run.id}/1", "t_send_ns": 0, "t_ack_ns": 5, "t_dark_begin_ns": 1_000_000}
-        fields |= {"t_dark_end_ns": (1 + dark_ms) * 1_000_000, "n_ports": 8, "writes": 1, "error": ""}
+        fields = {
+            "reconfig_id": f"{run.id}/1",
+            "t_send_ns": 0,
+            "t_ack_ns": 5,
+            "t_dark_begin_ns": 1_000_000,
+        }
+        fields |= {
+            "t_dark_end_ns": (1 + dark_ms) * 1_000_000,
+            "n_ports": 8,
+            "writes": 1,
+            "error": "",
+        }
         tags = {"device": device, "kind": "ocs", "model": model, "op": "change"}
         journal.point("reconfig_device", tags, fields, 1_000)
     run.finish(status)
 
 
-def test_the_journals_of_this_lab_and_these_devices_say_how_long_switching_takes(tmp_path: Path) -> None:
+def test_the_journals_of_this_lab_and_these_devices_say_how_long_switching_takes(
+    tmp_path: Path,
+) -> None:
     lab, _ = goal([], [link(1, 2)])
-    change = Change("ocs1", add=frozenset({CrossConnect(Port("ocs1", str(n)), Port("ocs1", str(100 + n))) for n in range(1, 5)}))
+    change = Change(
+        "ocs1",
+        add=frozenset(
+            {CrossConnect(Port("ocs1", str(n)), Port("ocs1", str(100 + n))) for n in range(1, 5)}
+        ),
+    )
     settings = settings_of(tmp_path, tmp_path)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
         for dark_ms in (70, 80, 90):

@@ -1,4 +1,6 @@
-"""The twin of a lab of devices alone: every family's twin holds what the family's device holds, and the device was only read."""
+"""The twin of a lab of devices alone: every family's twin holds what the family's device holds, and
+the device was only read.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,22 @@ def first_step(lab: Lab, name: str, identity: Identity) -> Setting:
     """A setting that the device can make: between its first ports that may be joined."""
     traits = lab.traits_of(name)
     ingress, egress = next(
-        (a, b) for a in identity.ingress for b in identity.egress if traits.joins(a, b) and (a != b or traits.spectral)
+        (a, b)
+        for a in identity.ingress
+        for b in identity.egress
+        if traits.joins(a, b) and (a != b or traits.spectral)
     )
     ports = Port(name, ingress), Port(name, egress)
-    return SpectralRoute(*ports, FrequencySlot.flexgrid(-280, 4)) if traits.spectral else CrossConnect(*ports)
+    return (
+        SpectralRoute(*ports, FrequencySlot.flexgrid(-280, 4))
+        if traits.spectral
+        else CrossConnect(*ports)
+    )
 
 
-async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, LabReading, dict[str, Setting]]:
+async def read(
+    private: Private, home: Path, *, make: bool
+) -> tuple[Lab, LabReading, dict[str, Setting]]:
     lab = load_lab(private.inventory)
     made = {}
     async with open_session(lab, private.inventory, home) as session:
@@ -63,28 +74,41 @@ async def read(private: Private, home: Path, *, make: bool) -> tuple[Lab, LabRea
     writes = {name: truth.writes for name, truth in private.truths.items()}
     async with open_session(replace(lab, hosts={}), private.inventory, home) as session:
         found = await read_running_lab(session, set(lab.devices))
-    assert {name: truth.writes for name, truth in private.truths.items()} == writes, "reading wrote to a device"
+    assert {name: truth.writes for name, truth in private.truths.items()} == writes, (
+        "reading wrote to a device"
+    )
     return lab, found, made
 
 
 @pytest.mark.long
 @pytest.mark.timeout(110)
-async def test_the_twin_of_every_family_holds_what_the_device_holds_and_switches_as_slowly(tmp_path: Path) -> None:
+async def test_the_twin_of_every_family_holds_what_the_device_holds_and_switches_as_slowly(
+    tmp_path: Path,
+) -> None:
     drivers = sorted(set(known_drivers()) & set(families()))
     with devices_lab(drivers) as private:
         lab, found, made = await read(private, tmp_path, make=True)
         settings = settings_of(private.inventory, tmp_path)
         with running_twin(lab, found.identities, families(), settings, hosts=False) as twin:
-            changes = {name: Change(name, remove=frozenset({setting})) for name, setting in made.items()}
+            changes = {
+                name: Change(name, remove=frozenset({setting})) for name, setting in made.items()
+            }
             async with open_session(twin.lab, twin.inventory, tmp_path) as session:
-                missing = await seed_devices(session, twin, found, changes, {n: Switching(ASKED_S, 1) for n in lab.devices})
+                missing = await seed_devices(
+                    session, twin, found, changes, {n: Switching(ASKED_S, 1) for n in lab.devices}
+                )
                 held = {name: await device.read() for name, device in session.devices.items()}
                 faces = {name: await device.identify() for name, device in session.devices.items()}
             assert missing == ()
             assert held == dict(found.settings)
             for name, identity in found.identities.items():
-                assert (faces[name].ingress, faces[name].egress) == (identity.ingress, identity.egress), name
-            reply = {name: device["settle_s"] for name, device in twin.ask("status")["devices"].items()}
+                assert (faces[name].ingress, faces[name].egress) == (
+                    identity.ingress,
+                    identity.egress,
+                ), name
+            reply = {
+                name: device["settle_s"] for name, device in twin.ask("status")["devices"].items()
+            }
             assert all(0 < seconds <= ASKED_S for seconds in reply.values()), reply
         assert not list((settings.state_dir / FOLDER).iterdir())
 
@@ -93,7 +117,10 @@ def test_files_of_a_twin_that_runs_elsewhere_stay_and_those_of_one_that_was_kill
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, _ = goal([], [link(1, 2)])
-    settings, families = settings_of(tmp_path, tmp_path), {"polatis-scpi": {"schemes": ["tcp"], "login": None}}
+    settings, families = (
+        settings_of(tmp_path, tmp_path),
+        {"polatis-scpi": {"schemes": ["tcp"], "login": None}},
+    )
     kept = settings.state_dir / FOLDER
 
     @contextmanager
@@ -105,12 +132,17 @@ def test_files_of_a_twin_that_runs_elsewhere_stay_and_those_of_one_that_was_kill
         monkeypatch.setattr(processes, "boot_id", lambda: "of-another-machine")
         (kept / "left").mkdir()
         with running_twin(lab, READ.identities, families, settings) as second:
-            assert {folder.name for folder in kept.iterdir()} == {first.inventory.parent.name, second.inventory.parent.name}
+            assert {folder.name for folder in kept.iterdir()} == {
+                first.inventory.parent.name,
+                second.inventory.parent.name,
+            }
         assert (first.inventory / "devices.yml").exists()
     assert not list(kept.iterdir())
 
 
-def test_a_twin_is_gone_with_its_files_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+def test_a_twin_is_gone_with_its_files_when_the_program_that_started_it_is_killed(
+    tmp_path: Path,
+) -> None:
     with devices_lab(["polatis-scpi"]) as private:
         program = f"""
 import asyncio, sys, time
@@ -129,7 +161,10 @@ with running_twin(load_lab(here), identities, families(), settings_of(here, Path
     time.sleep(60)
 """
         with subprocess.Popen(
-            [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True, env=optical_testbed_home.environment()
+            [sys.executable, "-P", "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=optical_testbed_home.environment(),
         ) as process:
             assert process.stdout is not None
             pid = int(process.stdout.readline())
@@ -142,5 +177,7 @@ with running_twin(load_lab(here), identities, families(), settings_of(here, Path
         left = list((tmp_path / "state" / FOLDER).iterdir())
         assert left, "the killed program could not remove the files"
         lab, found, _ = asyncio.run(read(private, tmp_path, make=False))
-        with running_twin(lab, found.identities, families(), settings_of(private.inventory, tmp_path), hosts=False):
+        with running_twin(
+            lab, found.identities, families(), settings_of(private.inventory, tmp_path), hosts=False
+        ):
             assert not left[0].exists()

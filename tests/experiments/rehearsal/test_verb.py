@@ -1,4 +1,6 @@
-"""The verb on a made lab: an interrupt is never a result of a rehearsal, and the twin needs room for the larger job."""
+"""The verb on a made lab: an interrupt is never a result of a rehearsal, and the twin needs room
+for the larger job.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ def stops_with(error: TestbedError, begun: asyncio.Event) -> Stopped:
     return change
 
 
-def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, where: str) -> asyncio.Event:
-    """A made lab for `verb.rehearse`, whose part `where` lasts until it is stopped; return what is set once it runs."""
+def lasting(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, where: str
+) -> asyncio.Event:
+    """A made lab for `verb.rehearse`, whose part `where` lasts until it is stopped; return what is
+    set once it runs.
+    """
     lab, moved = goal([], [link(1, 2)])
     begun = asyncio.Event()
     change = stops_with(error, begun)
@@ -55,7 +61,9 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
 
     @contextmanager
     def twin(*_: object, **__: object) -> Iterator[Any]:
-        yield SimpleNamespace(lab=lab, inventory=home, settings=settings_of(home, home / "twin"), history=lambda _: {})
+        yield SimpleNamespace(
+            lab=lab, inventory=home, settings=settings_of(home, home / "twin"), history=lambda _: {}
+        )
 
     done = SimpleNamespace(
         phases=(),
@@ -78,7 +86,9 @@ def lasting(home: Path, monkeypatch: pytest.MonkeyPatch, error: TestbedError, wh
     monkeypatch.setattr(verb, "_read", lambda *_, **__: at_once((None, moved, READ)))
     monkeypatch.setattr(verb, "seed_devices", lambda *_: at_once(()))
     monkeypatch.setattr(verb, "seed_hosts", lambda *_: at_once(None))
-    monkeypatch.setattr(verb, "bring_up", change if where == "bring_up" else lambda *_: at_once(None))
+    monkeypatch.setattr(
+        verb, "bring_up", change if where == "bring_up" else lambda *_: at_once(None)
+    )
     monkeypatch.setattr(verbs, "plan", lambda *_, **__: at_once(found))
     monkeypatch.setattr(verbs, "up", change if where == "up" else lambda *_, **__: at_once(done))
     monkeypatch.setattr(verbs, "rollback", change)
@@ -91,7 +101,9 @@ def asked(home: Path) -> Command:
 
 
 @pytest.mark.parametrize("where", ["bring_up", "up", "rollback"])
-@pytest.mark.parametrize("error", [Interrupted("interrupted half way"), RolledBack("interrupted\nrolled back")])
+@pytest.mark.parametrize(
+    "error", [Interrupted("interrupted half way"), RolledBack("interrupted\nrolled back")]
+)
 async def test_an_interrupt_ends_the_rehearsal_whatever_the_twin_made_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: TestbedError
 ) -> None:
@@ -110,7 +122,9 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch_job: bool, launched: int
 ) -> None:
     lasting(tmp_path, monkeypatch, Interrupted(""), "up")
-    up = StoredState({}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True)
+    up = StoredState(
+        {}, "alice", plan_text='{"job": {"ranks": ["gpu01", "gpu02", "gpu03"]}}', job_runs=True
+    )
     asked_for: list[tuple[int, ...]] = []
 
     def no_room(*figures: int) -> str:
@@ -125,9 +139,17 @@ async def test_the_twin_needs_room_for_the_job_that_runs_besides_the_one_that_is
     monkeypatch.setattr(verb, "change_devices", alone)
     command = asked(tmp_path)
     with command.store:
-        found = await verb.rehearse(command, PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'), UpOptions(launch_job=launch_job))
+        found = await verb.rehearse(
+            command,
+            PlanText('{"job": {"ranks": ["gpu01", "gpu02"]}}'),
+            UpOptions(launch_job=launch_job),
+        )
     ((_, *ranks),) = asked_for
-    assert ranks == [3, launched] and found.devices_alone and found.missing[0].startswith("hosts (no room): ")
+    assert (
+        ranks == [3, launched]
+        and found.devices_alone
+        and found.missing[0].startswith("hosts (no room): ")
+    )
 
 
 async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whether_it_runs_or_is_to_run(
@@ -141,11 +163,16 @@ async def test_a_program_of_the_owner_that_does_not_run_on_the_twin_is_named_whe
     async def changed(*_: object, **__: object) -> RehearsalReport:
         return RehearsalReport("ring", "made")
 
-    monkeypatch.setattr(verb, "read_stored_state", lambda *_: StoredState({}, "alice", plan_text=job("gpt"), job_runs=True))
+    monkeypatch.setattr(
+        verb,
+        "read_stored_state",
+        lambda *_: StoredState({}, "alice", plan_text=job("gpt"), job_runs=True),
+    )
     monkeypatch.setattr(verb, "_change", changed)
     command = asked(tmp_path)
     with command.store:
         found = await verb.rehearse(command, PlanText(job("llama")))
     assert found.missing[-2:] == tuple(
-        f"the program {n}: its ranks all-reduce 1 MB again and again instead" for n in ("llama", "gpt")
+        f"the program {n}: its ranks all-reduce 1 MB again and again instead"
+        for n in ("llama", "gpt")
     )

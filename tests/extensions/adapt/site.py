@@ -18,7 +18,18 @@ HOSTS = ("gpu01", "gpu02", "gpu03", "gpu04")
 @cache
 def lab() -> Lab:
     with tempfile.TemporaryDirectory() as folder:
-        argv = ["--hosts", "4", "--ports", "2", "--electrical", "ideal@40", "--rate-mbps", "100", "--out", folder]
+        argv = [
+            "--hosts",
+            "4",
+            "--ports",
+            "2",
+            "--electrical",
+            "ideal@40",
+            "--rate-mbps",
+            "100",
+            "--out",
+            folder,
+        ]
         main(argv)
         for file in Path(folder).glob("*.yml"):
             file.write_text(file.read_text().replace("name: ideal", "name: packets"))

@@ -1,4 +1,6 @@
-"""Circuits of a region for its next all-to-all: never worse than before, as good as the best where that can be known."""
+"""Circuits of a region for its next all-to-all: never worse than before, as good as the best where
+that can be known.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ from extensions.adapt.trial import Circuits, Fabric
 from planner.model.demand import Infeasible
 
 BOUND = {False: 1.1, True: 1.3}
-"""What `proposed` says of regions up to 6 ranks, without and with split traffic; the worst of 11 000 random ones was 1.016, and
-with split traffic of 1 900 1.12."""
+"""What `proposed` says of regions up to 6 ranks, without and with split traffic; the worst of 11
+000 random ones was 1.016, and with split traffic of 1 900 1.12."""
 
 
 @st.composite
 def fabrics(draw: st.DrawFn, most: int = 6) -> Fabric:
     n = draw(st.integers(2, most))
     room = draw(st.sampled_from([(1,), (2,), (3,), (1, 1), (1, 1, 1), (2, 1)]))
-    return Fabric((room,) * n, draw(st.sampled_from([1.0, 2.0, 5.0, 10.0])), 1.0, draw(st.booleans()))
+    return Fabric(
+        (room,) * n, draw(st.sampled_from([1.0, 2.0, 5.0, 10.0])), 1.0, draw(st.booleans())
+    )
 
 
 @st.composite
@@ -41,7 +45,9 @@ def demands(draw: st.DrawFn, n: int) -> NDArray[np.float64]:
 
 def fits(circuits: Circuits, fabric: Fabric) -> bool:
     used = Counter((rank, plane) for a, b, plane in circuits for rank in (a, b))
-    return all(count <= fabric.room[rank][plane] for (rank, plane), count in used.items()) and all(a < b for a, b, _ in circuits)
+    return all(count <= fabric.room[rank][plane] for (rank, plane), count in used.items()) and all(
+        a < b for a, b, _ in circuits
+    )
 
 
 def naive_s(demand: NDArray[np.float64], circuits: Circuits, fabric: Fabric) -> float:
@@ -63,15 +69,26 @@ def naive_s(demand: NDArray[np.float64], circuits: Circuits, fabric: Fabric) -> 
     return max(times)
 
 
-def naive_split_s(demand: NDArray[np.float64], joined: Mapping[tuple[int, int], int], fabric: Fabric) -> float:
-    """The least time in which circuits carry all that they can, and every port of the packet switch the rest: by halving."""
+def naive_split_s(
+    demand: NDArray[np.float64], joined: Mapping[tuple[int, int], int], fabric: Fabric
+) -> float:
+    """The least time in which circuits carry all that they can, and every port of the packet switch
+    the rest: by halving.
+    """
 
     def enough(seconds: float) -> bool:
         rest = np.zeros_like(demand)
         for a in range(fabric.n):
             for b in range(fabric.n):
-                rest[a, b] = max(0.0, demand[a, b] - seconds * joined.get((min(a, b), max(a, b)), 0) * fabric.circuit_bytes_per_s)
-        return max(rest.sum(axis=0).max(), rest.sum(axis=1).max()) <= seconds * fabric.packet_bytes_per_s
+                rest[a, b] = max(
+                    0.0,
+                    demand[a, b]
+                    - seconds * joined.get((min(a, b), max(a, b)), 0) * fabric.circuit_bytes_per_s,
+                )
+        return (
+            max(rest.sum(axis=0).max(), rest.sum(axis=1).max())
+            <= seconds * fabric.packet_bytes_per_s
+        )
 
     low, high = 0.0, float(demand.sum()) / fabric.packet_bytes_per_s
     for _ in range(60):
@@ -87,7 +104,9 @@ def test_split_traffic_takes_no_longer_than_a_path_for_each_pair(data: st.DataOb
     demand = data.draw(demands(fabric.n))
     rule = replace(fabric, split=False)
     circuits = greedy(demand, rule).circuits
-    assert all_to_all_s(demand, circuits, fabric) <= all_to_all_s(demand, circuits, rule) * (1 + 1e-9)
+    assert all_to_all_s(demand, circuits, fabric) <= all_to_all_s(demand, circuits, rule) * (
+        1 + 1e-9
+    )
     chosen = proposed(demand, fabric, circuits)
     assert chosen.seconds <= all_to_all_s(demand, circuits, fabric) * (1 + 1e-9)
 
@@ -101,14 +120,19 @@ def test_two_ranks_use_their_circuit_and_their_packet_ports_at_once() -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_choice_fits_the_ports_and_is_within_its_bound_of_the_fastest(data: st.DataObject) -> None:
+def test_the_choice_fits_the_ports_and_is_within_its_bound_of_the_fastest(
+    data: st.DataObject,
+) -> None:
     fabric = data.draw(fabrics())
     demand = data.draw(demands(fabric.n))
     found, best = proposed(demand, fabric), exact(demand, fabric)
     for choice in (found, best, greedy(demand, fabric)):
         assert fits(choice.circuits, fabric)
         assert choice.seconds == pytest.approx(naive_s(demand, choice.circuits, fabric))
-    assert best.seconds <= found.seconds * (1 + 1e-9) and found.seconds <= best.seconds * BOUND[fabric.split]
+    assert (
+        best.seconds <= found.seconds * (1 + 1e-9)
+        and found.seconds <= best.seconds * BOUND[fabric.split]
+    )
 
 
 @given(st.data())
@@ -122,7 +146,9 @@ def test_no_choice_is_slower_than_the_circuits_it_began_with(data: st.DataObject
         assert fits(choice.circuits, fabric) and choice.seconds <= before
         assert choice.seconds == pytest.approx(naive_s(then, choice.circuits, fabric))
     again = proposed(then, fabric, choice.circuits, 50)
-    assert again.seconds < choice.seconds or again.circuits == choice.circuits, "nothing moves without a gain"
+    assert again.seconds < choice.seconds or again.circuits == choice.circuits, (
+        "nothing moves without a gain"
+    )
 
 
 def every_choice(fabric: Fabric) -> list[Circuits]:
@@ -132,7 +158,11 @@ def every_choice(fabric: Fabric) -> list[Circuits]:
     for a in range(n):
         for b in range(a + 1, n):
             for plane in range(planes):
-                more = [(*so_far, *((a, b, plane),) * count) for so_far in found for count in range(fabric.room[a][plane] + 1)]
+                more = [
+                    (*so_far, *((a, b, plane),) * count)
+                    for so_far in found
+                    for count in range(fabric.room[a][plane] + 1)
+                ]
                 found = [circuits for circuits in more if fits(circuits, fabric)]
     return found
 
@@ -140,7 +170,9 @@ def every_choice(fabric: Fabric) -> list[Circuits]:
 @pytest.mark.parametrize("room", [(2,), (1, 1)])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_exact_search_finds_what_trying_everything_finds(room: tuple[int, ...], split: bool, seed: int) -> None:
+def test_the_exact_search_finds_what_trying_everything_finds(
+    room: tuple[int, ...], split: bool, seed: int
+) -> None:
     fabric = Fabric((room,) * 4, 3.0, 1.0, split)
     demand = np.random.default_rng(seed).random((4, 4)) ** 2
     np.fill_diagonal(demand, 0.0)
@@ -158,7 +190,13 @@ def test_a_skewed_demand_gains_and_an_even_one_does_not() -> None:
 
 
 def test_exchanges_alone_can_miss_what_the_exact_search_finds() -> None:
-    rows = [[0, 0, 3, 97, 81], [0, 0, 95, 99, 82], [3, 3, 0, 100, 3], [71, 95, 64, 0, 3], [0, 3, 95, 0, 0]]
+    rows = [
+        [0, 0, 3, 97, 81],
+        [0, 0, 95, 99, 82],
+        [3, 3, 0, 100, 3],
+        [71, 95, 64, 0, 3],
+        [0, 3, 95, 0, 0],
+    ]
     demand, fabric = np.array(rows, dtype=float), Fabric(((1, 1),) * 5, 10.0, 1.0, split=False)
     best = exact(demand, fabric).seconds
     assert improved(demand, fabric, greedy(demand, fabric).circuits).seconds > 1.5 * best
@@ -170,11 +208,15 @@ def test_circuits_that_change_nothing_about_the_slowest_part_stay() -> None:
     demand[0, 1], demand[2, 3] = 10.0, 1.0
     now = ((0, 1, 0),)
     found = proposed(demand, Fabric(((1,),) * 4, 2.0, 1.0, split=False), now)
-    assert found.circuits == now and found.seconds == 5.0, "ranks 2 and 3 would gain, but the all-to-all would not"
+    assert found.circuits == now and found.seconds == 5.0, (
+        "ranks 2 and 3 would gain, but the all-to-all would not"
+    )
 
 
 def test_without_bytes_nothing_moves_and_takes_no_time() -> None:
-    assert proposed(np.zeros((3, 3)), Fabric(((1,),) * 3, 1.0, 1.0), ((0, 1, 0),)).circuits == ((0, 1, 0),)
+    assert proposed(np.zeros((3, 3)), Fabric(((1,),) * 3, 1.0, 1.0), ((0, 1, 0),)).circuits == (
+        (0, 1, 0),
+    )
     assert all_to_all_s(np.zeros((3, 3)), (), Fabric(((1,),) * 3, 1.0, 1.0)) == 0.0
 
 
@@ -189,7 +231,9 @@ def test_without_bytes_nothing_moves_and_takes_no_time() -> None:
         ("without a free port", np.ones((3, 3)), ((0, 1, 1),)),
     ],
 )
-def test_what_no_region_has_is_refused(text: str, demand: NDArray[np.float64], circuits: Circuits) -> None:
+def test_what_no_region_has_is_refused(
+    text: str, demand: NDArray[np.float64], circuits: Circuits
+) -> None:
     with pytest.raises(Infeasible, match=text):
         all_to_all_s(demand, circuits, Fabric(((1,),) * 3, 1.0, 1.0))
 

@@ -32,14 +32,20 @@ def test_a_look_says_what_came_of_it_and_why() -> None:
         "iteration 9: circuits changed, gain 2.00, dark 52 ms, exposed 0 ms",
         {"what": "changed"},
     )
-    assert look(live, "skipped", iteration=12, gain=1.25, why="gain") is None, "what changed nothing is no news"
+    assert look(live, "skipped", iteration=12, gain=1.25, why="gain") is None, (
+        "what changed nothing is no news"
+    )
     last = "iteration 12: skipped, too little gain (gain 1.25)"
     assert live.text() == f"1 turned, 1 skipped; last: {last}; the adapt service does not run"
     assert live.taken() and not live.taken()
     reply: Any = live.json()
-    assert not reply["bad"] and [(bar["what"], bar["share"]) for bar in reply["bars"]] == [("changed", 1.0), ("skipped", 0.25)]
+    assert not reply["bad"] and [(bar["what"], bar["share"]) for bar in reply["bars"]] == [
+        ("changed", 1.0),
+        ("skipped", 0.25),
+    ]
     assert (
-        reply["bars"][0]["title"].endswith("exposed 0 ms, skew 3.0, exchange 1.80 s to 90 ms") and reply["bars"][1]["title"] == last
+        reply["bars"][0]["title"].endswith("exposed 0 ms, skew 3.0, exchange 1.80 s to 90 ms")
+        and reply["bars"][1]["title"] == last
     )
 
 
@@ -48,7 +54,10 @@ def test_looks_of_an_older_run_are_left_out_and_those_of_a_newer_one_begin_anew(
     look(live, "changed", **CHANGED)
     live.taken()
     assert look(live, "changed", "a", **CHANGED) is None and not live.taken()
-    assert look(live, "failed", "s", why="TimedOut") == ("iteration 0: failed, TimedOut", {"what": "failed"})
+    assert look(live, "failed", "s", why="TimedOut") == (
+        "iteration 0: failed, TimedOut",
+        {"what": "failed"},
+    )
     reply: Any = live.json()
     assert reply["bad"] and [bar["share"] for bar in reply["bars"]] == [0.0]
 

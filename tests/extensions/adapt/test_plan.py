@@ -1,4 +1,6 @@
-"""Regions of a job, whose circuits follow its traffic: read, refused at the place of the mistake, and joined anew."""
+"""Regions of a job, whose circuits follow its traffic: read, refused at the place of the mistake,
+and joined anew.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 def text(*regions: dict[str, Any], **more: object) -> str:
     job = {"name": "j", "workload": "train", "ranks": HOSTS, "regions": list(regions)}
-    content = {"links": RING, "segments": [{"name": "ideal"}], "job": job, "adapt": {"every": 4}, **more}
+    content = {
+        "links": RING,
+        "segments": [{"name": "ideal"}],
+        "job": job,
+        "adapt": {"every": 4},
+        **more,
+    }
     return json.dumps({"schema": "testbed.plan/1", "name": "p", **content})
 
 
@@ -64,7 +72,9 @@ def test_a_region_is_read_written_and_read_again(lab: Lab) -> None:
 def test_regions_are_no_reason_to_restart_a_job(lab: Lab) -> None:
     job = read(lab, REGION).job
     assert job is not None and differing(replace(job, attached={}), job) == ["regions"]
-    record = JobRecord(1, "lab", "r", job.name, JobSpec(job, "j.r", "gloo"), "running", 0.0, None, "")
+    record = JobRecord(
+        1, "lab", "r", job.name, JobSpec(job, "j.r", "gloo"), "running", 0.0, None, ""
+    )
     assert decide_job(record, replace(job, attached={}), "never") == JobDecision("keep")
 
 
@@ -81,7 +91,9 @@ def test_circuits_for_a_demand_become_links_at_the_regions_ports(lab: Lab) -> No
     assert {(0, 3), (1, 4), (2, 5)} <= {circuit[:2] for circuit in best.circuits}
     changed = replace(plan, links=links_of(region, lab, best.circuits, plan.links))
     assert circuits_of(region, lab, changed.links) == best.circuits
-    assert len(target(changed, lab, {device: frozenset() for device in lab.devices}, ()).circuits) == 2 * len(best.circuits)
+    assert len(
+        target(changed, lab, {device: frozenset() for device in lab.devices}, ()).circuits
+    ) == 2 * len(best.circuits)
 
 
 def test_a_segments_rate_is_what_packets_get_unless_it_is_given(lab: Lab) -> None:
@@ -91,7 +103,9 @@ def test_a_segments_rate_is_what_packets_get_unless_it_is_given(lab: Lab) -> Non
 
 def test_other_hosts_take_their_places_in_a_region_and_one_that_failed_leaves_it(lab: Lab) -> None:
     small = {**REGION, "hosts": HOSTS[:3], "ports": PORTS[:6]}
-    swapped = json.loads(relabelled_text(text(small), {"gpu01": "gpu06", "gpu06": "gpu01"}))["job"]["regions"][0]
+    swapped = json.loads(relabelled_text(text(small), {"gpu01": "gpu06", "gpu06": "gpu01"}))["job"][
+        "regions"
+    ][0]
     assert swapped["hosts"][0] == "gpu06" and swapped["ports"][0] == "gpu06:p1"
     plan = read_plan(plan_without_host(text(REGION), read(lab, REGION), lab, "gpu03"), "p", lab)
     region = regions_of(plan.job).regions[0]
@@ -126,5 +140,7 @@ def test_a_mistake_in_a_region_is_reported_at_its_place(
 
 def test_a_host_outside_the_job_has_no_traffic_to_follow(lab: Lab) -> None:
     job = {"name": "j", "workload": "train", "ranks": HOSTS[:5], "regions": [REGION]}
-    with pytest.raises(BadFile, match="gpu06 is not a host of the job, so it has no traffic to follow"):
+    with pytest.raises(
+        BadFile, match="gpu06 is not a host of the job, so it has no traffic to follow"
+    ):
         read(lab, job=job)

@@ -1,5 +1,5 @@
-"""A turn in which anything goes wrong, or anybody dies: hosts end with confirmed routes over links that have light, and the store
-says which; the next turn goes on from there."""
+"""A turn in which anything goes wrong, or anybody dies: hosts end with confirmed routes over links
+that have light, and the store says which; the next turn goes on from there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def link(a: str, b: str, port: int) -> Link:
     return Link(HostPort(a, port), HostPort(b, port))
 
 
-HERE = (link("gpu01", "gpu02", 1), link("gpu03", "gpu04", 1), link("gpu01", "gpu03", 2), link("gpu02", "gpu04", 2))
+HERE = (
+    link("gpu01", "gpu02", 1),
+    link("gpu03", "gpu04", 1),
+    link("gpu01", "gpu03", 2),
+    link("gpu02", "gpu04", 2),
+)
 OTHER = (link("gpu01", "gpu04", 1), link("gpu02", "gpu03", 1), link("gpu01", "gpu03", 2))
 """One circuit stays, three go dark, two are made; gpu04 and gpu02 have one port less."""
 
@@ -43,7 +48,15 @@ class RegionBench(Bench):
         _, self.context_ = self.context("adapt")
         self.plan = Plan("p", ())
         data = UpState(tuple(electrical()))
-        store.set_current(TENANCY, self.context_.run.id, plan_name="p", plan_sha="", plan_text="", up=data, generation=1)
+        store.set_current(
+            TENANCY,
+            self.context_.run.id,
+            plan_name="p",
+            plan_sha="",
+            plan_text="",
+            up=data,
+            generation=1,
+        )
         for host in self.fleet.all.values():
             host.staged[1], host.active = frozenset(), 1
         next_generation = self.context_.next_generation()
@@ -61,7 +74,9 @@ class RegionBench(Bench):
         context: Context = self.context_
         state_now = RegionState(self.held(), self.current.up.links, self.current.generation)
         macs = cast(Any, self.fleet).channels.macs()
-        return RegionChange(context, self.plan, self.current, state_now, [*electrical(), *links], [REGION], macs)
+        return RegionChange(
+            context, self.plan, self.current, state_now, [*electrical(), *links], [REGION], macs
+        )
 
     async def change(self, links: tuple[Link, ...]) -> RegionChanged:
         change = self.region_change(links)
@@ -78,18 +93,41 @@ class RegionBench(Bench):
             raise
 
     def lit(self) -> set[HostPort]:
-        return {HostPort(h, p) for h, host in self.fleet.all.items() for p, other in host.carrier.items() if other}
+        return {
+            HostPort(h, p)
+            for h, host in self.fleet.all.items()
+            for p, other in host.carrier.items()
+            if other
+        }
 
     def sound(self) -> None:
-        """Every host has confirmed routes, which use ports with light or at the packet switch; the store knows one of them."""
+        """Every host has confirmed routes, which use ports with light or at the packet switch; the
+        store knows one of them.
+        """
         for name, host in self.fleet.all.items():
             assert not host.pending and host.active is not None
-            at = {port.interface: HostPort(name, number) for number, port in self.lab.hosts[name].ports.items()}
-            used = {at[rule.interface] for rule in host.staged[host.active] if isinstance(rule, Route)}
+            at = {
+                port.interface: HostPort(name, number)
+                for number, port in self.lab.hosts[name].ports.items()
+            }
+            used = {
+                at[rule.interface] for rule in host.staged[host.active] if isinstance(rule, Route)
+            }
             assert {p for p in used if p.number < 3} <= self.lit(), f"{name} sends into the dark"
-            assert len({r.destination for r in host.staged[host.active] if isinstance(r, Route) and r.lane == 0}) == 3
+            assert (
+                len(
+                    {
+                        r.destination
+                        for r in host.staged[host.active]
+                        if isinstance(r, Route) and r.lane == 0
+                    }
+                )
+                == 3
+            )
         optical = [one for one in self.current.up.links if not self.lab.electrical(one)]
-        assert {port for one in optical for port in (one.a, one.b)} <= self.lit(), "recorded, and dark"
+        assert {port for one in optical for port in (one.a, one.b)} <= self.lit(), (
+            "recorded, and dark"
+        )
 
     def dies(self) -> None:
         """The adapter is gone: what nobody confirms is taken back, what is armed expires."""
@@ -105,13 +143,22 @@ def bench(tmp_path: Path) -> Iterator[RegionBench]:
         yield RegionBench(store, tmp_path)
 
 
-def test_a_turn_puts_traffic_on_the_packet_switch_before_light_moves_and_confirms_once_circuits_answer(bench: RegionBench) -> None:
+def test_a_turn_puts_traffic_on_the_packet_switch_before_light_moves_and_confirms_once_circuits_answer(
+    bench: RegionBench,
+) -> None:
     bench.points.names.clear()
     assert asyncio.run(bench.change(OTHER)).moved == 10
     bench.sound()
     drained, new = bench.current.generation - 1, bench.current.generation
     assert bench.points.names == [
-        *("hosts: stage", "hosts: arm", "job: begins", f"hosts: commit {drained}", "ocs1: apply", "ocs2: apply"),
+        *(
+            "hosts: stage",
+            "hosts: arm",
+            "job: begins",
+            f"hosts: commit {drained}",
+            "ocs1: apply",
+            "ocs2: apply",
+        ),
         *("hosts: probe", f"hosts: confirm {new}"),
     ]
     assert set(bench.generations().values()) == {new}
@@ -122,7 +169,11 @@ POINTS = ("stage", "arm", "begins", "commit", "ocs1", "ocs2", "probe", "confirm"
 
 WRONG = ("refused", "lost", "killed before", "killed after")
 OF_DEVICES = ("reboot-keep", "reboot-lose", "half")
-CASES = [(point, how) for point in POINTS for how in (*WRONG, *(OF_DEVICES if point.startswith("ocs") else ()))]
+CASES = [
+    (point, how)
+    for point in POINTS
+    for how in (*WRONG, *(OF_DEVICES if point.startswith("ocs") else ()))
+]
 
 
 @pytest.mark.parametrize(("point", "how"), CASES)
@@ -143,7 +194,8 @@ def test_whatever_goes_wrong_routes_are_confirmed_and_lit_and_the_next_turn_goes
         await asyncio.sleep(0.25 if how.startswith("reboot") else 0)
 
     asyncio.run(go())
-    if how != "reboot-lose":  # circuits that were to stay are gone, too, and routes over them until the next turn
+    # circuits that were to stay are gone, too, and routes over them until the next turn
+    if how != "reboot-lose":
         bench.sound()
     asyncio.run(bench.change(OTHER if at % 2 else HERE))
     bench.sound()
@@ -170,7 +222,9 @@ def test_a_turn_whose_moment_does_not_come_changes_nothing(bench: RegionBench) -
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["before it began", "after it"])
-def test_a_host_that_lost_its_routes_does_not_say_which_the_others_run(bench: RegionBench, moved: bool) -> None:
+def test_a_host_that_lost_its_routes_does_not_say_which_the_others_run(
+    bench: RegionBench, moved: bool
+) -> None:
     """Its agent died while routes were staged, and another began without any."""
 
     async def go() -> int:

@@ -1,4 +1,6 @@
-"""What ranks say of their traffic, added up by hosts; the forecast; how much time an iteration leaves for a turn."""
+"""What ranks say of their traffic, added up by hosts; the forecast; how much time an iteration
+leaves for a turn.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MS = 1_000_000
 
 def reported(rank: str, *iterations: tuple[int, int, int, tuple[int, ...]]) -> Demand:
     """A rank's iterations: number, begin and gate (ms), bytes to each rank."""
-    sent = tuple(Sent(number, begin * MS, gate * MS, None, to) for number, begin, gate, to in iterations)
+    sent = tuple(
+        Sent(number, begin * MS, gate * MS, None, to) for number, begin, gate, to in iterations
+    )
     return Demand(rank, "running", 2 * sent[-1].iteration + 1, sent[-1].gate_ns, sent)
 
 
@@ -48,7 +52,9 @@ def test_the_pace_counts_from_the_last_rank_that_begins_to_the_first_gate() -> N
     one = reported("a", (1, 0, 150, ()), (2, 400, 560, ()))
     two = reported("b", (1, 10, 160, ()), (2, 420, 550, ()))
     found = pace([one, two])
-    assert found is not None and (found.compute_s, found.iteration_s) == pytest.approx((0.135, 0.41))
+    assert found is not None and (found.compute_s, found.iteration_s) == pytest.approx(
+        (0.135, 0.41)
+    )
     assert pace([reported("a", (1, 0, 150, ()))]) is None, "one iteration has no length yet"
 
 
@@ -72,17 +78,32 @@ def test_uniform_traffic_has_skew_one() -> None:
 
 def test_a_region_gets_circuits_where_its_traffic_is() -> None:
     region = Region("r", HOSTS, tuple(HostPort(h, p) for h in HOSTS for p in (1, 2)), "packets")
-    here = [Link(HostPort("gpu01", 1), HostPort("gpu02", 1)), Link(HostPort("gpu03", 1), HostPort("gpu04", 1))]
-    heavy = {("gpu01", "gpu02"): 1e6, ("gpu03", "gpu04"): 1e6, ("gpu01", "gpu03"): 1e6, ("gpu02", "gpu04"): 1e6}
+    here = [
+        Link(HostPort("gpu01", 1), HostPort("gpu02", 1)),
+        Link(HostPort("gpu03", 1), HostPort("gpu04", 1)),
+    ]
+    heavy = {
+        ("gpu01", "gpu02"): 1e6,
+        ("gpu03", "gpu04"): 1e6,
+        ("gpu01", "gpu03"): 1e6,
+        ("gpu02", "gpu04"): 1e6,
+    }
     found = proposal(region, lab(), heavy, [*here, *electrical()])
-    assert {frozenset((link.a.host, link.b.host)) for link in found.links} >= {frozenset(pair) for pair in heavy}
+    assert {frozenset((link.a.host, link.b.host)) for link in found.links} >= {
+        frozenset(pair) for pair in heavy
+    }
     assert found.gain > 1.5
 
 
 def test_uniform_traffic_gains_nothing_from_other_circuits() -> None:
     region = Region("r", HOSTS, tuple(HostPort(h, p) for h in HOSTS for p in (1, 2)), "packets")
-    here = [Link(HostPort(HOSTS[k], 1 + k % 2), HostPort(HOSTS[(k + 1) % 4], 1 + k % 2)) for k in range(4)]
-    assert proposal(region, lab(), {(a, b): 1e6 for a in HOSTS for b in HOSTS if a != b}, here).gain == pytest.approx(1.0)
+    here = [
+        Link(HostPort(HOSTS[k], 1 + k % 2), HostPort(HOSTS[(k + 1) % 4], 1 + k % 2))
+        for k in range(4)
+    ]
+    assert proposal(
+        region, lab(), {(a, b): 1e6 for a in HOSTS for b in HOSTS if a != b}, here
+    ).gain == pytest.approx(1.0)
 
 
 def test_traffic_of_a_pair_with_a_circuit_leaves_the_packet_switch() -> None:
@@ -93,4 +114,6 @@ def test_traffic_of_a_pair_with_a_circuit_leaves_the_packet_switch() -> None:
     assert own == (circuit,) and len(rest) == 6
     left = used(links, lab(), [region])
     assert circuit in left and len(left) == 6
-    assert not any({link.a.host, link.b.host} == {"gpu01", "gpu02"} for link in left if link != circuit)
+    assert not any(
+        {link.a.host, link.b.host} == {"gpu01", "gpu02"} for link in left if link != circuit
+    )

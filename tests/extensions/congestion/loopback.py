@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def joined(control: str, buffer_bytes: int) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection with this congestion control, in segments of 500 bytes, and its far end. buffer_bytes: of either side."""
+    """A connection with this congestion control, in segments of 500 bytes, and its far end.
+    buffer_bytes: of either side.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         near = socket.socket()

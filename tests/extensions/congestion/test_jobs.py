@@ -1,4 +1,6 @@
-"""A congestion control whose window grows with a job's progress: in the kernel, and set by the agent on a job's sockets."""
+"""A congestion control whose window grows with a job's progress: in the kernel, and set by the
+agent on a job's sockets.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.kit.waiting import until
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 ROUND = 400_000  # bytes of an iteration
 CANNOT = os.geteuid() != 0 or bool(structops.unsupported())
-needs_kernel = pytest.mark.skipif(CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF")
+needs_kernel = pytest.mark.skipif(
+    CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF"
+)
 
 
 def own_name(suffix: str = "") -> str:
@@ -73,10 +77,14 @@ def test_the_factor_grows_with_the_share_of_an_iterations_bytes_and_begins_again
     pass_through(*joined, ROUND // 2)
     assert until(lambda: acked(near, ROUND // 2))
     half = registered.seen(near.fileno())
-    assert 1.2 <= half["factor"] <= 1.3, "0.5 + 1.5 / 2, less what the acknowledgement that ended the gap covered"
+    assert 1.2 <= half["factor"] <= 1.3, (
+        "0.5 + 1.5 / 2, less what the acknowledgement that ended the gap covered"
+    )
     pass_through(*joined, ROUND)
     assert until(lambda: acked(near, ROUND * 3 // 2))
-    assert registered.seen(near.fileno())["factor"] == 2.0, "an iteration that sends more than it should has sent all"
+    assert registered.seen(near.fileno())["factor"] == 2.0, (
+        "an iteration that sends more than it should has sent all"
+    )
     time.sleep(0.35)
     pass_through(*joined, ROUND // 100)
     assert until(lambda: acked(near, ROUND * 3 // 2 + ROUND // 100))
@@ -184,12 +192,21 @@ for factor in (4.0, 0.25):
 
 
 @needs_kernel
-def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(spaces: Callable[[str], Space]) -> None:
-    """A window c that grows by F segments for c that are acknowledged has grown so that c * c / 2 is larger by F for each."""
+def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(
+    spaces: Callable[[str], Space],
+) -> None:
+    """A window c that grows by F segments for c that are acknowledged has grown so that c * c / 2
+    is larger by F for each.
+    """
     alone = spaces("alone")
-    for text in ("qdisc add dev lo root handle 1: htb default 1", "class add dev lo parent 1: classid 1:1 htb rate 50mbit"):
+    for text in (
+        "qdisc add dev lo root handle 1: htb default 1",
+        "class add dev lo parent 1: classid 1:1 htb rate 50mbit",
+    ):
         assert alone.run("tc", *text.split()).returncode == 0
-    done = alone.run("/usr/bin/env", "python3", "-c", GROWS, str(Path(__file__).parents[3]), str(os.getpid()))
+    done = alone.run(
+        "/usr/bin/env", "python3", "-c", GROWS, str(Path(__file__).parents[3]), str(os.getpid())
+    )
     assert not done.stderr
     for line in done.stdout.splitlines():
         factor, found = map(float, line.split())
@@ -201,7 +218,10 @@ def test_a_window_grows_by_the_factor_in_a_round_trip_once_something_was_lost(sp
     ("request_", "text"),
     [
         ({"control": "vegas"}, "control: one of cubic, reno, bbr, mltcp is needed"),
-        ({"control": "cubic", "parameters": {"slope": 1}}, "parameters: a mapping, of control mltcp only"),
+        (
+            {"control": "cubic", "parameters": {"slope": 1}},
+            "parameters: a mapping, of control mltcp only",
+        ),
         ({"control": "mltcp", "parameters": {"slop": 1}}, "parameters: slop is unknown"),
         ({"control": "mltcp", "parameters": {"slope": -1}}, "slope: a number from 0 to 64"),
         ({"control": "mltcp", "parameters": {"intercept": 0}}, "intercept: at least"),
@@ -216,7 +236,9 @@ def test_a_control_that_is_none_is_refused(request_: dict[str, Any], text: str) 
 
 
 def test_what_a_host_lacks_is_said_before_anything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
+    monkeypatch.setattr(
+        structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64"))
+    )
     assert "boot 6.4 or newer" in congestion.unsupported("mltcp")
     monkeypatch.setattr(congestion, "available", lambda: ["cubic"])
     assert congestion.unsupported("bbr") == "the kernel of this host has cubic: modprobe tcp_bbr"
@@ -250,15 +272,29 @@ os._exit(0)
 
 @pytest.fixture
 def far(host: Space, peer: Peer) -> Iterator[str]:
-    """An address at the far end of the first fibre, where connections are accepted; a route to it names another control."""
+    """An address at the far end of the first fibre, where connections are accepted; a route to it
+    names another control.
+    """
     other = host.far  # type: ignore[attr-defined]
     other.ip("addr", "replace", "10.255.9.9/32", "dev", "lo")
     other.ip("addr", "replace", "10.1.0.9/24", "dev", "opt1")
     other.ip("route", "replace", "10.255.0.0/16", "via", "10.1.0.1", "dev", "opt1", "onlink")
-    neighbours, routes = [["10.1.0.9", other.mac("opt1"), "opt1"]], [["10.255.9.9/32", "10.1.0.9", "opt1", ""]]
-    assert peer.ask("stage", generation=71, routes=routes, neighbours=neighbours, congctl="reno")["congctl"] == "reno"
+    neighbours, routes = (
+        [["10.1.0.9", other.mac("opt1"), "opt1"]],
+        [["10.255.9.9/32", "10.1.0.9", "opt1", ""]],
+    )
+    assert (
+        peer.ask("stage", generation=71, routes=routes, neighbours=neighbours, congctl="reno")[
+            "congctl"
+        ]
+        == "reno"
+    )
     assert peer.ask("commit", generation=71)["ok"]
-    listener = subprocess.Popen(other.argv("/usr/bin/env", "python3", "-c", ACCEPTS), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    listener = subprocess.Popen(
+        other.argv("/usr/bin/env", "python3", "-c", ACCEPTS),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert listener.stdin is not None
     assert listener.stdout is not None
     assert listener.stdout.readline() == b"ready\n"
@@ -283,29 +319,45 @@ def controls(peer: Peer) -> list[str]:
 
 @needs_kernel
 def test_a_running_jobs_connections_get_it_and_lose_it(peer: Peer, job: str) -> None:
-    assert peer.ask("congestion", job=job, control="cubic", back=True)["jobs"] == {}, "it was given none that could be taken back"
+    assert peer.ask("congestion", job=job, control="cubic", back=True)["jobs"] == {}, (
+        "it was given none that could be taken back"
+    )
     assert peer.ask("congestion", job=job, control="mltcp", parameters={"slope": 4})["ok"]
     [name] = until(lambda: controls(peer))
     assert name.startswith("iter_")
     assert name in AVAILABLE.read_text().split()
     [row] = peer.ask("congestions", job=job)["jobs"].values()
-    assert row["wanted"] == {"control": "mltcp", "slope": 4, "intercept": 0.25, "bytes": 0, "gap_ms": 0.0}
-    assert until(lambda: peer.ask("congestions")["jobs"][job]["sockets"][0]["iterations"] > 1), "it follows the job's iterations"
+    assert row["wanted"] == {
+        "control": "mltcp",
+        "slope": 4,
+        "intercept": 0.25,
+        "bytes": 0,
+        "gap_ms": 0.0,
+    }
+    assert until(lambda: peer.ask("congestions")["jobs"][job]["sockets"][0]["iterations"] > 1), (
+        "it follows the job's iterations"
+    )
     assert peer.ask("congestion", job=job, control="cubic", back=True)["ok"]
     assert until(lambda: controls(peer) == ["cubic"])
     assert until(lambda: name not in AVAILABLE.read_text().split())
 
 
 @needs_kernel
-def test_a_job_that_starts_with_one_has_it_until_it_ends_also_over_a_killed_agent(host: Space, peer: Peer, far: str) -> None:
-    made = peer.ask("job.start", name="sender", argv=[*PROGRAM, SENDS, far], congestion={"control": "mltcp"})
+def test_a_job_that_starts_with_one_has_it_until_it_ends_also_over_a_killed_agent(
+    host: Space, peer: Peer, far: str
+) -> None:
+    made = peer.ask(
+        "job.start", name="sender", argv=[*PROGRAM, SENDS, far], congestion={"control": "mltcp"}
+    )
     assert made["ok"], made
     assert until(lambda: controls(peer))
     host.run("kill", "-9", str(host.daemon_pids()[-1]))
 
     def again() -> bool:
         found = host.agent("call", {"op": "congestions"})[0].get("jobs", {}).get("sender")
-        return bool(found and found["sockets"] and found["sockets"][0]["control"].startswith("iter_"))
+        return bool(
+            found and found["sockets"] and found["sockets"][0]["control"].startswith("iter_")
+        )
 
     assert until(again)
     host.agent("call", {"op": "job.stop", "name": "sender", "grace_s": 0.1})
@@ -316,12 +368,16 @@ def test_only_a_job_that_runs_here_and_the_newest_run_can_set_it(peer: Peer) -> 
     refused = peer.ask("congestion", job="nobody", control="reno")
     assert (refused["code"], refused["error"]) == ("refused", "no job nobody runs on this host")
     assert peer.ask("congestion", job="../x", control="reno")["code"] == "bad-request"
-    assert peer.ask("job.start", name="odd", argv=["true"], congestion="reno")["code"] == "bad-request"
+    assert (
+        peer.ask("job.start", name="odd", argv=["true"], congestion="reno")["code"] == "bad-request"
+    )
     assert peer.ask("fence", token=9)["ok"]
     assert peer.ask("congestion", job="nobody", control="reno", token=8)["code"] == "overtaken"
 
 
-def test_agents_of_the_slices_of_a_host_register_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_of_the_slices_of_a_host_register_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names: list[str] = []
 
     class Taken:

@@ -1,4 +1,6 @@
-"""A congestion control with a window for each of two networks: in the kernel, and as the agent's operations."""
+"""A congestion control with a window for each of two networks: in the kernel, and as the agent's
+operations.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.kit.waiting import until
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 LITTLE, MUCH = 20_000, 200_000
 CANNOT = os.geteuid() != 0 or bool(structops.unsupported())
-pytestmark = pytest.mark.skipif(CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF")
+pytestmark = pytest.mark.skipif(
+    CANNOT, reason="needs root, libbpf1, and Linux 6.4 or newer with BTF"
+)
 
 
 def own_name() -> str:
@@ -49,7 +53,9 @@ def window(near: socket.socket) -> int:
 
 
 def pass_through(near: socket.socket, far: socket.socket, size: int, times: int = 1) -> None:
-    """Send `size` bytes so many times, each time until all has arrived. More than the window holds lets it grow."""
+    """Send `size` bytes so many times, each time until all has arrived. More than the window holds
+    lets it grow.
+    """
     for _ in range(times):
         near.sendall(bytes(size))
         left = size
@@ -123,20 +129,30 @@ def test_it_is_gone_when_who_holds_it_is_killed_and_open_connections_go_on() -> 
         pass_through(near, far, LITTLE)
 
 
-def test_what_is_missing_is_named_with_where_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_missing_is_named_with_where_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(structops, "FOLDER", str(tmp_path))
-    with pytest.raises(Failure, match=r"bpf/networks.bpf.o: No such file or directory; provision this host again"):
+    with pytest.raises(
+        Failure, match=r"bpf/networks.bpf.o: No such file or directory; provision this host again"
+    ):
         networks.Registered("net2t")
     (tmp_path / "bpf").mkdir()
     (tmp_path / "bpf/networks.bpf.o").write_bytes(structops.PLACE + b"no object")
     with pytest.raises(Failure, match="net2t: the object cannot be read"):
         networks.Registered("net2t")
-    monkeypatch.setattr(structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64")))
-    with pytest.raises(Failure, match=r"Linux 5.15.0-91 has no links for struct_ops: boot 6.4 or newer"):
+    monkeypatch.setattr(
+        structops.os, "uname", lambda: os.uname_result(("Linux", "", "5.15.0-91", "", "x86_64"))
+    )
+    with pytest.raises(
+        Failure, match=r"Linux 5.15.0-91 has no links for struct_ops: boot 6.4 or newer"
+    ):
         networks.Registered("net2t")
 
 
-def test_the_agent_tells_it_the_network_of_the_generation_that_is_committed(host: Space, peer: Peer) -> None:
+def test_the_agent_tells_it_the_network_of_the_generation_that_is_committed(
+    host: Space, peer: Peer
+) -> None:
     mac = "02:00:00:00:00:01"
     found = peer.ask("networks.load", networks={"71": 0, "72": 1})
     name = found["congctl"]
@@ -145,7 +161,11 @@ def test_the_agent_tells_it_the_network_of_the_generation_that_is_committed(host
     for generation in (71, 72, 73):
         routes = [["10.255.9.9/32", "10.1.0.9", "opt1", ""]]
         made = peer.ask(
-            "stage", generation=generation, routes=routes, neighbours=[["10.1.0.9", mac, "opt1"]], congctl=networks.PER_NETWORK
+            "stage",
+            generation=generation,
+            routes=routes,
+            neighbours=[["10.1.0.9", mac, "opt1"]],
+            congctl=networks.PER_NETWORK,
         )
         assert made["congctl"] == name
         assert f"congctl {name}" in host.ip("route", "show", "table", str(7000 + generation))
@@ -161,7 +181,13 @@ def test_the_agent_tells_it_the_network_of_the_generation_that_is_committed(host
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"networks": {"7": 2}}, {"networks": [7]}, {"networks": {"x": 1}}, {"networks": {}, "states": 3}]
+    "wanted",
+    [
+        {"networks": {"7": 2}},
+        {"networks": [7]},
+        {"networks": {"x": 1}},
+        {"networks": {}, "states": 3},
+    ],
 )
 def test_networks_that_are_none_are_refused(peer: Peer, wanted: dict[str, object]) -> None:
     assert peer.ask("networks.load", **wanted)["code"] == "bad-request"
@@ -187,7 +213,9 @@ class Call:
         return self.function(*arguments)
 
 
-def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = ctypes.CDLL("libbpf.so.1", use_errno=True)
     made: list[int] = []
 
@@ -209,7 +237,9 @@ def test_a_libbpf_that_makes_the_link_itself_keeps_none_of_it(monkeypatch: pytes
             return getattr(real, name)
 
     real.bpf_map__attach_struct_ops.restype = ctypes.c_void_p
-    monkeypatch.setattr("extensions.congestion.host.structops.ctypes.CDLL", lambda *_, **__: Newer())
+    monkeypatch.setattr(
+        "extensions.congestion.host.structops.ctypes.CDLL", lambda *_, **__: Newer()
+    )
     name = f"net2_new{os.getpid() % 1_000_000}"
     registered = networks.Registered(name)
     assert name in AVAILABLE.read_text().split()

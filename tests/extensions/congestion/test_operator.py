@@ -1,4 +1,6 @@
-"""The congestion control of a job: read, written, refused at the place of the mistake; what agents are told, and when."""
+"""The congestion control of a job: read, written, refused at the place of the mistake; what agents
+are told, and when.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,24 @@ from tests.change.fleet import plan_text, ring
 from tests.change.living import ONE, Living
 
 HOSTS = ["gpu01", "gpu02", "gpu03"]
-RING = [{"a": f"{a}:p{n}", "b": f"{b}:p{n}"} for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)]
+RING = [
+    {"a": f"{a}:p{n}", "b": f"{b}:p{n}"}
+    for n, (a, b) in enumerate(zip(HOSTS, HOSTS[1:] + HOSTS[:1], strict=True), 1)
+]
 
 
 def text(congestion: object, **job: object) -> str:
-    content = {"name": "j", "workload": "train", "ranks": HOSTS, "rings": [HOSTS], "congestion": congestion, **job}
-    return json.dumps({"schema": "testbed.plan/1", "name": "p", "links": RING, "job": content}, indent=1)
+    content = {
+        "name": "j",
+        "workload": "train",
+        "ranks": HOSTS,
+        "rings": [HOSTS],
+        "congestion": congestion,
+        **job,
+    }
+    return json.dumps(
+        {"schema": "testbed.plan/1", "name": "p", "links": RING, "job": content}, indent=1
+    )
 
 
 def read(lab: Lab, congestion: object) -> Plan:
@@ -59,7 +73,10 @@ def record(lab: Lab, job: Job) -> JobRecord:
         (None, None),
         ("bbr", Congestion("bbr")),
         ("mltcp", Congestion("mltcp", 1.75, 0.25, "auto", "auto")),
-        ({"control": "mltcp", "slope": 4, "bytes": 5_000_000, "gap_ms": 20}, Congestion("mltcp", 4, 0.25, 5_000_000, 20)),
+        (
+            {"control": "mltcp", "slope": 4, "bytes": 5_000_000, "gap_ms": 20},
+            Congestion("mltcp", 4, 0.25, 5_000_000, 20),
+        ),
     ],
 )
 def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_job(
@@ -76,12 +93,21 @@ def test_a_congestion_control_is_read_written_and_read_again_and_kept_with_the_j
     ("raw", "message"),
     [
         ("vegas", 'plan.json:33:17: job.congestion: wanted cubic, reno, bbr or mltcp, got "vegas"'),
-        ({"control": "mltcp", "slop": 1}, "job.congestion.slop: unknown field; did you mean slope?"),
+        (
+            {"control": "mltcp", "slop": 1},
+            "job.congestion.slop: unknown field; did you mean slope?",
+        ),
         ({"control": "mltcp", "slope": -1}, "job.congestion.slope: wanted at least 0, got -1"),
-        ({"control": "mltcp", "intercept": 0}, "job.congestion.intercept: wanted at least 0.001, got 0"),
+        (
+            {"control": "mltcp", "intercept": 0},
+            "job.congestion.intercept: wanted at least 0.001, got 0",
+        ),
         ({"control": "mltcp", "gap_ms": 0}, "job.congestion.gap_ms: wanted "),
         ({"control": "mltcp", "bytes": "many"}, "job.congestion.bytes: wanted "),
-        ({"control": "cubic", "slope": 1}, "job.congestion.slope: only mltcp has it; this control is cubic"),
+        (
+            {"control": "cubic", "slope": 1},
+            "job.congestion.slope: only mltcp has it; this control is cubic",
+        ),
         ({"slope": 1}, "job.congestion: the field control is missing"),
         (7, "job.congestion: wanted "),
     ],
@@ -101,7 +127,10 @@ def started(lab: Lab, congestion: object) -> dict[RankName, dict[str, Any]]:
 def test_hosts_are_told_it_when_the_job_starts(lab: Lab) -> None:
     found = started(lab, {"control": "mltcp", "slope": 4})
     parameters = {"slope": 4.0, "intercept": 0.25, "bytes": "auto", "gap_ms": "auto"}
-    assert all(request["congestion"] == {"control": "mltcp", "parameters": parameters} for request in found.values())
+    assert all(
+        request["congestion"] == {"control": "mltcp", "parameters": parameters}
+        for request in found.values()
+    )
     assert started(lab, "reno")["gpu01"]["congestion"] == {"control": "reno", "parameters": {}}
     assert "congestion" not in started(lab, None)["gpu01"]
 
@@ -116,22 +145,34 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
         assert op == "congestion"
         notices.append(requests)
 
-    session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
+    session: Any = SimpleNamespace(
+        hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab
+    )
     result = asyncio.run(adjust(session, JobDecision("keep"), running, after))
     assert result == ["the congestion control of j's connections is mltcp now"]
     assert (
-        [*notices[0]] == HOSTS and notices[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items() and len(notices) == 1
+        [*notices[0]] == HOSTS
+        and notices[0]["gpu02"].items() >= {"job": "j.r", "control": "mltcp"}.items()
+        and len(notices) == 1
     )
     asyncio.run(adjust(session, JobDecision("restart"), running, after))
-    asyncio.run(adjust(session, JobDecision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})))
-    assert len(notices) == 1, "one that is launched anew is told when it is launched, and nothing is told twice"
+    asyncio.run(
+        adjust(
+            session, JobDecision("keep"), running, replace(before, predicted={"iteration_ms": 1.0})
+        )
+    )
+    assert len(notices) == 1, (
+        "one that is launched anew is told when it is launched, and nothing is told twice"
+    )
     back = launched(record(lab, after), lab, running.spec.wanted)
     assert not back.attached
     asyncio.run(adjust(session, JobDecision("keep"), record(lab, after), back))
     assert notices[-1]["gpu01"] == {"job": "j.r", "control": "cubic", "back": True}
 
 
-def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_have_it(lab: Lab) -> None:
+def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_have_it(
+    lab: Lab,
+) -> None:
     running, after = record(lab, job_of(lab, "reno")), job_of(lab, "mltcp")
     notices: list[str] = []
 
@@ -140,7 +181,9 @@ def test_a_control_that_not_all_hosts_can_have_is_taken_back_from_those_that_hav
         if notices[-1] == "mltcp":
             raise Refused("gpu02: no struct_ops in this kernel")
 
-    session: Any = SimpleNamespace(hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab)
+    session: Any = SimpleNamespace(
+        hosts=SimpleNamespace(channels=SimpleNamespace(ask=ask)), lab=lab
+    )
     with pytest.raises(Refused, match="no struct_ops"):
         asyncio.run(adjust(session, JobDecision("keep"), running, after))
     assert notices == ["mltcp", "reno"]
@@ -167,6 +210,12 @@ async def test_a_rollback_gives_the_running_job_the_control_back_that_it_had(
         living.start()
         await living.change(plan_text("other", *ring(1, 2), job={**ONE, "congestion": "mltcp"}))
         changed = store.get("last")
-        assert changed is not None and living.job.spec.wanted.attached["congestion"] == Congestion("mltcp")
+        assert changed is not None and living.job.spec.wanted.attached["congestion"] == Congestion(
+            "mltcp"
+        )
         await living.back(before_of(store.journalled(changed.id)[0]))
-        assert given == [Congestion("mltcp"), None] and not living.job.spec.wanted.attached and not living.ranks.launched
+        assert (
+            given == [Congestion("mltcp"), None]
+            and not living.job.spec.wanted.attached
+            and not living.ranks.launched
+        )

@@ -1,4 +1,6 @@
-"""Two paced jobs on one fair link, in virtual time, whose iterations overrun their periods: what that costs."""
+"""Two paced jobs on one fair link, in virtual time, whose iterations overrun their periods: what
+that costs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def ns(ms: float) -> int:
 
 @dataclass
 class Running:
-    """A job. extra: how much longer (ms) it computes in each iteration. begins: of its iterations (ms)."""
+    """A job. extra: how much longer (ms) it computes in each iteration. begins: of its iterations
+    (ms).
+    """
 
     extra: list[float]
     pace: Pace = field(default_factory=Pace)
@@ -43,7 +47,13 @@ class Running:
         self.begins.append(now)
 
     def applied(self, first_ms: float, period_ms: float = PERIOD_MS) -> None:
-        message = {"do": "pace", "epoch_ns": ns(first_ms), "period_ns": ns(period_ms), "shift_ns": 0, "lease_s": 3600.0}
+        message = {
+            "do": "pace",
+            "epoch_ns": ns(first_ms),
+            "period_ns": ns(period_ms),
+            "shift_ns": 0,
+            "lease_s": 3600.0,
+        }
         assert self.pace.receive(message)
         assert self.pace._now is not None
         object.__setattr__(self.pace._now, "until_ns", 1 << 62)
@@ -54,7 +64,9 @@ def run(jobs: list[Running], iterations: int) -> None:
     now = 0.0
     for job in jobs:
         job.boundary(now)
-    while len(jobs[0].begins) < iterations and all(len(job.begins) < len(job.extra) for job in jobs):
+    while len(jobs[0].begins) < iterations and all(
+        len(job.begins) < len(job.extra) for job in jobs
+    ):
         sending = [job for job in jobs if job.left_ms > 0]
         soon = [t for job in jobs for t in (job.computes_until, job.waits_until) if t is not None]
         soon += [now + job.left_ms * len(sending) for job in sending]
@@ -64,7 +76,9 @@ def run(jobs: list[Running], iterations: int) -> None:
         for job in jobs:
             if job.computes_until is not None and job.computes_until <= now:
                 job.computes_until, job.left_ms = None, BURST_MS
-            elif (job in sending and job.left_ms <= 1e-6) or (job.waits_until is not None and job.waits_until <= now):
+            elif (job in sending and job.left_ms <= 1e-6) or (
+                job.waits_until is not None and job.waits_until <= now
+            ):
                 job.left_ms = 0.0
                 job.boundary(now)
 
@@ -89,9 +103,14 @@ def test_a_job_loses_what_its_iterations_overrun_and_never_a_period(overruns: li
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from([0.0, 0.02, 0.1, 0.2, 0.5, 0.8, 1.0]))
-def test_two_jobs_paced_by_the_spread_that_was_observed_lose_what_they_overrun_and_never_a_period(seed: int, share: float) -> None:
+def test_two_jobs_paced_by_the_spread_that_was_observed_lose_what_they_overrun_and_never_a_period(
+    seed: int, share: float
+) -> None:
     draw = random.Random(seed)
-    extra = [[SPARE_MS + draw.uniform(3.0, 13.0) if draw.random() < share else 0.0 for _ in range(120)] for _ in range(2)]
+    extra = [
+        [SPARE_MS + draw.uniform(3.0, 13.0) if draw.random() < share else 0.0 for _ in range(120)]
+        for _ in range(2)
+    ]
     alone = [[COMPUTE_MS + BURST_MS + ms for ms in each] for each in extra]
     seen = [(median(each[100:]), max(each[100:])) for each in alone]
     period_ms = max(with_slack(usual, most - usual) for usual, most in seen)
@@ -106,18 +125,24 @@ def test_two_jobs_paced_by_the_spread_that_was_observed_lose_what_they_overrun_a
         assert longest(job) <= (1 + LATE) * period_ms
 
 
-def test_a_job_that_is_seen_to_vary_is_paced_by_its_longest_iteration_unless_that_is_an_exception() -> None:
+def test_a_job_that_is_seen_to_vary_is_paced_by_its_longest_iteration_unless_that_is_an_exception() -> (
+    None
+):
     assert with_slack(901.0, 0.0) == with_slack(901.0, 18.0) == 901.0 * 1.02
     assert with_slack(901.0, 31.0) == 932.0
     assert with_slack(900.0, 500.0) == 990.0
 
 
-def test_a_longer_period_from_the_next_beginning_on_makes_a_job_that_is_late_wait_for_no_beginning() -> None:
+def test_a_longer_period_from_the_next_beginning_on_makes_a_job_that_is_late_wait_for_no_beginning() -> (
+    None
+):
     job = Running([0.0, *[SPARE_MS + 10.0] * 30])
     job.applied(PERIOD_MS)
     run([job], 25)
     now = job.begins[-1]
-    assert (now - PERIOD_MS) % PERIOD_MS > LATE * PERIOD_MS, "it is late by more than would make another one wait"
+    assert (now - PERIOD_MS) % PERIOD_MS > LATE * PERIOD_MS, (
+        "it is late by more than would make another one wait"
+    )
     job.applied(PERIOD_MS * -(-now // PERIOD_MS), PERIOD_MS + 30.0)
     for _ in range(20):
         now += PERIOD_MS + 10.0

@@ -1,4 +1,6 @@
-"""Phases and shifts: the published example, exhaustive search, made-up traffic with a known period."""
+"""Phases and shifts: the published example, exhaustive search, made-up traffic with a known
+period.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ from random import Random
 
 import pytest
 
-from extensions.pacing.phases import Phases, SharedLink, align, of_records, of_samples, perimeter, period_of, score, shifts
+from extensions.pacing.phases import (
+    Phases,
+    SharedLink,
+    align,
+    of_records,
+    of_samples,
+    perimeter,
+    period_of,
+    score,
+    shifts,
+)
 from planner.model.demand import Infeasible
 
 
@@ -15,18 +27,23 @@ def half(period_ms: float, busy_ms: float, rate: float = 100.0) -> Phases:
     return Phases(period_ms, ((0.0, busy_ms, rate),))
 
 
-def test_iterations_of_40_and_60_ms_have_a_circle_of_120_ms_and_fit_with_the_second_turned_by_10_ms() -> None:
+def test_iterations_of_40_and_60_ms_have_a_circle_of_120_ms_and_fit_with_the_second_turned_by_10_ms() -> (
+    None
+):
     link = SharedLink("uplink", 100.0, {"one": half(40, 10), "two": half(60, 10)})
     found = shifts([link])
     assert perimeter([40, 60]) == 120
-    assert (found.perimeters_ms["uplink"], found.shifts_ms) == (120, {"one": 0, "two": 10})  # 30 degrees of 120 ms
+    # 30 degrees of 120 ms
+    assert (found.perimeters_ms["uplink"], found.shifts_ms) == (120, {"one": 0, "two": 10})
     assert found.score == 1 and score(link, {"one": 0, "two": 0}) < 1
 
 
 def naive(demands: list[list[float]], rotated: tuple[int, ...], size: int, rate: float) -> float:
     over = 0.0
     for slot in range(size):
-        asked = sum(one[(slot - shift) % len(one)] for one, shift in zip(demands, rotated, strict=True))
+        asked = sum(
+            one[(slot - shift) % len(one)] for one, shift in zip(demands, rotated, strict=True)
+        )
         over += max(0.0, asked - rate)
     return 1 - over / (size * rate)
 
@@ -38,23 +55,34 @@ def test_the_best_rotation_is_the_best_of_all_rotations_slot_by_slot() -> None:
         jobs = {}
         for number, period in enumerate(periods):
             begin = dice.randrange(period - 1)
-            jobs[f"job{number}"] = Phases(period, ((begin, dice.randrange(begin + 1, period + 1), dice.choice((40.0, 100.0))),))
+            jobs[f"job{number}"] = Phases(
+                period,
+                ((begin, dice.randrange(begin + 1, period + 1), dice.choice((40.0, 100.0))),),
+            )
         link = SharedLink("uplink", 100.0, jobs)
         size = perimeter(periods)
         demands = [
             [rate if begin <= slot < end else 0.0 for slot in range(period)]
-            for period, ((begin, end, rate),) in ((job.period_ms, job.bursts) for job in jobs.values())
+            for period, ((begin, end, rate),) in (
+                (job.period_ms, job.bursts) for job in jobs.values()
+            )
             for period in [int(period)]
         ]
-        best = max(naive(demands, rotated, size, 100.0) for rotated in product(*map(range, periods)))
+        best = max(
+            naive(demands, rotated, size, 100.0) for rotated in product(*map(range, periods))
+        )
         found = shifts([link])
         assert found.score == pytest.approx(best)
         assert score(link, found.shifts_ms) == pytest.approx(best)
 
 
 def test_a_rotation_is_found_where_there_are_too_many_to_try_all() -> None:
-    jobs = {name: Phases(600, ((begin, begin + 180, 100.0),)) for name, begin in (("one", 0), ("two", 7), ("three", 40))}
-    assert shifts([SharedLink("uplink", 100.0, jobs)]).score == 1  # three times 30 % of 600 slots: 360 000 rotations
+    jobs = {
+        name: Phases(600, ((begin, begin + 180, 100.0),))
+        for name, begin in (("one", 0), ("two", 7), ("three", 40))
+    }
+    # three times 30 % of 600 slots: 360 000 rotations
+    assert shifts([SharedLink("uplink", 100.0, jobs)]).score == 1
 
 
 def test_jobs_that_fit_with_room_to_spare_are_put_far_apart() -> None:
@@ -64,7 +92,10 @@ def test_jobs_that_fit_with_room_to_spare_are_put_far_apart() -> None:
 
 def test_three_jobs_over_two_links_follow_the_affinity_graph() -> None:
     one, two, three = (Phases(120, ((begin, begin + 60, 100.0),)) for begin in (0, 0, 30))
-    links = [SharedLink("a", 100.0, {"one": one, "two": two}), SharedLink("b", 100.0, {"two": two, "three": three})]
+    links = [
+        SharedLink("a", 100.0, {"one": one, "two": two}),
+        SharedLink("b", 100.0, {"two": two, "three": three}),
+    ]
     found = shifts(links)
     assert found.score == 1
     assert found.shifts_ms == {"one": 0, "two": 60, "three": 90}
@@ -74,7 +105,11 @@ def test_three_jobs_over_two_links_follow_the_affinity_graph() -> None:
 
 def test_a_loop_of_jobs_and_links_is_refused_and_links_of_the_same_jobs_are_none() -> None:
     job = half(120, 40)
-    ends = [SharedLink(f"{name} {direction}", 100.0, {"one": job, "two": job}) for name in "ab" for direction in ("up", "down")]
+    ends = [
+        SharedLink(f"{name} {direction}", 100.0, {"one": job, "two": job})
+        for name in "ab"
+        for direction in ("up", "down")
+    ]
     assert shifts(ends).score == 1
     loop = [SharedLink(f"{a}{b}", 100.0, {a: job, b: job}) for a, b in ("xy", "yz", "zx")]
     with pytest.raises(Infeasible, match="loop"):

@@ -1,4 +1,6 @@
-"""A shadow's weights are the job's bit by bit, or flagged; a state is believed only with the job's hash."""
+"""A shadow's weights are the job's bit by bit, or flagged; a state is believed only with the job's
+hash.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +19,53 @@ from workloads.transport.buffers import Buffer, pieces
 from workloads.transport.tasks import all_reduce_steps
 
 SHAPES = ((7, 5), (5,), (3, 3, 2), (2,))
-LAYOUT = {"layout": 0, "buckets": [{"numbers": 20, "parts": [[2, 0], [3, 18]]}, {"numbers": 40, "parts": [[1, 0], [0, 5]]}]}
+LAYOUT = {
+    "layout": 0,
+    "buckets": [
+        {"numbers": 20, "parts": [[2, 0], [3, 18]]},
+        {"numbers": 40, "parts": [[1, 0], [0, 5]]},
+    ],
+}
 LR = 0.05
 
 
 def received(bucket: torch.Tensor, position: int, size: int) -> bytes:
-    """What a member of a ring receives while this is summed, as tasks.Round does: partial sums, here noise, then whole chunks."""
+    """What a member of a ring receives while this is summed, as tasks.Round does: partial sums,
+    here noise, then whole chunks.
+    """
     buffer = Buffer.of(bucket)
     chunks = [buffer.part(begin, end) for begin, end in pieces(bucket.numel(), size)]
     _, incoming = all_reduce_steps(chunks, position)
-    return b"".join(random.randbytes(len(s.memory)) if s.addend is not None else bytes(s.memory) for s in incoming)
+    return b"".join(
+        random.randbytes(len(s.memory)) if s.addend is not None else bytes(s.memory)
+        for s in incoming
+    )
 
 
 class Job:
-    """A job of three ranks on two rings, of which two are tapped: what it sends, and what it says of it."""
+    """A job of three ranks on two rings, of which two are tapped: what it sends, and what it says
+    of it.
+    """
 
-    def __init__(self, orders: tuple[tuple[int, ...], ...] = ((0, 1, 2), (2, 1, 0)), tapped: tuple[int, ...] = (1, 2)) -> None:
+    def __init__(
+        self,
+        orders: tuple[tuple[int, ...], ...] = ((0, 1, 2), (2, 1, 0)),
+        tapped: tuple[int, ...] = (1, 2),
+    ) -> None:
         self.verdicts: list[Verdict] = []
         self.asked = 0
         self.follower = Follower(torch, self.ask, self.verdicts.append)
         torch.manual_seed(1)
-        self.state = [torch.randn(shape) for shape in SHAPES], [torch.zeros(shape) for shape in SHAPES]
+        self.state = (
+            [torch.randn(shape) for shape in SHAPES],
+            [torch.zeros(shape) for shape in SHAPES],
+        )
         self.iteration, self.now_s, self.tapped = 0, 100.0, tapped
         self.sequences: dict[str, int] = {}
         self.held: list[Any] = []
-        self.follower.begin({"lr": LR, "shapes": [list(shape) for shape in SHAPES], "same": {"model": "m"}})
+        self.follower.begin(
+            {"lr": LR, "shapes": [list(shape) for shape in SHAPES], "same": {"model": "m"}}
+        )
         self.send_state()
         self.follower.layout(LAYOUT)
         self.use("set/0", orders)
@@ -50,7 +74,9 @@ class Job:
         self.asked += 1
 
     def send_state(self, wrong: bool = False) -> None:
-        content = bytearray(b"".join(bytes(Buffer.of(t.view(-1)).memory) for part in self.state for t in part))
+        content = bytearray(
+            b"".join(bytes(Buffer.of(t.view(-1)).memory) for part in self.state for t in part)
+        )
         content[5] ^= wrong
         self.follower.state(self.iteration, content, self.now_s)
 
@@ -72,10 +98,16 @@ class Job:
     def take(self, key: str, payload: bytes, flags: int = 16) -> None:
         flow = key.encode()[-12:].rjust(12)
         self.follower.streams.take((flow, self.sequences[key], flags, memoryview(payload)))
-        self.sequences[key] = (self.sequences[key] + (1 if flags == 2 else len(payload))) & 0xFFFFFFFF
+        self.sequences[key] = (
+            self.sequences[key] + (1 if flags == 2 else len(payload))
+        ) & 0xFFFFFFFF
 
-    def iterate(self, count: int = 1, *, lose: bool = False, flip: bool = False, lose_at: int | None = None) -> None:
-        """Sum, step, and say so. lose: every tap loses the end; lose_at: that of this rank alone; flip: a byte arrives changed."""
+    def iterate(
+        self, count: int = 1, *, lose: bool = False, flip: bool = False, lose_at: int | None = None
+    ) -> None:
+        """Sum, step, and say so. lose: every tap loses the end; lose_at: that of this rank alone;
+        flip: a byte arrives changed.
+        """
         for _ in range(count):
             self.iteration += 1
             torch.manual_seed(self.iteration)
@@ -83,16 +115,29 @@ class Job:
             for key, (ring, position) in self.connections():
                 size = len(self.orders[ring])
                 spans = [pieces(bucket.numel(), len(self.orders))[ring] for bucket in buckets]
-                content = b"".join(received(b[x:y].clone(), position, size) for b, (x, y) in zip(buckets, spans, strict=True))
+                content = b"".join(
+                    received(b[x:y].clone(), position, size)
+                    for b, (x, y) in zip(buckets, spans, strict=True)
+                )
                 kept = content[:-9] if lose or lose_at == self.orders[ring][position] else content
                 if flip:
                     kept = kept[:-3] + bytes([kept[-3] ^ 1]) + kept[-2:]
                 self.take(key, kept)
                 self.sequences[key] = (self.sequences[key] + len(content) - len(kept)) & 0xFFFFFFFF
-            gradients = [buckets[1][5:40].view(7, 5), buckets[1][:5], buckets[0][:18].view(3, 3, 2), buckets[0][18:]]
+            gradients = [
+                buckets[1][5:40].view(7, 5),
+                buckets[1][:5],
+                buckets[0][:18].view(3, 3, 2),
+                buckets[0][18:],
+            ]
             step(torch, self.state, gradients, LR)
             memory = [Buffer.of(each.view(-1)).memory for part in self.state for each in part]
-            reply = {"iteration": self.iteration, "set": self.name, "layout": 0, "digest": digest(memory)}
+            reply = {
+                "iteration": self.iteration,
+                "set": self.name,
+                "layout": 0,
+                "digest": digest(memory),
+            }
             self.held.append(reply)
             self.follower.iterated(reply, self.now_s)
 
@@ -107,28 +152,43 @@ class Job:
         newest = self.follower.newest
         assert newest is not None and newest[1] == self.iteration
         mine = [*newest[2].parameters, *newest[2].momentum]
-        return all(torch.equal(a, b) for a, b in zip(mine, (*self.state[0], *self.state[1]), strict=True))
+        return all(
+            torch.equal(a, b) for a, b in zip(mine, (*self.state[0], *self.state[1]), strict=True)
+        )
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("numbers", [(20, 41), (1,), (3, 0, 1000)])
-def test_every_sum_is_where_the_rings_put_it_and_two_ranks_see_all(size: int, numbers: tuple[int, ...]) -> None:
+def test_every_sum_is_where_the_rings_put_it_and_two_ranks_see_all(
+    size: int, numbers: tuple[int, ...]
+) -> None:
     orders = [list(range(size)), list(range(size))[::-1]]
     content = [torch.randn(count) for count in numbers]
     streams = {}
     for ring, order in enumerate(orders):
         for position in range(size):
             spans = [pieces(bucket.numel(), len(orders))[ring] for bucket in content]
-            parts = [received(b[x:y].clone(), position, size) for b, (x, y) in zip(content, spans, strict=True) if x < y]
+            parts = [
+                received(b[x:y].clone(), position, size)
+                for b, (x, y) in zip(content, spans, strict=True)
+                if x < y
+            ]
             streams[f"{ring}/{order[position - 1]}"] = b"".join(parts)
     plan = iteration(numbers, orders, list(streams))
     assert plan.carried == {name: len(each) for name, each in streams.items()}
-    for seen in ([f"{ring}/{order[at]}" for ring, order in enumerate(orders) for at in (0, -1)], list(streams)):
+    for seen in (
+        [f"{ring}/{order[at]}" for ring, order in enumerate(orders) for at in (0, -1)],
+        list(streams),
+    ):
         found = [bytearray(4 * count) for count in numbers]
         for chunk in iteration(numbers, orders, seen).chunks:
             for name, at in chunk.seen:
-                found[chunk.bucket][chunk.begin : chunk.begin + chunk.size] = streams[name][at : at + chunk.size]
-        assert [bytes(each) for each in found] == [bytes(Buffer.of(bucket).memory) for bucket in content]
+                found[chunk.bucket][chunk.begin : chunk.begin + chunk.size] = streams[name][
+                    at : at + chunk.size
+                ]
+        assert [bytes(each) for each in found] == [
+            bytes(Buffer.of(bucket).memory) for bucket in content
+        ]
 
 
 def test_every_iteration_is_equal_bit_by_bit() -> None:
@@ -162,7 +222,11 @@ def test_a_flipped_byte_is_flagged_never_used_and_repaired() -> None:
     job.iterate(1, flip=True)
     assert job.equal() == [1, 1, 1, 1, 0] and job.asked == 1
     newest = job.follower.newest
-    assert newest is not None and newest[1] == 4 and digest([newest[2].memory]) == job.held[3]["digest"]
+    assert (
+        newest is not None
+        and newest[1] == 4
+        and digest([newest[2].memory]) == job.held[3]["digest"]
+    )
     job.iterate(2)
     assert len(job.verdicts) == 5, "it waits for the state"
     job.send_state()
@@ -212,7 +276,11 @@ def test_a_state_that_is_not_the_jobs_is_not_believed() -> None:
     job.iterate(1, flip=True)
     job.iterate(1)
     job.send_state(wrong=True)
-    assert job.equal() == [1, 1, 0, 0] and not job.verdicts[-1].fetched and job.follower.checkpoint == 2
+    assert (
+        job.equal() == [1, 1, 0, 0]
+        and not job.verdicts[-1].fetched
+        and job.follower.checkpoint == 2
+    )
     job.wait(1.5)
     job.iterate(1)
     assert job.asked == 2
@@ -222,7 +290,9 @@ def test_a_state_that_is_not_the_jobs_is_not_believed() -> None:
         job.follower.state(9, b"short", job.now_s)
 
 
-def test_iterations_without_a_state_are_given_up_in_time_and_states_are_asked_for_ever_less_often() -> None:
+def test_iterations_without_a_state_are_given_up_in_time_and_states_are_asked_for_ever_less_often() -> (
+    None
+):
     job = Job()
     job.iterate(1)
     for _ in range(200):
@@ -230,7 +300,9 @@ def test_iterations_without_a_state_are_given_up_in_time_and_states_are_asked_fo
         job.wait(0.5)
     assert len(job.verdicts) == 201 - WAITING and sum(job.equal()) == 1
     assert 4 <= job.asked <= 8
-    held = sum(len(stream._data) for each in job.follower.streams.named.values() for stream, _ in each)
+    held = sum(
+        len(stream._data) for each in job.follower.streams.named.values() for stream, _ in each
+    )
     assert held == job.follower.streams._budget.used < 2000 * (WAITING + 2)
 
 

@@ -1,4 +1,6 @@
-"""A tap copies what comes to a job's lanes to who knows the job's key, and is gone when either end is."""
+"""A tap copies what comes to a job's lanes to who knows the job's key, and is gone when either end
+is.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,14 @@ def shadow(host: Space) -> Iterator[Shadow]:
 
 
 def tap(peer: Peer, **more: Any) -> dict[str, Any]:
-    about = {"name": "j", "ports": [1, 2], "lanes": ["10.9.0.1"], "shadow": "127.0.0.1", "port": 27400, "key": KEY}
+    about = {
+        "name": "j",
+        "ports": [1, 2],
+        "lanes": ["10.9.0.1"],
+        "shadow": "127.0.0.1",
+        "port": 27400,
+        "key": KEY,
+    }
     return peer.ask("tap", **{**about, **more})
 
 
@@ -142,7 +151,9 @@ def send(host: Space, *argv: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_comes_to_the_lanes_is_copied_and_nothing_else(host: Space, peer: Peer, shadow: Shadow) -> None:
+def test_what_comes_to_the_lanes_is_copied_and_nothing_else(
+    host: Space, peer: Peer, shadow: Shadow
+) -> None:
     assert tap(peer)["error"] == ""
     assert list(peer.ask("taps")["taps"]) == ["j"]
     send(host, "10.9.0.3", "not a lane", "10.9.0.1", "first", "10.9.0.1", "second")
@@ -151,7 +162,9 @@ def test_what_comes_to_the_lanes_is_copied_and_nothing_else(host: Space, peer: P
     assert "tap" not in host.ip("link"), "no device was made"
     assert "ingress" not in host.run("tc", "qdisc", "show").stdout, "nor a queue"
     pid = peer.ask("taps")["taps"]["j"]
-    assert tap(peer)["error"] == "" and peer.ask("taps")["taps"]["j"] != pid, "a new tap takes the place of the job's old one"
+    assert tap(peer)["error"] == "" and peer.ask("taps")["taps"]["j"] != pid, (
+        "a new tap takes the place of the job's old one"
+    )
     until(lambda: shadow.seen().count("closed") == 1)
     assert peer.ask("tap.stop", name="j")["ended"] and not peer.ask("tap.stop", name="j")["ended"]
     until(lambda: shadow.seen().count("closed") == 2)
@@ -175,7 +188,9 @@ def successor(host: Space, daemon: int) -> Peer:
         time.sleep(0.02)
 
 
-def test_a_tap_outlives_the_daemon_and_the_next_one_has_it(host: Space, peer: Peer, shadow: Shadow) -> None:
+def test_a_tap_outlives_the_daemon_and_the_next_one_has_it(
+    host: Space, peer: Peer, shadow: Shadow
+) -> None:
     assert tap(peer)["error"] == ""
     was, daemon = peer.ask("taps")["taps"], peer.ask("hello")["pid"]
     host.run("kill", "-9", str(daemon))
@@ -216,7 +231,9 @@ def test_who_does_not_know_the_key_gets_nothing(host: Space, peer: Peer) -> None
         ({"shadow": None}, "shadow: the address"),
     ],
 )
-def test_a_request_for_what_is_not_the_jobs_is_refused(peer: Peer, wrong: dict[str, Any], text: str) -> None:
+def test_a_request_for_what_is_not_the_jobs_is_refused(
+    peer: Peer, wrong: dict[str, Any], text: str
+) -> None:
     answer = tap(peer, **wrong)
     assert not answer["ok"] and text in answer["error"]
 
@@ -228,13 +245,17 @@ def test_taps_are_few_and_fenced(host: Space, peer: Peer, shadow: Shadow) -> Non
     for n in range(TAPS):
         peer.ask("tap.stop", name=f"j{n}")
     peer.ask("fence", token=50)
-    assert [peer.ask(op, name="j", token=49)["code"] for op in ("tap", "tap.stop", "job.secret")] == ["overtaken"] * 3
+    assert [
+        peer.ask(op, name="j", token=49)["code"] for op in ("tap", "tap.stop", "job.secret")
+    ] == ["overtaken"] * 3
 
 
 def test_a_secret_reaches_the_next_start_of_its_job_alone(peer: Peer) -> None:
     def shown(name: str) -> str:
         script = "import os; print(os.environ.get('WORD'), flush=True)"
-        peer.ask("job.start", name=name, argv=[sys.executable, "-S", "-c", script], env={"WORD": "none"})
+        peer.ask(
+            "job.start", name=name, argv=[sys.executable, "-S", "-c", script], env={"WORD": "none"}
+        )
         until(lambda: peer.ask("job.status", name=name)["state"] == "exited")
         return str(peer.ask("job.tail", name=name)["data"]).strip()
 
@@ -246,16 +267,30 @@ def test_a_secret_reaches_the_next_start_of_its_job_alone(peer: Peer) -> None:
 
 def test_the_filter_lets_through_what_is_wanted_of_every_kind_of_packet() -> None:
     def passes(
-        *lanes: str, to: str, protocol: int = 6, fragment: int = 0x4000, flags: int = 16, payload: int = 9, words: int = 0
+        *lanes: str,
+        to: str,
+        protocol: int = 6,
+        fragment: int = 0x4000,
+        flags: int = 16,
+        payload: int = 9,
+        words: int = 0,
     ) -> bool:
-        tcp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, (5 + words) << 4, flags, 0, 0, 0) + bytes(4 * words)
+        tcp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, (5 + words) << 4, flags, 0, 0, 0) + bytes(
+            4 * words
+        )
         size = 20 + len(tcp) + payload
-        ip = struct.pack("!BBHHHBBH", 0x45, 0, size, 0, fragment, 64, protocol, 0) + bytes(4) + socket.inet_aton(to)
+        ip = (
+            struct.pack("!BBHHHBBH", 0x45, 0, size, 0, fragment, 64, protocol, 0)
+            + bytes(4)
+            + socket.inet_aton(to)
+        )
         code = program(lanes)
         held = ctypes.create_string_buffer(code)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         with near, far:
-            far.setsockopt(socket.SOL_SOCKET, 26, struct.pack("@HP", len(code) // 8, ctypes.addressof(held)))
+            far.setsockopt(
+                socket.SOL_SOCKET, 26, struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
+            )
             far.setblocking(False)
             near.send(ip + tcp + bytes(payload) + bytes(6))
             try:
@@ -264,11 +299,19 @@ def test_the_filter_lets_through_what_is_wanted_of_every_kind_of_packet() -> Non
                 return False
 
     one, many = ("10.9.0.1",), tuple(f"10.9.{n}.1" for n in range(64))
-    assert passes(*one, to="10.9.0.1") and passes(*many, to="10.9.63.1") and passes(*many, to="10.9.0.1")
+    assert (
+        passes(*one, to="10.9.0.1")
+        and passes(*many, to="10.9.63.1")
+        and passes(*many, to="10.9.0.1")
+    )
     assert not passes(*one, to="10.9.0.2") and not passes(*many, to="10.9.64.1")
     assert not passes(*one, to="10.9.0.1", protocol=17)
-    assert not passes(*one, to="10.9.0.1", fragment=0x2000) and not passes(*one, to="10.9.0.1", fragment=1)
-    assert not passes(*one, to="10.9.0.1", payload=0) and not passes(*many, to="10.9.5.1", payload=0, words=3), "an acknowledgement"
+    assert not passes(*one, to="10.9.0.1", fragment=0x2000) and not passes(
+        *one, to="10.9.0.1", fragment=1
+    )
+    assert not passes(*one, to="10.9.0.1", payload=0) and not passes(
+        *many, to="10.9.5.1", payload=0, words=3
+    ), "an acknowledgement"
     assert passes(*one, to="10.9.0.1", payload=0, flags=2, words=10), "a connection begins"
     assert passes(*one, to="10.9.0.1", payload=1, words=10)
 

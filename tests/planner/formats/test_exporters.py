@@ -1,4 +1,6 @@
-"""What other tools get is right by their own rules: programs run, files read back, environments agree."""
+"""What other tools get is right by their own rules: programs run, files read back, environments
+agree.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def asked(n: int = 6) -> Demand:
 def reduced(text: str, seed: int = 0) -> list[list[frozenset[int]]]:
     """Run an MSCCL program: which ranks' parts each chunk of each rank is the sum of, at the end.
 
-    Thread blocks take their steps in an order drawn by the seed, as soon as what they wait for is there; a wire holds two messages.
+    Thread blocks take their steps in an order drawn by the seed, as soon as what they wait for is
+    there; a wire holds two messages.
     """
     rng = np.random.default_rng(seed)
     root = ElementTree.fromstring(text)
@@ -50,12 +53,24 @@ def reduced(text: str, seed: int = 0) -> list[list[frozenset[int]]]:
     done: dict[tuple[int, str], int] = {}
     assert [int(gpu.attrib["id"]) for gpu in root] == list(range(n))
     for gpu in root:
-        assert [int(tb.attrib["id"]) for tb in gpu] == list(range(len(gpu))), "thread blocks are numbered without gaps"
+        assert [int(tb.attrib["id"]) for tb in gpu] == list(range(len(gpu))), (
+            "thread blocks are numbered without gaps"
+        )
         for end in ("send", "recv"):
             used = [(tb.attrib[end], tb.attrib["chan"]) for tb in gpu if tb.attrib[end] != "-1"]
             assert len(set(used)) == len(used), "a connection belongs to one thread block"
-        awaited = {(step.attrib["depid"], step.attrib["deps"]) for tb in gpu for step in tb if step.attrib["depid"] != "-1"}
-        posted = {(tb.attrib["id"], step.attrib["s"]) for tb in gpu for step in tb if step.attrib["hasdep"] == "1"}
+        awaited = {
+            (step.attrib["depid"], step.attrib["deps"])
+            for tb in gpu
+            for step in tb
+            if step.attrib["depid"] != "-1"
+        }
+        posted = {
+            (tb.attrib["id"], step.attrib["s"])
+            for tb in gpu
+            for step in tb
+            if step.attrib["hasdep"] == "1"
+        }
         assert awaited == posted, "who is waited for says when it is done, and nobody else"
     while any(steps for _, _, steps in blocks):
         moved = False
@@ -68,18 +83,28 @@ def reduced(text: str, seed: int = 0) -> list[list[frozenset[int]]]:
             incoming = wires.setdefault((int(tb.attrib["recv"]), rank, tb.attrib["chan"]), deque())
             outgoing = wires.setdefault((rank, int(tb.attrib["send"]), tb.attrib["chan"]), deque())
             receives, sends = kind.startswith("r"), kind in ("s", "rrs", "rrcs", "rcs")
-            waits = step["depid"] != "-1" and done.get((rank, step["depid"]), -1) < int(step["deps"])
+            waits = step["depid"] != "-1" and done.get((rank, step["depid"]), -1) < int(
+                step["deps"]
+            )
             if waits or (receives and not incoming) or (sends and len(outgoing) == 2):
                 continue
-            assert count < 72 and int(step["s"]) == done.get((rank, tb.attrib["id"]), -1) + 1 < 256, "as MSCCL takes it"
+            assert (
+                count < 72 and int(step["s"]) == done.get((rank, tb.attrib["id"]), -1) + 1 < 256
+            ), "as MSCCL takes it"
             if kind == "nop":
-                assert step["depid"] != "-1" and steps[1].attrib["depid"] != "-1", "the last one of a chain does something"
+                assert step["depid"] != "-1" and steps[1].attrib["depid"] != "-1", (
+                    "the last one of a chain does something"
+                )
             value = held[rank][at : at + count]
             if receives:
                 sent, got = incoming.popleft()
-                assert (sent, len(got)) == (at, count), "what is received are the chunks that are meant"
+                assert (sent, len(got)) == (at, count), (
+                    "what is received are the chunks that are meant"
+                )
                 if kind.startswith("rr"):
-                    assert not any(one & other for one, other in zip(got, value, strict=True)), "nothing is added twice"
+                    assert not any(one & other for one, other in zip(got, value, strict=True)), (
+                        "nothing is added twice"
+                    )
                     value = [one | other for one, other in zip(got, value, strict=True)]
                 else:
                     value = got
@@ -103,8 +128,14 @@ def reduced(text: str, seed: int = 0) -> list[list[frozenset[int]]]:
 )
 def test_an_msccl_program_sums_everything_everywhere(found: list[list[int]]) -> None:
     everybody = frozenset(range(len(found[0])))
-    assert msccl.ranks_of(found[0]) == tuple(sorted(found[0])), "whoever the members are, the program counts them from 0"
-    assert all(chunk == everybody for rank in reduced(msccl.xml("a", [tuple(order) for order in found])) for chunk in rank)
+    assert msccl.ranks_of(found[0]) == tuple(sorted(found[0])), (
+        "whoever the members are, the program counts them from 0"
+    )
+    assert all(
+        chunk == everybody
+        for rank in reduced(msccl.xml("a", [tuple(order) for order in found]))
+        for chunk in rank
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -125,7 +156,9 @@ def test_a_breadth_first_schedule_becomes_a_program_that_sums_everything_over_li
 def test_parts_finer_than_a_program_takes_are_rounded_and_still_whole() -> None:
     thirds = [bfb.Send(1, src, 0, 3, 1 / 3 + off) for src, off in ((1, 1e-3), (2, -2e-3))]
     sends = [bfb.Send(1, 3, dst, 3, 1.0) for dst in (1, 2)] + [replace(s, step=2) for s in thirds]
-    sends += [bfb.Send(1, 3, 0, 3, 1 / 3 + 1e-3)] + [bfb.Send(1, k, j, k, 1.0) for k in range(3) for j in range(4) if j != k]
+    sends += [bfb.Send(1, 3, 0, 3, 1 / 3 + 1e-3)] + [
+        bfb.Send(1, k, j, k, 1.0) for k in range(3) for j in range(4) if j != k
+    ]
     text = msccl.scheduled("a", 4, sends)
     assert f'nchunksperloop="{4 * msccl.FINEST}"' in text
     assert all(chunk == frozenset(range(4)) for rank in reduced(text) for chunk in rank)
@@ -143,7 +176,10 @@ def test_parallel_links_are_channels_of_their_own() -> None:
         (lambda: msccl.xml("a", []), "each once in every order"),
         (lambda: msccl.xml("a", [(0, 2), (0, 1)]), "each once in every order"),
         (lambda: msccl.xml("a", [(0, 2, 2)]), "each once in every order"),
-        (lambda: msccl.xml("a", [tuple(range(129))]), "257 steps in a thread block, MSCCL 256 at most"),
+        (
+            lambda: msccl.xml("a", [tuple(range(129))]),
+            "257 steps in a thread block, MSCCL 256 at most",
+        ),
         (lambda: msccl.xml("a", [(0, 1)] * 33), "33 channels, MSCCL 32"),
         (lambda: msccl.scheduled("a", 2, []), "without sends"),
     ],
@@ -156,7 +192,9 @@ def test_what_msccl_does_not_take_is_refused(make: Callable[[], str], text: str)
 
 def test_stock_nccl_gets_one_order_or_a_refusal() -> None:
     parallel = orders(asked(), SHAPE, "single-order")
-    assert parallel["dp"] == ((0, 1, 2, 3, 4, 5),) * 2, "the rings run opposite ways, and links carry both"
+    assert parallel["dp"] == ((0, 1, 2, 3, 4, 5),) * 2, (
+        "the rings run opposite ways, and links carry both"
+    )
     assert ranks.nccl_environment(parallel, 6)["NCCL_MAX_NCHANNELS"] == "2"
     assert ranks.rank_file(HOSTS, (2, 0, 1)) == "gpu03\ngpu01\ngpu02\n"
     with pytest.raises(Infeasible, match="different orders of all 6"):
@@ -182,26 +220,39 @@ def test_a_task_graph_comes_back_as_it_went() -> None:
     found = read(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
     assert found["nnode"] == 6 and found["netbw"] == 25 * 125_000
     for name in ("conn", "tasks", "devices", "routes", "rings"):
-        assert [plain(one) for one in found[name]] == [plain(one) for one in given_tables[name]], name
-    assert found["tasks"][0]["runtime"] == pytest.approx(20.0) and found["rings"][0]["ringpaths"][1]["jumps"] == [5] * 6
+        assert [plain(one) for one in found[name]] == [plain(one) for one in given_tables[name]], (
+            name
+        )
+    assert (
+        found["tasks"][0]["runtime"] == pytest.approx(20.0)
+        and found["rings"][0]["ringpaths"][1]["jumps"] == [5] * 6
+    )
 
 
 def test_the_flatbuffers_library_finds_the_fields_where_the_simulator_looks() -> None:
     data = bytearray(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
-    root = flatbuffers.table.Table(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+    root = flatbuffers.table.Table(
+        data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0)
+    )
     nnode = root.Offset(6)
     assert root.Get(flatbuffers.number_types.Uint32Flags, root.Pos + nnode) == 6
     tasks = root.Offset(20)
     assert root.VectorLen(tasks) == 2 * 6 + 2 + 2
-    last = flatbuffers.table.Table(data, root.Indirect(root.Vector(tasks) + 4 * (root.VectorLen(tasks) - 1)))
-    assert last.Get(flatbuffers.number_types.Int16Flags, last.Pos + last.Offset(4)) == 6, "an all-reduce"
+    last = flatbuffers.table.Table(
+        data, root.Indirect(root.Vector(tasks) + 4 * (root.VectorLen(tasks) - 1))
+    )
+    assert last.Get(flatbuffers.number_types.Int16Flags, last.Pos + last.Offset(4)) == 6, (
+        "an all-reduce"
+    )
     assert last.VectorLen(last.Offset(14)) == 2, "whose next tasks are its group"
 
 
 def test_a_demand_is_found_again_in_its_task_graph() -> None:
     found = imported(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
     assert np.array_equal(found.mp, asked().mp) and found.compute_s == pytest.approx(0.02)
-    assert {g.members: g.bytes for g in found.groups} == {g.members: g.bytes for g in asked().groups}
+    assert {g.members: g.bytes for g in found.groups} == {
+        g.members: g.bytes for g in asked().groups
+    }
 
 
 @settings(max_examples=200, deadline=None)
@@ -217,7 +268,10 @@ def test_spoilt_task_graphs_are_refused_or_read_and_never_worse(data: st.DataObj
 
 
 def test_a_task_graph_that_names_what_is_not_there_is_refused() -> None:
-    graph = {"nnode": 4, "tasks": [{"type": NOMINAL_COMM, "taskid": 1, "deviceid": 77, "xfersize": 9}]}
+    graph = {
+        "nnode": 4,
+        "tasks": [{"type": NOMINAL_COMM, "taskid": 1, "deviceid": 77, "xfersize": 9}],
+    }
     with pytest.raises(Infeasible, match="device 77, which is not there"):
         imported(write(graph))
 
@@ -228,7 +282,9 @@ def test_astra_knows_rings_and_full_connection_and_nothing_else() -> None:
         "topology: [ Ring ]", "npus_count: [ 6 ]", "bandwidth: [ 6.25 ]", "latency: [ 0 ]",
     ]  # fmt: skip
     with pytest.raises(Infeasible, match="rings, full connection and switches only"):
-        astra.network(Shape(6, 4, True, (Ring("a", (0, 1, 2, 3, 4, 5)), Ring("a", (0, 2, 4, 1, 3, 5)))), 25.0)
+        astra.network(
+            Shape(6, 4, True, (Ring("a", (0, 1, 2, 3, 4, 5)), Ring("a", (0, 2, 4, 1, 3, 5)))), 25.0
+        )
 
 
 def fields(data: bytes) -> list[tuple[int, int | bytes]]:
@@ -271,8 +327,14 @@ def test_a_chakra_trace_says_what_a_rank_does_in_which_order() -> None:
         data = data[at + size :]
     kinds = [dict(message)[3] for message in messages[1:]]
     assert kinds == [astra.COMPUTE, astra.RECEIVE, astra.COLLECTIVE, astra.COLLECTIVE]
-    assert [value for number, value in messages[3] if number == 5] == [1], "sums come after transfers"
-    attributes = [dict(fields(value)) for number, value in messages[4] if number == 10 and isinstance(value, bytes)]
+    assert [value for number, value in messages[3] if number == 5] == [1], (
+        "sums come after transfers"
+    )
+    attributes = [
+        dict(fields(value))
+        for number, value in messages[4]
+        if number == 10 and isinstance(value, bytes)
+    ]
     assert {a[1]: a.get(9, a.get(29, a.get(27))) for a in attributes} == {
         b"is_cpu_op": 0, b"comm_type": 0, b"comm_size": 40, b"pg_name": b"2",
     }  # fmt: skip
@@ -290,15 +352,21 @@ def test_lists_are_there_for_the_simulator_even_if_empty() -> None:
     alone = Demand(3, (Group("a", (0, 1), 8),), np.zeros((3, 3)))
     shape = Shape(3, 2, True, (Ring("a", (0, 1, 2)),))
     data = bytearray(taskgraph(alone, shape, even(shape), 25.0))
-    root = flatbuffers.table.Table(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+    root = flatbuffers.table.Table(
+        data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0)
+    )
     tasks = root.Offset(20)
     for number in range(root.VectorLen(tasks)):
         task = flatbuffers.table.Table(data, root.Indirect(root.Vector(tasks) + 4 * number))
-        assert task.Offset(14), f"task {number} says that nothing follows it; it does not leave that out"
+        assert task.Offset(14), (
+            f"task {number} says that nothing follows it; it does not leave that out"
+        )
     assert root.VectorLen(root.Offset(18)) == 0, "no operators"
 
 
 def test_jumps_of_a_ring_are_between_nodes() -> None:
     shape = Shape(12, 4, True, (Ring("a", (0, 9, 6, 3), 3), Ring("b", (4, 5, 6), 1)))
     found = tables(Demand(12, (), np.zeros((12, 12))), shape, Routes(12, {}), 25.0)["rings"]
-    assert found[1] == {"ringsz": 4, "ringpaths": [{"jumps": [9] * 4}]} and found[0]["ringpaths"][0]["jumps"] == [1, 1, 10]
+    assert found[1] == {"ringsz": 4, "ringpaths": [{"jumps": [9] * 4}]} and found[0]["ringpaths"][
+        0
+    ]["jumps"] == [1, 1, 10]

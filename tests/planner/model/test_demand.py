@@ -30,7 +30,9 @@ BAD_DEMANDS = {
     "3 x 4 for 4 ranks": lambda: Demand(4, (), np.zeros((3, 4))),
     "computes for -1.0 s": lambda: Demand(4, (), NONE, -1.0),
     "exchange no traffic": lambda: Demand(1, (), np.zeros((1, 1))),
-    "2 groups are named dp": lambda: Demand(4, (Group("dp", (0, 1), 1), Group("dp", (2, 3), 1)), NONE),
+    "2 groups are named dp": lambda: Demand(
+        4, (Group("dp", (0, 1), 1), Group("dp", (2, 3), 1)), NONE
+    ),
     "degree 0": lambda: Lab(4, 0),
     "nan Gb/s": lambda: Lab(4, 4, float("nan")),
     "1 host": lambda: Lab(1, 4),

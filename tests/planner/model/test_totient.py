@@ -1,4 +1,6 @@
-"""Strides, their selection, coin change and Walecki's cycles; the worked values of TopoOpt's descriptions."""
+"""Strides, their selection, coin change and Walecki's cycles; the worked values of TopoOpt's
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -42,26 +44,38 @@ def test_a_stride_that_leaves_members_out_is_refused_and_a_near_one_named() -> N
 def test_published_selection_grows_by_a_real_number_and_takes_the_nearest_unused() -> None:
     assert [c.stride for c in select(12, 2, duplex=True)] == [1, 5]
     assert [c.stride for c in select(128, 2, duplex=True)] == [1, 11]
-    assert [c.stride for c in select(12, 3, duplex=False)] == [1, 5, 7]  # wanted 1, 2.29, 5.24: 5 is used
+    # wanted 1, 2.29, 5.24: 5 is used
+    assert [c.stride for c in select(12, 3, duplex=False)] == [1, 5, 7]
 
 
 def test_the_smaller_of_two_strides_as_near_is_taken_and_the_tie_is_recorded() -> None:
-    assert select(4096, 4, duplex=True)[1:] == (Choice(8.0, 7, 9), Choice(64.0, 63, 65), Choice(512.0, 511, 513))
+    assert select(4096, 4, duplex=True)[1:] == (
+        Choice(8.0, 7, 9),
+        Choice(64.0, 63, 65),
+        Choice(512.0, 511, 513),
+    )
 
 
 def test_released_selection_takes_the_first_candidate_not_below() -> None:
-    assert [c.stride for c in select(12, 2, duplex=True, rules="artifact")] == [1, 5]  # ratio 11^(1/2)
+    # ratio 11^(1/2)
+    assert [c.stride for c in select(12, 2, duplex=True, rules="artifact")] == [1, 5]
     assert [c.stride for c in select(12, 3, duplex=False, rules="artifact")] == [1, 5, 11]
-    assert [c.stride for c in select(4, 2, duplex=True, rules="artifact")] == [1, 3]  # a stride and its reverse
+    # a stride and its reverse
+    assert [c.stride for c in select(4, 2, duplex=True, rules="artifact")] == [1, 3]
     assert [c.stride for c in select(12, 1, duplex=False, rules="artifact")] == [1]
 
 
 @given(st.integers(2, 300), st.integers(1, 12))
-def test_released_selection_never_asks_for_more_than_the_last_candidate(size: int, count: int) -> None:
+def test_released_selection_never_asks_for_more_than_the_last_candidate(
+    size: int, count: int
+) -> None:
     if count <= len(strides(size)):
         for duplex in (False, True):
             chosen = select(size, count, duplex=duplex, rules="artifact")
-            assert len({c.stride for c in chosen}) == count and max(c.wanted for c in chosen) <= size - 1
+            assert (
+                len({c.stride for c in chosen}) == count
+                and max(c.wanted for c in chosen) <= size - 1
+            )
 
 
 def test_more_rings_than_strides_are_refused() -> None:
@@ -71,15 +85,26 @@ def test_more_rings_than_strides_are_refused() -> None:
 
 
 @given(st.integers(2, 14), st.sets(st.integers(1, 13), min_size=1, max_size=3), st.booleans())
-def test_coin_change_spends_the_fewest_coins_there_are(size: int, chosen: set[int], duplex: bool) -> None:
+def test_coin_change_spends_the_fewest_coins_there_are(
+    size: int, chosen: set[int], duplex: bool
+) -> None:
     coins = coin_change(size, sorted(c % size or 1 for c in chosen), duplex=duplex)
     for distance in range(size):
         least = next(
-            (k for k in range(size) for spent in combinations_with_replacement(coins.coins, k) if sum(spent) % size == distance), -1
+            (
+                k
+                for k in range(size)
+                for spent in combinations_with_replacement(coins.coins, k)
+                if sum(spent) % size == distance
+            ),
+            -1,
         )
         assert coins.hops[distance] == least
         if least >= 0:
-            assert len(coins.steps(distance)) == least and sum(coins.steps(distance)) % size == distance
+            assert (
+                len(coins.steps(distance)) == least
+                and sum(coins.steps(distance)) % size == distance
+            )
 
 
 def test_the_coins_spent_are_the_route() -> None:
@@ -102,6 +127,10 @@ def test_ties_between_coins_are_the_seeds_alone() -> None:
 @pytest.mark.parametrize("size", range(3, 26))
 def test_waleckis_cycles_and_matching_are_the_complete_graph(size: int) -> None:
     cycles, pairs = walecki(size)
-    edges = [frozenset(pair) for cycle in cycles for pair in pairwise((*cycle, cycle[0]))] + [frozenset(pair) for pair in pairs]
+    edges = [frozenset(pair) for cycle in cycles for pair in pairwise((*cycle, cycle[0]))] + [
+        frozenset(pair) for pair in pairs
+    ]
     assert all(sorted(cycle) == list(range(size)) for cycle in cycles)
-    assert len(cycles) == (size - 1) // 2 and len(edges) == len(set(edges)) == size * (size - 1) // 2
+    assert (
+        len(cycles) == (size - 1) // 2 and len(edges) == len(set(edges)) == size * (size - 1) // 2
+    )

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def of(**fields: Any) -> Demand:
-    return demand(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 4, **fields}))
+    return demand(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 4, **fields})
+    )
 
 
 def test_data_parallel_gradients_are_one_group_of_everybody() -> None:
@@ -36,12 +38,20 @@ def test_a_table_is_sent_from_its_owner_and_its_gradients_come_back() -> None:
 
 def test_tensor_slices_sum_activations_and_stages_pass_them_on() -> None:
     block = {"kind": "transformer", "blocks": 2, "hidden": 8, "sequence": 4}
-    found = of(ranks=8, batch=2, parallelism={"tensor": 2, "data": 2, "pipeline": 2}, layers=[block])
+    found = of(
+        ranks=8, batch=2, parallelism={"tensor": 2, "data": 2, "pipeline": 2}, layers=[block]
+    )
     groups = {g.members: g.bytes for g in found.groups}
     parameters = 2 * (12 * 64 + 13 * 8)
     assert groups[(0, 2)] == parameters * 4 / 4, "replicas of a slice of a stage"
-    assert groups[(0, 1)] == 4 * (2 * 4 * 8 * 4) * 2 / 2, "four sums of activations per block, half of the blocks"
-    assert found.mp[0, 4] == found.mp[4, 0] == 2 * 4 * 8 * 4 / 2 and found.mp[1, 5] and not found.mp[0, 5]
+    assert groups[(0, 1)] == 4 * (2 * 4 * 8 * 4) * 2 / 2, (
+        "four sums of activations per block, half of the blocks"
+    )
+    assert (
+        found.mp[0, 4] == found.mp[4, 0] == 2 * 4 * 8 * 4 / 2
+        and found.mp[1, 5]
+        and not found.mp[0, 5]
+    )
     assert len(groups) == 4 + 4
 
 
@@ -49,7 +59,10 @@ def test_experts_exchange_tokens_within_their_groups_only() -> None:
     layer = {"kind": "experts", "blocks": 1, "experts": 4, "hidden": 8, "sequence": 4, "top_k": 2}
     found = of(batch=2, parallelism={"expert": 2}, layers=[layer])
     assert found.mp[0, 1] == 4 * (2 * 4 * 2 * 8 * 4) / 2 and not found.mp[0, 2]
-    assert {g.members: g.bytes for g in found.groups} == {(0, 2): 8 * 64 * 2 * 4, (1, 3): 8 * 64 * 2 * 4}
+    assert {g.members: g.bytes for g in found.groups} == {
+        (0, 2): 8 * 64 * 2 * 4,
+        (1, 3): 8 * 64 * 2 * 4,
+    }
 
 
 def test_what_is_given_as_it_is_is_taken_as_it_is() -> None:
@@ -78,7 +91,9 @@ def test_what_is_given_as_it_is_is_taken_as_it_is() -> None:
          "3 experts do not divide", "set experts to"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_nearest_that_can(fields: dict[str, Any], condition: str, alternative: str) -> None:
+def test_what_cannot_be_is_refused_with_the_nearest_that_can(
+    fields: dict[str, Any], condition: str, alternative: str
+) -> None:
     with pytest.raises(Infeasible) as caught:
         of(**fields)
     assert condition in caught.value.condition and alternative in caught.value.alternative
@@ -103,16 +118,29 @@ def test_numbers_that_are_none_and_contradictions_are_refused(fields: dict[str, 
 
 def test_mistakes_of_a_file_are_told_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
-    path.write_text("schema: testbed.workload/1\nname: w\nranks: 4\nlayers:\n  - {kind: dense, parameter: 3}\nbatch: 1.5\n")
+    path.write_text(
+        "schema: testbed.workload/1\nname: w\nranks: 4\nlayers:\n  - {kind: dense, parameter: 3}\nbatch: 1.5\n"
+    )
     with pytest.raises(BadFile) as caught:
         read_workload(path)
-    assert [line.partition("w.yaml:")[2][:5] for line in caught.value.problems] == ["5:5: ", "5:19:", "6:8: "]
+    assert [line.partition("w.yaml:")[2][:5] for line in caught.value.problems] == [
+        "5:5: ",
+        "5:19:",
+        "6:8: ",
+    ]
 
 
-ANCHORS = {"dlrm": (12, 129_104_897), "candle": (12, 486_944_769), "bert": (12, 106_831_872), "vgg16": (12, 138_357_544)}
+ANCHORS = {
+    "dlrm": (12, 129_104_897),
+    "candle": (12, 486_944_769),
+    "bert": (12, 106_831_872),
+    "vgg16": (12, 138_357_544),
+}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "workloads").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples" / "workloads").glob("*.yaml")), ids=lambda p: p.stem
+)
 def test_every_example_gives_a_demand_and_the_known_ones_their_parameters(path: Path) -> None:
     found = read_workload(path)
     assert found.workload.name == path.stem and found.demand.compute_s > 0
@@ -124,7 +152,9 @@ def test_every_example_gives_a_demand_and_the_known_ones_their_parameters(path: 
 def test_the_testbed_s_dlrm_moves_what_its_run_script_says() -> None:
     found = read_workload(ROOT / "examples" / "workloads" / "dlrm.yaml").demand
     off = found.mp[~np.eye(12, dtype=bool)]
-    assert (off == 2 * 16 * 32768 * 4).all(), "a table on each rank: its rows there, its gradients back"
+    assert (off == 2 * 16 * 32768 * 4).all(), (
+        "a table on each rank: its rows there, its gradients back"
+    )
 
 
 def test_stages_of_a_pipeline_wait_for_the_first_and_the_last_piece() -> None:
@@ -132,8 +162,12 @@ def test_stages_of_a_pipeline_wait_for_the_first_and_the_last_piece() -> None:
     block = {"kind": "transformer", "blocks": 4, "hidden": 64, "sequence": 8}
     given = {"ranks": 8, "batch": 8, "layers": [block], "compute": compute}
     assert of(**given).compute_s == pytest.approx(1.0), "no pipeline, no bubble"
-    assert of(**given, parallelism={"pipeline": 4}).compute_s == pytest.approx(1 + 3 / 8), "single samples"
-    assert of(**given, parallelism={"pipeline": 4, "micro_batches": 2}).compute_s == pytest.approx(1 + 3 / 2)
+    assert of(**given, parallelism={"pipeline": 4}).compute_s == pytest.approx(1 + 3 / 8), (
+        "single samples"
+    )
+    assert of(**given, parallelism={"pipeline": 4, "micro_batches": 2}).compute_s == pytest.approx(
+        1 + 3 / 2
+    )
     with pytest.raises(Infeasible, match="3 micro-batches do not divide a batch of 8") as caught:
         of(**given, parallelism={"pipeline": 4, "micro_batches": 3})
     assert caught.value.alternative == "set micro_batches to 2"

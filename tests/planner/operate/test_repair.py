@@ -39,7 +39,11 @@ def test_two_links_of_least_demand_are_borrowed_and_their_partners_joined() -> N
     mp[0, 3], mp[0, 4], mp[1, 5], mp[3, 5] = 10, 4, 5, 7
     leased = borrow(square((0, 4), (1, 5), (0, 3)), (0, 1), mp)
     # giving up 0-4 and 1-5 loses 9; giving up 0-3 and 1-5 loses 15 and gains 3-5
-    assert leased.removed == ((0, 3), (1, 5)) and leased.added == ((0, 1), (3, 5)) and leased.lost_bytes == 8
+    assert (
+        leased.removed == ((0, 3), (1, 5))
+        and leased.added == ((0, 1), (3, 5))
+        and leased.lost_bytes == 8
+    )
     assert sorted(leased.shape.matched) == [(0, 4), (3, 5)] and leased.moves == 4
 
 
@@ -64,9 +68,16 @@ def test_on_planes_both_links_must_be_on_one_switch() -> None:
         borrow(shape, (0, 3), np.zeros((6, 6)))
 
 
-@given(st.integers(3, 8).map(lambda half: 2 * half), st.booleans(), st.booleans(), st.integers(0, 10**4))
+@given(
+    st.integers(3, 8).map(lambda half: 2 * half),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 10**4),
+)
 @settings(max_examples=40)
-def test_what_is_borrowed_closes_the_ring_within_the_same_ports(n: int, duplex: bool, planes: bool, seed: int) -> None:
+def test_what_is_borrowed_closes_the_ring_within_the_same_ports(
+    n: int, duplex: bool, planes: bool, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     mp = rng.random((n, n)) * all_to_all(n) * 1e8
     lab = Lab(n, 4, duplex=duplex, planes=planes)
@@ -82,8 +93,11 @@ def test_what_is_borrowed_closes_the_ring_within_the_same_ports(n: int, duplex: 
     dead[a, b] += 1
     if duplex:
         dead[b, a] += 1
-    assert (after.sum(axis=1) <= before.sum(axis=1)).all() and (after.sum(axis=0) <= before.sum(axis=0)).all()
-    moved = (after - (before - dead)).sum()  # what is there after, less what survived: links added less links removed
+    assert (after.sum(axis=1) <= before.sum(axis=1)).all() and (
+        after.sum(axis=0) <= before.sum(axis=0)
+    ).all()
+    # what is there after, less what survived: links added less links removed
+    moved = (after - (before - dead)).sum()
     assert moved == (2 if duplex else 1) * (len(leased.added) - len(leased.removed))
     assert len(check(leased.shape, Lab(n, 4, duplex=duplex))) == len(leased.shape.cables)
 
@@ -95,36 +109,61 @@ def test_a_broken_link_costs_a_detour_now_or_dark_time_for_a_borrowed_one() -> N
     assert notified.before_s == pytest.approx(iteration_s(shape, MIXED, lab))
     assert notified.reroute is not None and notified.rewire is not None and notified.why_not == ""
     assert notified.reroute.dark_s == 0 and notified.reroute.iteration_s > notified.before_s
-    assert notified.rewire.name == "borrow a model parallel link" and notified.rewire.dark_s == pytest.approx(5.695)
+    assert (
+        notified.rewire.name == "borrow a model parallel link"
+        and notified.rewire.dark_s == pytest.approx(5.695)
+    )
     iterations = notified.break_even_iterations
     assert notified.reroute.until_s(int(iterations)) < notified.rewire.until_s(int(iterations))
-    assert notified.reroute.until_s(int(iterations) + 1) > notified.rewire.until_s(int(iterations) + 1)
+    assert notified.reroute.until_s(int(iterations) + 1) > notified.rewire.until_s(
+        int(iterations) + 1
+    )
 
 
 def test_ranks_without_links_to_borrow_exchange_one_of_each_for_one_of_theirs() -> None:
     lab = Lab(12, 4, planes=True)
     demand = Demand(12, (Group("dp", tuple(range(12)), 10**9),), np.zeros((12, 12)))
-    notified = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
+    notified = replan(
+        find(demand, lab).shape, demand, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67
+    )
     assert notified.rewire is not None and notified.rewire.name == "exchange two links"
     assert (notified.rewire.moves, notified.rewire.dark_s) == (4, pytest.approx(5.695))
     [other] = notified.others
-    assert other.name == "rewire at the next checkpoint" and other.iteration_s > 1.1 * notified.rewire.iteration_s
-    assert notified.reroute is not None and notified.before_s < notified.rewire.iteration_s <= notified.reroute.iteration_s
+    assert (
+        other.name == "rewire at the next checkpoint"
+        and other.iteration_s > 1.1 * notified.rewire.iteration_s
+    )
+    assert (
+        notified.reroute is not None
+        and notified.before_s < notified.rewire.iteration_s <= notified.reroute.iteration_s
+    )
 
 
 def test_going_round_a_broken_ring_of_one_takes_the_other_way_and_twice_the_time() -> None:
     lab = Lab(4, 2)
     demand = Demand(4, (Group("dp", (0, 1, 2, 3), 10**8),), np.zeros((4, 4)))
     notified = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)])
-    assert notified.reroute is not None and notified.reroute.iteration_s == pytest.approx(2 * notified.before_s)
-    assert notified.rewire is None and "degree 1: a ring of 4" in notified.why_not and notified.break_even_iterations == inf
+    assert notified.reroute is not None and notified.reroute.iteration_s == pytest.approx(
+        2 * notified.before_s
+    )
+    assert (
+        notified.rewire is None
+        and "degree 1: a ring of 4" in notified.why_not
+        and notified.break_even_iterations == inf
+    )
 
 
 def test_without_a_host_rings_pass_it_by_and_the_rest_are_planned_anew() -> None:
-    notified = replan(find(MIXED, Lab(12, 4)).shape, MIXED, Lab(12, 4), hosts=[3], settle_s=0.025, link_up_s=5.67)
-    assert notified.reroute is not None and notified.rewire is not None and notified.rewire.moves > 0
+    notified = replan(
+        find(MIXED, Lab(12, 4)).shape, MIXED, Lab(12, 4), hosts=[3], settle_s=0.025, link_up_s=5.67
+    )
+    assert (
+        notified.reroute is not None and notified.rewire is not None and notified.rewire.moves > 0
+    )
     assert notified.rewire.iteration_s < notified.reroute.iteration_s
-    assert notified.break_even_iterations == pytest.approx(5.695 / (notified.reroute.iteration_s - notified.rewire.iteration_s))
+    assert notified.break_even_iterations == pytest.approx(
+        5.695 / (notified.reroute.iteration_s - notified.rewire.iteration_s)
+    )
 
 
 def test_an_odd_rest_on_planes_is_planned_at_the_degree_it_can_have() -> None:
@@ -158,7 +197,8 @@ def test_a_link_that_is_not_there_cannot_have_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moves", "at_once", "seconds"), [(0, None, 0.0), (24, None, 5.695), (24, 1, 24 * 0.025 + 5.67), (24, 16, 2 * 0.025 + 5.67)]
+    ("moves", "at_once", "seconds"),
+    [(0, None, 0.0), (24, None, 5.695), (24, 1, 24 * 0.025 + 5.67), (24, 16, 2 * 0.025 + 5.67)],
 )
 def test_dark_time_is_settling_as_often_as_the_device_needs_and_the_ports_own_time(
     moves: int, at_once: int | None, seconds: float
@@ -168,7 +208,11 @@ def test_dark_time_is_settling_as_often_as_the_device_needs_and_the_ports_own_ti
 
 def test_a_change_pays_after_dark_time_over_time_saved() -> None:
     change = payoff(24, 6.0, before_s=0.5, after_s=0.2, bytes_per_iteration=1e9)
-    assert (change.iterations, change.break_even_s, change.stalled_bytes) == (pytest.approx(20), pytest.approx(10), 12e9)
+    assert (change.iterations, change.break_even_s, change.stalled_bytes) == (
+        pytest.approx(20),
+        pytest.approx(10),
+        12e9,
+    )
     assert pytest.approx(change.break_even_s) == 20 * 0.5  # as far as without the change
     assert Payoff(1, 1.0, 0.2, 0.2, 0).iterations == inf == Payoff(1, 1.0, 0.2, 0.3, 0).break_even_s
     for wrong in ({"settle_s": float("nan")}, {"settle_s": -1.0}, {"settle_s": 1.0, "at_once": 0}):

@@ -1,4 +1,6 @@
-"""Slices after failures: counts against exhaustive enumeration by code that shares nothing with the planner's."""
+"""Slices after failures: counts against exhaustive enumeration by code that shares nothing with the
+planner's.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,37 @@ Sides = tuple[int, ...]
 
 
 def boxes(sides: Sides, block: Sides, wanted: Sides) -> set[frozenset[Sides]]:
-    """Every set of hosts that stand as the slice on the torus, beginning at a block's corner, however it is turned."""
+    """Every set of hosts that stand as the slice on the torus, beginning at a block's corner,
+    however it is turned.
+    """
     found = set()
     for rotated in set(permutations(wanted)):
-        if any(side % part or side > whole for side, part, whole in zip(rotated, block, sides, strict=True)):
+        if any(
+            side % part or side > whole
+            for side, part, whole in zip(rotated, block, sides, strict=True)
+        ):
             continue
-        for corner in product(*(range(0, whole, part) for whole, part in zip(sides, block, strict=True))):
+        for corner in product(
+            *(range(0, whole, part) for whole, part in zip(sides, block, strict=True))
+        ):
             steps = product(*map(range, rotated))
-            found.add(frozenset(tuple((c + s) % w for c, s, w in zip(corner, step, sides, strict=True)) for step in steps))
+            found.add(
+                frozenset(
+                    tuple((c + s) % w for c, s, w in zip(corner, step, sides, strict=True))
+                    for step in steps
+                )
+            )
     return found
 
 
-def exhaustive(sides: Sides, block: Sides, wanted: Sides, failures: int, reconfigurable: bool) -> Fraction:
+def exhaustive(
+    sides: Sides, block: Sides, wanted: Sides, failures: int, reconfigurable: bool
+) -> Fraction:
     """The share of all sets of failed hosts that leave a slice, each set looked at."""
     hosts = list(product(*map(range, sides)))
-    corner = {host: tuple(at // part for at, part in zip(host, block, strict=True)) for host in hosts}
+    corner = {
+        host: tuple(at // part for at, part in zip(host, block, strict=True)) for host in hosts
+    }
     state = boxes(sides, block, wanted)
     good = every = 0
     for failed in combinations(hosts, failures):
@@ -73,10 +91,16 @@ def test_the_hosts_named_for_a_slice_are_whole_and_none_are_named_where_none_is_
     state = boxes(sides, block, wanted)
     for failed in combinations(range(machine.hosts), 3):
         out = failed_blocks(machine, failed)
-        left = [box for box in state if not any(machine.block_of(names.index(host)) in out for host in box)]
+        left = [
+            box
+            for box in state
+            if not any(machine.block_of(names.index(host)) in out for host in box)
+        ]
         assert choices(form, failed, reconfigurable=False) == len(left)
         chosen = formed(form, failed, reconfigurable=False)
-        assert bool(chosen) == bool(left) and (not chosen or frozenset(names[host] for host in chosen) in left)
+        assert bool(chosen) == bool(left) and (
+            not chosen or frozenset(names[host] for host in chosen) in left
+        )
         anywhere = formed(form, failed, reconfigurable=True)
         assert bool(anywhere) == bool(choices(form, failed, reconfigurable=True))
         assert not {machine.block_of(host) for host in anywhere} & out
@@ -102,7 +126,9 @@ def test_any_healthy_blocks_of_a_tpu_v4_outlive_blocks_that_must_stand_together(
         ((4, 4), (1, 1), (4, 5), "a slice of 4x5 has 20 hosts, the machine has 16 hosts of 4x4"),
     ],
 )
-def test_a_slice_that_no_machine_has_is_refused(sides: Sides, block: Sides, wanted: Sides, text: str) -> None:
+def test_a_slice_that_no_machine_has_is_refused(
+    sides: Sides, block: Sides, wanted: Sides, text: str
+) -> None:
     with pytest.raises(Infeasible, match=text):
         Slice(Machine(sides, block), wanted)
 

@@ -10,7 +10,9 @@ from planner.operate.taps import receivers, unseen
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 12])
-def test_any_two_members_receive_every_chunk_complete_and_one_lacks_the_chunk_that_it_completes(size: int) -> None:
+def test_any_two_members_receive_every_chunk_complete_and_one_lacks_the_chunk_that_it_completes(
+    size: int,
+) -> None:
     order = list(range(size))
     for at in order:
         assert unseen(order, [at]) == [(at + 1) % size]

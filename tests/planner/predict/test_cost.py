@@ -19,8 +19,13 @@ def test_prices_bear_the_mark_until_somebody_verified_them() -> None:
 
 
 def test_optical_switches_cost_more_than_look_ahead_panels_by_what_the_facts_say() -> None:
-    ratios = [PRICES.host("optical", link.gbps) / PRICES.host("look-ahead", link.gbps) for link in PRICES.links]
-    assert min(ratios) == pytest.approx(1.2, abs=0.05) and max(ratios) == pytest.approx(1.69, abs=0.05)
+    ratios = [
+        PRICES.host("optical", link.gbps) / PRICES.host("look-ahead", link.gbps)
+        for link in PRICES.links
+    ]
+    assert min(ratios) == pytest.approx(1.2, abs=0.05) and max(ratios) == pytest.approx(
+        1.69, abs=0.05
+    )
 
 
 def test_an_interface_is_the_sum_of_its_parts() -> None:
@@ -44,12 +49,19 @@ def test_no_price_is_made_up_beyond_the_table() -> None:
 
 def test_two_tiers_and_one_save_what_they_leave_out() -> None:
     whole, rails = PRICES.host("three tiers", 100), PRICES.host("two tiers", 100)
-    assert rails < whole and PRICES.host_watts("two tiers") == pytest.approx(0.6 * PRICES.host_watts("three tiers"), abs=2)
+    assert rails < whole and PRICES.host_watts("two tiers") == pytest.approx(
+        0.6 * PRICES.host_watts("three tiers"), abs=2
+    )
 
 
 def test_traffic_between_rails_turns_within_its_domain() -> None:
     rails = Rails(12, 4, 300, 25)
-    assert (rails.path(0, 5), rails.path(0, 4), rails.path(0, 3), rails.path(0, 0)) == ((0, 1, 5), (0, 4), (0, 3), (0,))
+    assert (rails.path(0, 5), rails.path(0, 4), rails.path(0, 3), rails.path(0, 0)) == (
+        (0, 1, 5),
+        (0, 4),
+        (0, 3),
+        (0,),
+    )
     assert rails.domains[1] == (4, 5, 6, 7) and rails.rails[1] == (1, 5, 9)
 
 
@@ -61,14 +73,17 @@ def sparse() -> Demand:
 
 def test_sparse_traffic_takes_as_long_on_rails_as_its_sums_at_the_networks_rate() -> None:
     wire = 2 * 5 / 6 * 40e6 * 8 / 25e9
-    assert Rails(12, 2, 300, 25).iteration_s(sparse()) == pytest.approx(0.01 + max(80e6 * 8 / 300e9, wire))
+    assert Rails(12, 2, 300, 25).iteration_s(sparse()) == pytest.approx(
+        0.01 + max(80e6 * 8 / 300e9, wire)
+    )
 
 
 def test_any_to_any_takes_longer_on_rails() -> None:
     mp = np.full((12, 12), 1e6)
     np.fill_diagonal(mp, 0)
     spread = Demand(12, (), mp)
-    one, other = Rails(12, 4, 300, 25).iteration_s(spread), 8 * 1e6 * 8 / 25e9  # to 8 ranks of other domains, at the network's rate
+    # to 8 ranks of other domains, at the network's rate
+    one, other = Rails(12, 4, 300, 25).iteration_s(spread), 8 * 1e6 * 8 / 25e9
     assert 1 + 3 / 4 * 25 / 300 < one / other < 1 + 2 * 25 / 300
 
 

@@ -47,14 +47,20 @@ def test_flow_by_destination_is_as_good_as_flow_by_pair(n: int, seed: int, duple
         assert (flow.sum(axis=0) / links).max() == pytest.approx(load)
 
 
-@pytest.mark.parametrize("shape", [ring(5), ring(6), complete(6), bipartite(3), hypercube(3), torus(3, 3), circulant(12, (1, 5))])
+@pytest.mark.parametrize(
+    "shape",
+    [ring(5), ring(6), complete(6), bipartite(3), hypercube(3), torus(3, 3), circulant(12, (1, 5))],
+)
 def test_where_all_links_look_alike_all_to_all_is_all_hops_over_all_links(shape: Shape) -> None:
-    assert fullest(shape, all_to_all(shape.n))[0] == pytest.approx(shape.hops.sum() / shape.adjacency.sum())
+    assert fullest(shape, all_to_all(shape.n))[0] == pytest.approx(
+        shape.hops.sum() / shape.adjacency.sum()
+    )
 
 
 def test_all_to_all_on_the_strides_of_twelve() -> None:
     assert fullest(circulant(12, (1, 5)), all_to_all(12))[0] == pytest.approx(5)
-    assert fullest(circulant(12, (2, 3)), all_to_all(12))[0] == pytest.approx(14 / 3)  # hops alone would allow 4.5
+    # hops alone would allow 4.5
+    assert fullest(circulant(12, (2, 3)), all_to_all(12))[0] == pytest.approx(14 / 3)
 
 
 def test_parallel_links_share_a_load() -> None:

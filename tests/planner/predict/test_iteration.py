@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from planner.model.backend import orders, single_order
 from planner.model.demand import Demand, Group
 from planner.model.shape import Ring, Shape
-from planner.predict.iteration import PairFlow, RingFlow, StepFlow, allreduce_s, pair_loads, ring_loads, spread
+from planner.predict.iteration import (
+    PairFlow,
+    RingFlow,
+    StepFlow,
+    allreduce_s,
+    pair_loads,
+    ring_loads,
+    spread,
+)
 from planner.schedule.bfb import cost, schedule
 from planner.topology.direct import circulant
 
@@ -17,7 +25,9 @@ PORT = 25e9 / 8
 
 
 def around(order: tuple[int, ...], size: float) -> RingFlow:
-    return RingFlow(size, tuple(((a, b),) for a, b in zip(order, order[1:] + order[:1], strict=True)))
+    return RingFlow(
+        size, tuple(((a, b),) for a, b in zip(order, order[1:] + order[:1], strict=True))
+    )
 
 
 def strided(stride: int, size: float) -> RingFlow:
@@ -48,7 +58,10 @@ def test_a_schedule_takes_its_steps_and_its_load() -> None:
 
 LINKS = st.integers(0, 6)
 FLOWS = st.lists(
-    st.tuples(st.integers(1, 1000), st.lists(st.lists(LINKS, min_size=1, max_size=3, unique=True), min_size=1, max_size=3)),
+    st.tuples(
+        st.integers(1, 1000),
+        st.lists(st.lists(LINKS, min_size=1, max_size=3, unique=True), min_size=1, max_size=3),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -56,13 +69,18 @@ FLOWS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(FLOWS)
-def test_spread_transfers_arrive_whole_and_no_single_choice_loads_links_less(found: list[tuple[int, list[list[int]]]]) -> None:
+def test_spread_transfers_arrive_whole_and_no_single_choice_loads_links_less(
+    found: list[tuple[int, list[list[int]]]],
+) -> None:
     flows = [PairFlow(float(size), tuple(tuple(path) for path in paths)) for size, paths in found]
     shares = spread(flows, least=0.0)
     assert all(sum(part) == pytest.approx(1, abs=1e-5) and min(part) >= 0 for part in shares)
     fullest = max(pair_loads(flows, shares).values())
     for pick in range(3):
-        one = [tuple(float(k == pick % len(flow.paths)) for k in range(len(flow.paths))) for flow in flows]
+        one = [
+            tuple(float(k == pick % len(flow.paths)) for k in range(len(flow.paths)))
+            for flow in flows
+        ]
         assert fullest <= max(pair_loads(flows, one).values()) * (1 + 1e-4)
 
 

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from planner.model.demand import Demand, Group, Infeasible
 from planner.model.shape import Lab, Shape
 from planner.predict import routing
-from planner.predict.routing import Routes, deadlock, even, even_loads, k_shortest, lossless_classes, single
+from planner.predict.routing import (
+    Routes,
+    deadlock,
+    even,
+    even_loads,
+    k_shortest,
+    lossless_classes,
+    single,
+)
 from planner.topology.direct import circulant, graph, ring
 from planner.topology.planned import planned
 from planner.topology.topofinder import find
@@ -42,7 +50,9 @@ def loads(routes: Routes, demand: np.ndarray) -> np.ndarray:
 
 @given(st.integers(3, 9), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=40)
-def test_weights_of_routes_sum_to_one_and_paths_follow_links(n: int, seed: int, duplex: bool) -> None:
+def test_weights_of_routes_sum_to_one_and_paths_follow_links(
+    n: int, seed: int, duplex: bool
+) -> None:
     shape = some_shape(n, seed, duplex)
     for routes in (even(shape), single(shape, seed=seed), k_shortest(shape, 3)):
         assert set(routes.paths) == {(a, b) for a in range(n) for b in range(n) if a != b}
@@ -56,7 +66,9 @@ def test_weights_of_routes_sum_to_one_and_paths_follow_links(n: int, seed: int, 
 
 @given(st.integers(3, 10), st.integers(0, 10**6), st.booleans(), st.integers(1, 12))
 @settings(max_examples=40)
-def test_loads_counted_at_once_are_those_of_the_paths_listed(n: int, seed: int, duplex: bool, block: int) -> None:
+def test_loads_counted_at_once_are_those_of_the_paths_listed(
+    n: int, seed: int, duplex: bool, block: int
+) -> None:
     shape = some_shape(n, seed, duplex)
     demand = np.random.default_rng(seed).random((n, n)) * all_to_all(n)
     assert even_loads(shape, demand, block) == pytest.approx(loads(even(shape), demand))
@@ -64,13 +76,19 @@ def test_loads_counted_at_once_are_those_of_the_paths_listed(n: int, seed: int, 
 
 def test_even_division_counts_parallel_links() -> None:
     shape = graph(4, [(0, 1), (0, 1), (0, 2), (1, 3), (2, 3)])
-    assert dict(even(shape).paths[0, 3]) == {(0, 1, 3): pytest.approx(2 / 3), (0, 2, 3): pytest.approx(1 / 3)}
+    assert dict(even(shape).paths[0, 3]) == {
+        (0, 1, 3): pytest.approx(2 / 3),
+        (0, 2, 3): pytest.approx(1 / 3),
+    }
 
 
 def test_the_k_shortest_paths_come_in_order_of_length_and_only_as_many_as_there_are() -> None:
     paths = [path for path, _ in k_shortest(circulant(6, (1, 2)), 4, [(0, 3)]).paths[0, 3]]
     assert paths == [(0, 1, 3), (0, 2, 3), (0, 4, 3), (0, 5, 3)]
-    assert [path for path, _ in k_shortest(ring(5), 9, [(0, 2)]).paths[0, 2]] == [(0, 1, 2), (0, 4, 3, 2)]
+    assert [path for path, _ in k_shortest(ring(5), 9, [(0, 2)]).paths[0, 2]] == [
+        (0, 1, 2),
+        (0, 4, 3, 2),
+    ]
     with pytest.raises(Infeasible, match="0 paths for a pair"):
         k_shortest(ring(5), 0)
 
@@ -82,7 +100,11 @@ def test_a_pair_drawn_by_a_seed_is_drawn_again_by_it() -> None:
 
 def test_the_bandwidth_tax_of_shortest_paths_is_their_mean_hops() -> None:
     shape, demand = circulant(12, (1, 5)), all_to_all(12)
-    assert loads(even(shape), demand).sum() / demand.sum() == pytest.approx(shape.mean_hops()) == pytest.approx(20 / 11)
+    assert (
+        loads(even(shape), demand).sum() / demand.sum()
+        == pytest.approx(shape.mean_hops())
+        == pytest.approx(20 / 11)
+    )
     assert loads(even(shape), demand).sum() == pytest.approx(240)
 
 
@@ -93,7 +115,9 @@ def test_published_routing_is_coin_change_in_the_group_and_k_shortest_for_other_
     routes = planned(found, wire, k=2)
     assert routes.paths[0, 2] == (((0, 1, 2), 1.0),)  # coins 1 + 1
     assert [path for path, _ in routes.paths[0, 6]] == [(0, 1, 6), (0, 5, 6)]
-    released = find(Demand(12, (Group("dp", tuple(range(12)), 10**9),), wire), Lab(12, 4), rules="artifact")
+    released = find(
+        Demand(12, (Group("dp", tuple(range(12)), 10**9),), wire), Lab(12, 4), rules="artifact"
+    )
     assert all(len(paths) == 1 for paths in planned(released, wire, seed=4).paths.values())
     assert planned(released, wire, seed=4).paths == planned(released, wire, seed=4).paths
 
@@ -128,7 +152,11 @@ def test_within_a_class_no_channels_wait_in_a_circle(n: int, seed: int, duplex: 
     classes = lossless_classes(routes)
     assert set(classes) == {path for paths in routes.paths.values() for path, _ in paths}
     for number in set(classes.values()):
-        mine = {(path[0], path[-1], i): ((path, 1.0),) for i, path in enumerate(classes) if classes[path] == number}
+        mine = {
+            (path[0], path[-1], i): ((path, 1.0),)
+            for i, path in enumerate(classes)
+            if classes[path] == number
+        }
         assert deadlock(Routes(n, mine)) == ()  # type: ignore[arg-type]
     assert (max(classes.values()) == 0) == (deadlock(routes) == ())
 

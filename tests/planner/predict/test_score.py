@@ -43,13 +43,17 @@ def test_four_rings_of_25g_reduce_a_gigabyte_in_the_known_time(duplex: bool) -> 
 
 def test_one_ring_of_25g_takes_four_times_as_long() -> None:
     lab = Lab(12, 1, 25.0, duplex=False)
-    assert allreduce_s(find(WHOLE, lab).shape, WHOLE.groups, lab) == pytest.approx(0.586666667, rel=1e-8)
+    assert allreduce_s(find(WHOLE, lab).shape, WHOLE.groups, lab) == pytest.approx(
+        0.586666667, rel=1e-8
+    )
 
 
 def test_every_step_round_a_ring_costs_alpha() -> None:
     quick, slow = Lab(12, 4), Lab(12, 4, alpha_s=1e-3)
     shape = find(WHOLE, quick).shape
-    assert allreduce_s(shape, WHOLE.groups, slow) - allreduce_s(shape, WHOLE.groups, quick) == pytest.approx(22e-3)
+    assert allreduce_s(shape, WHOLE.groups, slow) - allreduce_s(
+        shape, WHOLE.groups, quick
+    ) == pytest.approx(22e-3)
 
 
 def test_a_duplex_ring_is_two_rings_but_for_two_ranks() -> None:
@@ -79,7 +83,9 @@ def test_an_iteration_is_compute_then_pairs_then_all_reduce() -> None:
     shape = circulant(12, (1, 5))
     assert mp_s(shape, demand.mp, lab) == pytest.approx(5e6 / 3.125e9)
     # no rings are named, so all-reduce goes round in order of ranks, over one of two strides
-    assert iteration_s(shape, demand, lab) == pytest.approx(0.02 + 5e6 / 3.125e9 + 2 * 11 / 12 * 0.5e9 / 3.125e9)
+    assert iteration_s(shape, demand, lab) == pytest.approx(
+        0.02 + 5e6 / 3.125e9 + 2 * 11 / 12 * 0.5e9 / 3.125e9
+    )
 
 
 def test_even_division_is_never_better_than_the_best() -> None:
@@ -88,10 +94,17 @@ def test_even_division_is_never_better_than_the_best() -> None:
 
 
 def test_links_that_must_fail_before_a_rank_is_cut_off() -> None:
-    assert [survives(shape) for shape in (ring(6), ring(6, duplex=False), circulant(12, (1, 5)), hypercube(4))] == [2, 1, 4, 4]
+    assert [
+        survives(shape)
+        for shape in (ring(6), ring(6, duplex=False), circulant(12, (1, 5)), hypercube(4))
+    ] == [2, 1, 4, 4]
     assert survives(graph(4, [(0, 1), (1, 2), (2, 3)])) == 1
     paths = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2), (2, 1), (2, 1), (1, 0)]
-    assert survives(graph(3, paths, duplex=False)) == 1 == survives(graph(3, [path[::-1] for path in paths], duplex=False))
+    assert (
+        survives(graph(3, paths, duplex=False))
+        == 1
+        == survives(graph(3, [path[::-1] for path in paths], duplex=False))
+    )
     assert survives(Shape(4, 4, True, (Ring("a", (0, 1, 2, 3)), Ring("a", (0, 1, 2, 3))))) == 4
 
 
@@ -108,7 +121,11 @@ def test_the_diameter_after_the_link_that_matters_most() -> None:
 def test_no_topology_of_this_degree_has_fewer_hops() -> None:
     assert moore(12, 4, duplex=True) == (2, pytest.approx(18 / 11))
     assert moore(12, 3, duplex=False) == (2, pytest.approx(19 / 11))
-    assert moore(10, 3, duplex=True) == (2, pytest.approx(5 / 3)) == (kneser(5, 2).diameter, kneser(5, 2).mean_hops())
+    assert (
+        moore(10, 3, duplex=True)
+        == (2, pytest.approx(5 / 3))
+        == (kneser(5, 2).diameter, kneser(5, 2).mean_hops())
+    )
     assert moore(13, 1, duplex=False) == (12, 6.5)
     with pytest.raises(Infeasible, match="cannot all be joined"):
         moore(3, 1, duplex=True)

@@ -1,4 +1,6 @@
-"""Matchings for a demand: they fit, every pair meets, and the demand is carried within the stated bound."""
+"""Matchings for a demand: they fit, every pair meets, and the demand is carried within the stated
+bound.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from planner.schedule.decomposition import for_demand, permutations
 def squares(draw: st.DrawFn) -> np.ndarray:
     n = draw(st.integers(2, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    found = rng.random((n, n)) ** draw(st.sampled_from([0.0, 1.0, 6.0])) * (rng.random((n, n)) < draw(st.sampled_from([0.4, 1.0])))
+    found = rng.random((n, n)) ** draw(st.sampled_from([0.0, 1.0, 6.0])) * (
+        rng.random((n, n)) < draw(st.sampled_from([0.4, 1.0]))
+    )
     np.fill_diagonal(found, 0.0)
     return found
 
@@ -26,7 +30,9 @@ def squares(draw: st.DrawFn) -> np.ndarray:
 @pytest.mark.parametrize("search", [True, False], ids=["as found", "as is always possible"])
 @given(squares(), st.integers(13, 40), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_matchings_carry_the_demand_within_the_bound(search: bool, demand: np.ndarray, slots: int, every_pair: bool) -> None:
+def test_matchings_carry_the_demand_within_the_bound(
+    search: bool, demand: np.ndarray, slots: int, every_pair: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not search:
             patch.setattr(decomposition, "_coloured", lambda links, slots: None)
@@ -44,7 +50,11 @@ def test_matchings_carry_the_demand_within_the_bound(search: bool, demand: np.nd
     weight = np.maximum(demand, demand.T)
     if weight.any():
         cycles = max(weight[pair] / count for pair, count in met.items())
-        assert cycles * slots / weight.sum(axis=1).max() <= found.slowdown * (1 + 1e-9) <= found.bound * (1 + 1e-6)
+        assert (
+            cycles * slots / weight.sum(axis=1).max()
+            <= found.slowdown * (1 + 1e-9)
+            <= found.bound * (1 + 1e-6)
+        )
 
 
 def test_a_demand_of_few_pairs_gets_nearly_all_slots() -> None:
@@ -59,10 +69,16 @@ def test_a_demand_of_few_pairs_gets_nearly_all_slots() -> None:
 @settings(deadline=None)
 def test_a_sum_of_permutations_is_taken_apart_into_as_many(n: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    counts = sum((np.eye(n, dtype=np.int64)[rng.permutation(n)] for _ in range(count)), np.zeros((n, n), dtype=np.int64))
+    counts = sum(
+        (np.eye(n, dtype=np.int64)[rng.permutation(n)] for _ in range(count)),
+        np.zeros((n, n), dtype=np.int64),
+    )
     found = permutations(counts)
     assert len(found) == count
-    assert (sum((np.eye(n, dtype=np.int64)[one] for one in found), np.zeros((n, n), dtype=np.int64)) == counts).all()
+    assert (
+        sum((np.eye(n, dtype=np.int64)[one] for one in found), np.zeros((n, n), dtype=np.int64))
+        == counts
+    ).all()
 
 
 def test_too_few_slots_are_refused_with_how_many_would_do() -> None:

@@ -1,4 +1,6 @@
-"""Schedules of matchings: every pair meets, no port is used twice in a slot, and light is there as long as said."""
+"""Schedules of matchings: every pair meets, no port is used twice in a slot, and light is there as
+long as said.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,36 @@ def test_in_a_round_robin_every_pair_meets_once(n: int) -> None:
     assert len(rounds) == (n - 1 if n % 2 == 0 else n)
     met = [pair for matching in rounds for pair in matching]
     assert len(met) == len(set(met)) == n * (n - 1) // 2
-    assert all(len({rank for pair in matching for rank in pair}) == 2 * (n // 2) for matching in rounds)
+    assert all(
+        len({rank for pair in matching for rank in pair}) == 2 * (n // 2) for matching in rounds
+    )
 
 
-@pytest.mark.parametrize(("duplex", "degree", "slots"), [(True, 4, 3), (False, 4, 3), (True, 11, 1), (True, 16, 1), (True, 1, 11)])
-def test_slots_of_a_round_robin_fill_the_ports_and_join_every_pair(duplex: bool, degree: int, slots: int) -> None:
+@pytest.mark.parametrize(
+    ("duplex", "degree", "slots"),
+    [(True, 4, 3), (False, 4, 3), (True, 11, 1), (True, 16, 1), (True, 1, 11)],
+)
+def test_slots_of_a_round_robin_fill_the_ports_and_join_every_pair(
+    duplex: bool, degree: int, slots: int
+) -> None:
     lab = Lab(12, degree, duplex=duplex, planes=True)
     shapes = round_robin_slots(lab)
     assert len(shapes) == slots
     assert (sum(shape.adjacency for shape in shapes) + np.eye(12) >= 1).all()
     for shape in shapes:
-        assert shape.adjacency.sum(axis=0).max() == min(degree, 11) and len(set(check(shape, lab))) == min(degree, 11)
+        assert shape.adjacency.sum(axis=0).max() == min(degree, 11) and len(
+            set(check(shape, lab))
+        ) == min(degree, 11)
 
 
 @given(st.sampled_from(sorted(PATTERNS)), st.integers(2, 17), st.integers(1, 6))
-def test_in_every_pattern_all_pairs_meet_and_no_port_is_used_twice_in_a_slot(pattern: str, n: int, planes: int) -> None:
+def test_in_every_pattern_all_pairs_meet_and_no_port_is_used_twice_in_a_slot(
+    pattern: str, n: int, planes: int
+) -> None:
     slots = expanded(pattern, n, planes)
-    assert {pair for slot in slots for matching in slot for pair in matching} == {*combinations(range(n), 2)}
+    assert {pair for slot in slots for matching in slot for pair in matching} == {
+        *combinations(range(n), 2)
+    }
     assert len(slots) >= fewest_slots(n, planes)
     for slot in slots:
         assert len(slot) == planes
@@ -63,7 +78,9 @@ def test_staggered_planes_take_as_few_slots_as_can_be(n: int, planes: int) -> No
 def test_in_the_opera_pattern_one_plane_moves_at_a_time(n: int, planes: int) -> None:
     slots = expanded("opera", n, planes)
     if len(slots) > 1:
-        moved = [{p for p in range(planes) if slots[k - 1][p] != slot[p]} for k, slot in enumerate(slots)]
+        moved = [
+            {p for p in range(planes) if slots[k - 1][p] != slot[p]} for k, slot in enumerate(slots)
+        ]
         assert all(len(dark) == 1 for dark in moved) and set().union(*moved) == set(range(planes))
 
 

@@ -1,4 +1,6 @@
-"""Base graphs, expansions, breadth-first schedules: costs counted, derived, and by linear programs."""
+"""Base graphs, expansions, breadth-first schedules: costs counted, derived, and by linear
+programs.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +65,29 @@ def load_by_programs(shape: Shape) -> float:
         worst = 0.0
         for u in range(shape.n):
             shards = np.flatnonzero(shape.hops[:, u] == step)
-            paths = [(i, k) for i, v in enumerate(shards) for k, w in enumerate(incoming[u]) if shape.hops[v, w] == step - 1]
+            paths = [
+                (i, k)
+                for i, v in enumerate(shards)
+                for k, w in enumerate(incoming[u])
+                if shape.hops[v, w] == step - 1
+            ]
             if not paths:
                 continue
-            whole, full = np.zeros((len(shards), len(paths) + 1)), np.zeros((len(incoming[u]), len(paths) + 1))
+            whole, full = (
+                np.zeros((len(shards), len(paths) + 1)),
+                np.zeros((len(incoming[u]), len(paths) + 1)),
+            )
             for column, (i, k) in enumerate(paths):
                 whole[i, column] = full[k, column] = 1
             full[:, -1] = -1
             aim = np.zeros(len(paths) + 1)
             aim[-1] = 1
-            worst = max(worst, linprog(aim, A_ub=full, b_ub=np.zeros(len(full)), A_eq=whole, b_eq=np.ones(len(shards))).fun)
+            worst = max(
+                worst,
+                linprog(
+                    aim, A_ub=full, b_ub=np.zeros(len(full)), A_eq=whole, b_eq=np.ones(len(shards))
+                ).fun,
+            )
         total += worst
     return degree / shape.n * total
 
@@ -96,13 +111,17 @@ def test_a_ring_both_ways_takes_half_the_steps_rounded_down() -> None:
 
 @given(st.integers(3, 8), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=15)
-def test_the_load_counted_over_sets_of_links_is_the_linear_programs(n: int, seed: int, duplex: bool) -> None:
+def test_the_load_counted_over_sets_of_links_is_the_linear_programs(
+    n: int, seed: int, duplex: bool
+) -> None:
     shape = some_shape(n, seed, duplex)
     assert float(cost(shape).load) == pytest.approx(load_by_programs(shape), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["strides", "Kautz", "Petersen", "torus"])
-def test_a_schedule_brings_every_shard_whole_from_who_has_it_at_the_load_promised(name: str) -> None:
+def test_a_schedule_brings_every_shard_whole_from_who_has_it_at_the_load_promised(
+    name: str,
+) -> None:
     shape = BASES[name][0]
     has = np.eye(shape.n)  # part of shard (column) at rank (row)
     sends = schedule(shape)
@@ -110,7 +129,10 @@ def test_a_schedule_brings_every_shard_whole_from_who_has_it_at_the_load_promise
     for step in range(1, shape.diameter + 1):
         before = has.copy()
         for send in (send for send in sends if send.step == step):
-            assert before[send.src, send.shard] == pytest.approx(1) and shape.adjacency[send.src, send.dst]
+            assert (
+                before[send.src, send.shard] == pytest.approx(1)
+                and shape.adjacency[send.src, send.dst]
+            )
             has[send.dst, send.shard] += send.part
             loads[step][send.src, send.dst] += send.part
     assert has == pytest.approx(np.ones((shape.n, shape.n)))
@@ -123,12 +145,15 @@ def test_a_schedule_brings_every_shard_whole_from_who_has_it_at_the_load_promise
     [
         (line(kautz(2, 3)), kautz(2, 3), 1, Fraction(1, 3)),
         (line(de_bruijn(2, 2)), de_bruijn(2, 2), 1, Fraction(1, 4)),
-        (widened(ring(5), 2), ring(5), 0, Fraction(1, 10)),  # copies are two hops apart, as is the farthest rank
+        # copies are two hops apart, as is the farthest rank
+        (widened(ring(5), 2), ring(5), 0, Fraction(1, 10)),
         (widened(kautz(2, 3), 2), kautz(2, 3), 1, Fraction(1, 6)),
         (widened(complete(4), 3), complete(4), 1, Fraction(2, 12)),
     ],
 )
-def test_an_expansion_costs_what_its_rule_says(grown: Shape, small: Shape, steps: int, more: Fraction) -> None:
+def test_an_expansion_costs_what_its_rule_says(
+    grown: Shape, small: Shape, steps: int, more: Fraction
+) -> None:
     assert cost(grown) == Cost(cost(small).steps + steps, cost(small).load + more)
 
 
@@ -145,9 +170,19 @@ def test_powers_and_products_cost_what_their_rules_say() -> None:
 
 @pytest.mark.parametrize(
     ("n", "degree", "duplex"),
-    [(12, 4, True), (16, 4, True), (36, 4, True), (12, 4, False), (16, 2, False), (24, 4, False), (14, 3, True)],
+    [
+        (12, 4, True),
+        (16, 4, True),
+        (36, 4, True),
+        (12, 4, False),
+        (16, 2, False),
+        (24, 4, False),
+        (14, 3, True),
+    ],
 )
-def test_the_front_has_steps_against_load_and_costs_that_graphs_bear_out(n: int, degree: int, duplex: bool) -> None:
+def test_the_front_has_steps_against_load_and_costs_that_graphs_bear_out(
+    n: int, degree: int, duplex: bool
+) -> None:
     front = pareto(n, degree, duplex=duplex)
     assert [c.cost.steps for c in front] == sorted({c.cost.steps for c in front})
     assert [c.cost.load for c in front] == sorted({c.cost.load for c in front}, reverse=True)
@@ -173,7 +208,9 @@ def test_neighbouring_steps_make_the_circulant_of_least_diameter() -> None:
     assert [candidate.name for candidate in pareto(12, 4)] == ["circulant 12(2, 3)"]
 
 
-def test_eight_ranks_of_two_one_way_links_need_no_more_steps_than_layers_and_no_more_load_than_there_must_be() -> None:
+def test_eight_ranks_of_two_one_way_links_need_no_more_steps_than_layers_and_no_more_load_than_there_must_be() -> (
+    None
+):
     (only,) = pareto(8, 2, duplex=False)
     assert only.name == "one-way circulant 8(1, 3)" and only.cost == Cost(3, optimal_load(8))
 

@@ -26,16 +26,26 @@ def test_a_round_serves_as_much_as_networkx_does(n: int, seed: int, levels: int)
     (found,) = matchings(demand, np.ones(n, dtype=int)) or [None]
     graph = networkx.Graph()
     graph.add_weighted_edges_from(
-        (a, b, demand[a, b] + demand[b, a]) for a in range(n) for b in range(a) if demand[a, b] + demand[b, a]
+        (a, b, demand[a, b] + demand[b, a])
+        for a in range(n)
+        for b in range(a)
+        if demand[a, b] + demand[b, a]
     )
     best = sum(graph[a][b]["weight"] for a, b in networkx.max_weight_matching(graph))
     assert best == (found.weight if found else 0)
     assert not found or found.weight <= found.bound
 
 
-@given(st.integers(2, 10), st.integers(0, 4), st.integers(0, 10**6), st.sampled_from(["paper", "artifact"]))
+@given(
+    st.integers(2, 10),
+    st.integers(0, 4),
+    st.integers(0, 10**6),
+    st.sampled_from(["paper", "artifact"]),
+)
 @settings(max_examples=60, deadline=None)
-def test_no_rank_gets_more_links_than_it_has_free_ports(n: int, most: int, seed: int, rules: str) -> None:
+def test_no_rank_gets_more_links_than_it_has_free_ports(
+    n: int, most: int, seed: int, rules: str
+) -> None:
     n -= n % 2
     free = np.random.default_rng(seed).integers(most + 1, size=n)
     used = np.zeros(n, dtype=int)
@@ -51,9 +61,16 @@ def test_a_matched_pair_counts_half_by_the_paper_and_a_harmonic_part_by_the_rele
     demand[0, 1] = demand[2, 3] = 100
     free = np.full(4, 3)
     assert [match.weight for match in matchings(demand, free)] == [200, 100, 50]
-    assert [match.weight for match in matchings(demand, free, rules="artifact")] == [200, 100, pytest.approx(200 / 3)]
+    assert [match.weight for match in matchings(demand, free, rules="artifact")] == [
+        200,
+        100,
+        pytest.approx(200 / 3),
+    ]
     demand[0, 2] = demand[1, 3] = 60  # now better than half, not better than the whole
-    assert [match.pairs for match in matchings(demand, free, rounds=2)] == [((0, 1), (2, 3)), ((0, 2), (1, 3))]
+    assert [match.pairs for match in matchings(demand, free, rounds=2)] == [
+        ((0, 1), (2, 3)),
+        ((0, 2), (1, 3)),
+    ]
 
 
 def test_an_odd_number_of_ranks_cannot_all_be_paired() -> None:
@@ -90,7 +107,12 @@ def test_large_demands_are_served_nearly_as_well_as_can_be_and_the_bound_holds(
     monkeypatch.setattr(matching, "EXACT", 16)
     monkeypatch.setattr(matching, "ASSIGNED", assigned)
     quick = matchings(demand, free, rounds=3)
-    assert reaches * exact.weight <= quick[0].weight <= exact.weight * (1 + 1e-9) <= quick[0].bound * (1 + 2e-9)
+    assert (
+        reaches * exact.weight
+        <= quick[0].weight
+        <= exact.weight * (1 + 1e-9)
+        <= quick[0].bound * (1 + 2e-9)
+    )
     assert len(quick) == 3 and all(match.weight <= match.bound for match in quick)
     assert all(len({rank for pair in match.pairs for rank in pair}) == 60 for match in quick)
     assert quick == matchings(demand, free, rounds=3)

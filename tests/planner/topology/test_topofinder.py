@@ -20,9 +20,13 @@ def uniform(n: int, total: float) -> np.ndarray:
 
 
 def whole(n: int, mp_share: float = 0.0, size: int = 10**9) -> Demand:
-    """One group of all ranks, and as much traffic between pairs as makes up `mp_share` of all bytes on the wire."""
+    """One group of all ranks, and as much traffic between pairs as makes up `mp_share` of all bytes
+    on the wire.
+    """
     wire = 2 * (n - 1) * size
-    return Demand(n, (Group("dp", tuple(range(n)), size),), uniform(n, wire * mp_share / (1 - mp_share)))
+    return Demand(
+        n, (Group("dp", tuple(range(n)), size),), uniform(n, wire * mp_share / (1 - mp_share))
+    )
 
 
 def strides_of(found: Finding, group: str = "dp") -> list[int | None]:
@@ -43,7 +47,9 @@ def test_the_degree_is_divided_by_traffic_and_rounded_up_to_whole_rings() -> Non
     assert strides_of(found) == [1] and [len(match.pairs) for match in found.matches] == [6, 6]
     rounded = find(whole(12, mp_share=0.4), Lab(12, 4))
     assert (rounded.split.degree_allreduce, rounded.split.degree_mp) == (4, 0)
-    assert rounded.notes == ("all-reduce gets 4 ports instead of 3: a ring takes 2 ports of each host",)
+    assert rounded.notes == (
+        "all-reduce gets 4 ports instead of 3: a ring takes 2 ports of each host",
+    )
     simplex = find(whole(12, mp_share=0.4), Lab(12, 4, duplex=False))
     assert (simplex.split.degree_allreduce, simplex.split.degree_mp) == (3, 1)
     assert strides_of(simplex) == [1, 5, 7]
@@ -58,27 +64,44 @@ def test_traffic_between_pairs_alone_still_gets_a_ring_for_connection() -> None:
 @pytest.mark.parametrize("rules", ["paper", "artifact"])
 def test_a_collective_may_be_called_all(rules: Rules) -> None:
     ranks = tuple(range(12))
-    found = find(Demand(12, (Group("all", ranks, 10**9),), np.zeros((12, 12))), Lab(12, 4), rules=rules)
+    found = find(
+        Demand(12, (Group("all", ranks, 10**9),), np.zeros((12, 12))), Lab(12, 4), rules=rules
+    )
     assert strides_of(found, "all") == strides_of(find(whole(12), Lab(12, 4), rules=rules))
 
 
 def test_a_collective_of_some_ranks_called_all_is_told_from_the_ring_that_joins_all() -> None:
     groups = (Group("all", tuple(range(6)), 10**9), Group("rest", tuple(range(6, 12)), 10**9))
     found = find(Demand(12, groups, uniform(12, 1e6)), Lab(12, 4))
-    assert {ring.group: len(ring.order) for ring in found.shape.rings} == {"all-ranks": 12, "all": 6, "rest": 6}
+    assert {ring.group: len(ring.order) for ring in found.shape.rings} == {
+        "all-ranks": 12,
+        "all": 6,
+        "rest": 6,
+    }
 
 
 def test_groups_of_all_ranks_divide_the_rings_by_traffic() -> None:
     ranks = tuple(range(12))
-    groups = (Group("small", ranks[::2], 1), Group("dp", ranks, 10**9), Group("odd", ranks[1::2], 10**8))
+    groups = (
+        Group("small", ranks[::2], 1),
+        Group("dp", ranks, 10**9),
+        Group("odd", ranks[1::2], 10**8),
+    )
     found = find(Demand(12, groups, np.zeros((12, 12))), Lab(12, 8, duplex=False))
-    assert dict(found.split.rings)["dp"] == 8  # ceil(8 * 0.99...) and nothing is left: the published rule
-    assert found.notes[:2] == tuple(f"group {g} gets no links of its own and goes over the others'" for g in ("odd", "small"))
+    # ceil(8 * 0.99...) and nothing is left: the published rule
+    assert dict(found.split.rings)["dp"] == 8
+    assert found.notes[:2] == tuple(
+        f"group {g} gets no links of its own and goes over the others'" for g in ("odd", "small")
+    )
 
 
 def test_groups_with_common_hosts_divide_the_rings_by_what_each_host_sends() -> None:
     ranks = tuple(range(12))
-    groups = (Group("dp", ranks, 109 * 10**7), Group("a", ranks[:6], 12 * 10**8), Group("b", ranks[6:], 12 * 10**8))
+    groups = (
+        Group("dp", ranks, 109 * 10**7),
+        Group("a", ranks[:6], 12 * 10**8),
+        Group("b", ranks[6:], 12 * 10**8),
+    )
     found = find(Demand(12, groups, np.zeros((12, 12))), Lab(12, 8))
     assert dict(found.split.rings) == {"dp": 2, "a": 2, "b": 2}  # 1.998 and 2 GB out of every host
 
@@ -94,13 +117,16 @@ def test_groups_apart_use_all_their_ports_and_need_no_ring_between_them_without_
 
 def test_groups_of_the_same_ranks_share_rings_under_the_first_ones_name() -> None:
     ranks = tuple(range(12))
-    demand = Demand(12, (Group("g0", ranks, 10**8), Group("g1", ranks[::-1], 10**9)), np.zeros((12, 12)))
+    demand = Demand(
+        12, (Group("g0", ranks, 10**8), Group("g1", ranks[::-1], 10**9)), np.zeros((12, 12))
+    )
     found = find(demand, Lab(12, 4))
     assert found.merged == (("g0", ("g0", "g1")),) and strides_of(found, "g0") == [1, 5]
 
 
 @pytest.mark.parametrize(
-    ("n", "degree", "stride_free", "note"), [(6, 4, 2, "no stride"), (4, 4, 2, "parallel"), (2, 4, 4, "parallel")]
+    ("n", "degree", "stride_free", "note"),
+    [(6, 4, 2, "no stride"), (4, 4, 2, "parallel"), (2, 4, 4, "parallel")],
 )
 def test_small_shards_get_other_cycles_or_parallel_links_instead_of_failing(
     n: int, degree: int, stride_free: int, note: str
@@ -112,8 +138,13 @@ def test_small_shards_get_other_cycles_or_parallel_links_instead_of_failing(
 
 def test_the_released_rules_give_everything_to_the_largest_group() -> None:
     ranks = tuple(range(12))
-    halves = (Group("even", ranks[::2], 12 * 10**8), Group("odd", ranks[1::2], 12 * 10**8))  # more than half of all together
-    found = find(Demand(12, (Group("dp", ranks, 10**9), *halves), uniform(12, 1e12)), Lab(12, 4), rules="artifact")
+    # more than half of all together
+    halves = (Group("even", ranks[::2], 12 * 10**8), Group("odd", ranks[1::2], 12 * 10**8))
+    found = find(
+        Demand(12, (Group("dp", ranks, 10**9), *halves), uniform(12, 1e12)),
+        Lab(12, 4),
+        rules="artifact",
+    )
     assert dict(found.split.rings) == {"dp": 2} and strides_of(found) == [1, 5]
     assert not found.matches and found.split.degree_mp == 0  # whatever the traffic between pairs
     assert strides_of(find(whole(128), Lab(128, 4), rules="artifact")) == [1, 13]
@@ -148,7 +179,9 @@ def test_what_cannot_be_met_is_named_with_what_could(condition: str) -> None:
 
 @given(st.integers(2, 20), st.integers(2, 6), st.booleans(), st.floats(0, 0.9), st.integers(0, 100))
 @settings(max_examples=80)
-def test_rings_are_permutations_and_the_degree_is_respected(n: int, degree: int, duplex: bool, mp_share: float, seed: int) -> None:
+def test_rings_are_permutations_and_the_degree_is_respected(
+    n: int, degree: int, duplex: bool, mp_share: float, seed: int
+) -> None:
     found = find(whole(n, mp_share), Lab(n, degree, duplex=duplex), seed=seed)
     assert all(sorted(ring.order) == list(range(n)) for ring in found.shape.rings)
     ends = found.shape.cables if duplex else found.shape.cables + np.array([0, n])

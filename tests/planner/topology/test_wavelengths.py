@@ -8,10 +8,24 @@ import numpy as np
 import pytest
 
 from planner.model.demand import Demand, Group
-from planner.topology.wavelengths import Span, coloured, cuts, first_fit, fit, flows, linked, placed, ring_order, routed, steps_of
+from planner.topology.wavelengths import (
+    Span,
+    coloured,
+    cuts,
+    first_fit,
+    fit,
+    flows,
+    linked,
+    placed,
+    ring_order,
+    routed,
+    steps_of,
+)
 
 
-def demand(n: int, *groups: tuple[int, ...], pairs: dict[tuple[int, int], float] | None = None) -> Demand:
+def demand(
+    n: int, *groups: tuple[int, ...], pairs: dict[tuple[int, int], float] | None = None
+) -> Demand:
     mp = np.zeros((n, n))
     for (a, b), size in (pairs or {}).items():
         mp[a, b] = size
@@ -23,21 +37,27 @@ def chromatic(spans: list[Span], n: int) -> int:
     masks = [span.mask(n) for span in spans]
     clashes = [(a, b) for b in range(len(spans)) for a in range(b) if masks[a] & masks[b]]
     for count in range(1, len(spans) + 1):
-        if any(all(c[a] != c[b] for a, b in clashes) for c in product(range(count), repeat=len(spans))):
+        if any(
+            all(c[a] != c[b] for a, b in clashes) for c in product(range(count), repeat=len(spans))
+        ):
             return count
     return 0
 
 
 def proper(spans: list[Span], colours: tuple[int, ...], n: int) -> bool:
     pairs = [(a, b) for b in range(len(spans)) for a in range(b)]
-    return all(colours[a] != colours[b] or not spans[a].mask(n) & spans[b].mask(n) for a, b in pairs)
+    return all(
+        colours[a] != colours[b] or not spans[a].mask(n) & spans[b].mask(n) for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_colouring_of_a_small_ring_has_fewer_wavelengths_than_the_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, 8))
-    spans = [Span(int(rng.integers(n)), int(rng.integers(1, n))) for _ in range(int(rng.integers(1, 7)))]
+    spans = [
+        Span(int(rng.integers(n)), int(rng.integers(1, n))) for _ in range(int(rng.integers(1, 7)))
+    ]
     found = coloured(spans, n)
     assert proper(spans, found.colours, n)
     assert found.least and found.count == chromatic(spans, n)
@@ -45,10 +65,13 @@ def test_no_colouring_of_a_small_ring_has_fewer_wavelengths_than_the_search(seed
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_links_that_leave_a_stretch_empty_need_as_many_wavelengths_as_the_largest_cut(seed: int) -> None:
+def test_links_that_leave_a_stretch_empty_need_as_many_wavelengths_as_the_largest_cut(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     starts = rng.integers(0, 15, size=30)
-    spans = [Span(int(a), int(rng.integers(1, 16 - a))) for a in starts]  # none over the stretch from 15 to 0
+    # none over the stretch from 15 to 0
+    spans = [Span(int(a), int(rng.integers(1, 16 - a))) for a in starts]
     found = coloured(spans, 16)
     assert proper(spans, found.colours, 16)
     assert found.count == found.cut == max(cuts(spans, 16)) and found.least
@@ -58,7 +81,8 @@ def test_three_arcs_of_two_thirds_have_a_cut_of_two_and_need_three_wavelengths()
     found = coloured([Span(0, 2), Span(1, 2), Span(2, 2)], 3)
     assert (found.cut, found.count, found.most, found.least) == (2, 3, 4, True)
     assert fit([Span(0, 2), Span(1, 2), Span(2, 2)], 3, [0, 0]) == (None, True)
-    assert fit([Span(0, 2), Span(1, 2), Span(2, 2)], 3, [0, 0, 0], steps=1)[0] is not None  # without a search
+    # without a search
+    assert fit([Span(0, 2), Span(1, 2), Span(2, 2)], 3, [0, 0, 0], steps=1)[0] is not None
 
 
 def test_a_search_that_gives_up_does_not_say_that_there_is_no_colouring() -> None:
@@ -72,12 +96,15 @@ def test_a_wavelength_in_use_on_a_stretch_is_not_used_there_again() -> None:
     found, sure = fit(spans, 8, [0b11, 0b110000])
     assert found == (1, 0) and sure
     assert fit(spans, 8, [0b11]) == (None, True)
-    some = [Span(4, 1), Span(1, 2), Span(3, 2), Span(2, 2)]  # not from left to right: the search must leave the empty one alone
+    # not from left to right: the search must leave the empty one alone
+    some = [Span(4, 1), Span(1, 2), Span(3, 2), Span(2, 2)]
     assert fit(some, 5, [0, 0b101, 0b11000]) == ((0, 2, 1, 0), True)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_wavelengths_in_use_here_and_there_are_filled_wherever_any_colouring_fits(seed: int) -> None:
+def test_wavelengths_in_use_here_and_there_are_filled_wherever_any_colouring_fits(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     answers = set()
     for _ in range(100):
@@ -85,8 +112,14 @@ def test_wavelengths_in_use_here_and_there_are_filled_wherever_any_colouring_fit
         spans = [Span(int(rng.integers(n)), int(rng.integers(1, n // 2 + 1))) for _ in range(5)]
         taken = [int(rng.integers(1 << n)) & int(rng.integers(1 << n)) for _ in range(3)]
         found, sure = fit(spans, n, taken)
-        possible = any(not clash(spans, colours, n, taken) for colours in product(range(3), repeat=5))
-        assert sure and (found is not None) == possible and (found is None or not clash(spans, found, n, taken))
+        possible = any(
+            not clash(spans, colours, n, taken) for colours in product(range(3), repeat=5)
+        )
+        assert (
+            sure
+            and (found is not None) == possible
+            and (found is None or not clash(spans, found, n, taken))
+        )
         answers.add(possible)
     assert answers == {True, False}
 
@@ -100,11 +133,16 @@ def clash(spans: list[Span], colours: tuple[int, ...], n: int, taken: list[int])
 def test_the_way_round_never_fills_the_fullest_stretch_more_than_the_shorter_way(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(4, 9))
-    pairs = [tuple(map(int, rng.choice(n, 2, replace=False))) for _ in range(int(rng.integers(1, 9)))]
+    pairs = [
+        tuple(map(int, rng.choice(n, 2, replace=False))) for _ in range(int(rng.integers(1, 9)))
+    ]
     spans = routed(pairs, n)
     for (a, b), span in zip(pairs, spans, strict=True):
         assert {span.start, (span.start + span.length) % n} == {a, b}
-    best = min(max(cuts(path, n)) for path in product(*((Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs)))
+    best = min(
+        max(cuts(path, n))
+        for path in product(*((Span(a, (b - a) % n), Span(b, (a - b) % n)) for a, b in pairs))
+    )
     assert best <= max(cuts(spans, n)) <= max(best + 1, 1)
     assert max(cuts(spans, n)) <= first_fit(pairs, n).cut
 
@@ -113,7 +151,17 @@ def test_a_ring_of_all_ranks_needs_one_wavelength_wherever_they_are() -> None:
     order = ring_order(range(8), (0, 4, 1, 5, 2, 6, 3, 7))
     assert order == (0, 2, 4, 6, 1, 3, 5, 7)
     assert (
-        coloured(routed([((0, 4, 1, 5, 2, 6, 3, 7)[a], (0, 4, 1, 5, 2, 6, 3, 7)[b]) for a, b in steps_of(order)], 8), 8).count == 1
+        coloured(
+            routed(
+                [
+                    ((0, 4, 1, 5, 2, 6, 3, 7)[a], (0, 4, 1, 5, 2, 6, 3, 7)[b])
+                    for a, b in steps_of(order)
+                ],
+                8,
+            ),
+            8,
+        ).count
+        == 1
     )
 
 
@@ -141,7 +189,9 @@ def test_no_order_of_few_ranks_has_fewer_bytes_over_the_fullest_stretch(seed: in
             for a, b in steps_of(ring_order(flow.members, at)):
                 one, other = Span(at[a], (at[b] - at[a]) % 5), Span(at[b], (at[a] - at[b]) % 5)
                 for k in range((one if one.length < other.length else other).length):
-                    load[((one if one.length < other.length else other).start + k) % 5] += flow.bytes
+                    load[((one if one.length < other.length else other).start + k) % 5] += (
+                        flow.bytes
+                    )
         return round(float(load.max()), 3)
 
     assert fullest(placed(wanted, range(5), 5)) == min(map(fullest, permutations(range(5))))
@@ -163,7 +213,11 @@ def test_links_are_added_where_most_bytes_are_while_a_wavelength_is_left() -> No
     assert proper(list(two.spans), two.colours, 6) and max(two.colours) == 1
     assert linked(wanted, range(6), 6, [1 << 2], "base") == []
     (other,) = linked(
-        demand(6, (0, 1, 2, 3, 4, 5), pairs={(0, 3): 5000.0, (1, 4): 4000.0, (3, 4): 7000.0}), range(6), 6, [0, 0], "base"
+        demand(6, (0, 1, 2, 3, 4, 5), pairs={(0, 3): 5000.0, (1, 4): 4000.0, (3, 4): 7000.0}),
+        range(6),
+        6,
+        [0, 0],
+        "base",
     )
     assert other.matched == ((0, 3), (3, 4)), "the second one does not fit, the third does"
     (rings,) = linked(wanted, range(6), 6, [0, 0], "base", transfers=0.0)
@@ -173,7 +227,13 @@ def test_links_are_added_where_most_bytes_are_while_a_wavelength_is_left() -> No
 def test_shards_are_joined_by_their_heaviest_pair_or_by_a_ring_through_all_ranks() -> None:
     apart = linked(demand(6, (0, 1, 2), (3, 4, 5)), range(6), 6, [0, 0, 0], "base")
     assert all("base" in {name for name, _ in one.rings} for one in apart)
-    paired, *_ = linked(demand(6, (0, 1, 2), (3, 4, 5), pairs={(2, 3): 9.0, (0, 5): 8.0}), range(6), 6, [0, 0], "base")
+    paired, *_ = linked(
+        demand(6, (0, 1, 2), (3, 4, 5), pairs={(2, 3): 9.0, (0, 5): 8.0}),
+        range(6),
+        6,
+        [0, 0],
+        "base",
+    )
     assert "base" not in {name for name, _ in paired.rings} and (2, 3) in paired.matched
 
 
@@ -182,4 +242,6 @@ def test_where_the_rings_of_all_groups_do_not_fit_one_ring_through_all_ranks_is_
     assert found.rings == (("base", (0, 1, 2, 3, 4, 5)),) and found.colours == (0,) * 6
     pairs_too = demand(6, (0, 3), (1, 4), (2, 5), (0, 1, 2, 3, 4, 5))
     (found,) = linked(pairs_too, range(6), 6, [0], "base")
-    assert [name for name, _ in found.rings] == ["g3"], "no second ring through all ranks, and no pair on the same wavelength"
+    assert [name for name, _ in found.rings] == ["g3"], (
+        "no second ring through all ranks, and no pair on the same wavelength"
+    )

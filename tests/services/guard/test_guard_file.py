@@ -26,17 +26,26 @@ from orchestrator.services.schedule.process import SCHEDULER
 
 
 def state(**more: object) -> GuardState:
-    return replace(GuardState(os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "watching"), **more)  # type: ignore[arg-type]
+    return replace(
+        GuardState(
+            os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "watching"
+        ),
+        **more,
+    )  # type: ignore[arg-type]
 
 
-def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tmp_path: Path) -> None:
+def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "guard" / "lab@ann.json"
     assert GUARD.read(path) is None
     with StateFile(GUARD, path, state()) as file:
         file.emit(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
         file.emit(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
         seen = GUARD.read(path)
-        assert seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
+        assert (
+            seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
+        )
         assert "traffic is rerouted around gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
     left = GUARD.read(path)
     assert left is not None and not left.alive and left.around == ("gpu01:p1--gpu02:p1",)
@@ -47,7 +56,10 @@ def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> 
     path = tmp_path / "lab.json"
     with (
         StateFile(GUARD, path, state()),
-        pytest.raises(Locked, match=f"another guard service runs for this plan .watching, pid {os.getpid()} of ann"),
+        pytest.raises(
+            Locked,
+            match=f"another guard service runs for this plan .watching, pid {os.getpid()} of ann",
+        ),
     ):
         StateFile(GUARD, path, state()).__enter__()
     with StateFile(GUARD, path, state(pid=1)) as second:
@@ -75,13 +87,17 @@ KINDS: list[Any] = [GUARD, SCHEDULER, ADAPTER, COORDINATOR, QUEUE]
 
 
 def hold(folder: Path, ready: Connection, kind: Any = GUARD) -> None:
-    own = kind.state(os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "working")
+    own = kind.state(
+        os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "working"
+    )
     with StateFile(kind, kind.path(Places(folder), "lab/ann"), own):
         ready.send("held")
         signal.sigwait({signal.SIGTERM})
 
 
-def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp_path: Path) -> None:
+def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(
+    tmp_path: Path,
+) -> None:
     places = Places(tmp_path)
     assert GUARD.stop(places, "lab/ann") is None  # type: ignore[arg-type]
     here, other = multiprocessing.Pipe()
@@ -97,8 +113,13 @@ def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("text", [b"\xff\xfe no JSON", b"[1]\n", b'{"pid": "12", "state": "watching"}\n', b'{"log": 7}\n'])
-def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(tmp_path: Path, kind: Any, text: bytes) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff\xfe no JSON", b"[1]\n", b'{"pid": "12", "state": "watching"}\n', b'{"log": 7}\n'],
+)
+def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(
+    tmp_path: Path, kind: Any, text: bytes
+) -> None:
     places = Places(tmp_path)
     here, other = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, other, kind))
@@ -109,7 +130,9 @@ def test_a_process_whose_file_is_damaged_is_still_seen_and_stopped(tmp_path: Pat
         seen = kind.running(places, "lab/ann")
         assert seen is not None and seen.alive and seen.unreadable and seen.pid == process.pid
         assert str(seen).startswith(f"runs, but its file cannot be read, pid {process.pid} of ")
-        assert str(kind.start(places, "lab/ann", tmp_path / "log")) == str(seen), "no second one is started"
+        assert str(kind.start(places, "lab/ann", tmp_path / "log")) == str(seen), (
+            "no second one is started"
+        )
         stopped = kind.stop(places, "lab/ann")
         assert stopped is not None and stopped.pid == process.pid
         process.join(5)
@@ -129,10 +152,17 @@ def test_a_process_whose_file_is_damaged_and_whose_lock_tells_nothing_is_not_pas
     monkeypatch.setattr("orchestrator.background.state.lock_holder", lambda fd: None)
     with StateFile(GUARD, path, state()):
         path.write_text("x")
-        assert str(GUARD.running(places, "lab/ann")) == "runs, but its file cannot be read, its process is not known"  # type: ignore[arg-type]
-        with pytest.raises(TestbedError, match="its process is another user's, or on another machine"):
+        assert (
+            str(GUARD.running(places, "lab/ann"))
+            == "runs, but its file cannot be read, its process is not known"
+        )  # type: ignore[arg-type]
+        with pytest.raises(
+            TestbedError, match="its process is another user's, or on another machine"
+        ):
             GUARD.stop(places, "lab/ann")  # type: ignore[arg-type]
-        with pytest.raises(Locked, match="a guard watches this plan already: it runs, but its file cannot be read"):
+        with pytest.raises(
+            Locked, match="a guard watches this plan already: it runs, but its file cannot be read"
+        ):
             recovers_as(places, "lab/ann", "3/h")  # type: ignore[arg-type]
 
 
@@ -142,7 +172,11 @@ def test_a_process_that_has_the_lock_and_has_not_written_yet_is_starting(tmp_pat
     with path.open() as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)
         seen = GUARD.read(path)
-    assert seen is not None and (seen.state, seen.pid, seen.alive) == ("starting", os.getpid(), True)
+    assert seen is not None and (seen.state, seen.pid, seen.alive) == (
+        "starting",
+        os.getpid(),
+        True,
+    )
 
 
 def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> None:

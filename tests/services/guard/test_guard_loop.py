@@ -1,4 +1,6 @@
-"""The guard's loop against hosts that keep generations in memory: it stands back, takes back, leaves alone, and meets again."""
+"""The guard's loop against hosts that keep generations in memory: it stands back, takes back,
+leaves alone, and meets again.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.hosts.parts import OwnParts
 from tests.properties.labs import lab, macs, name
 
 HERE = lab(4, 4)
-LINKS = tuple(Link(HostPort(name(k), 1 + k % 2), HostPort(name((k + 1) % 4), 1 + k % 2)) for k in range(4))
+LINKS = tuple(
+    Link(HostPort(name(k), 1 + k % 2), HostPort(name((k + 1) % 4), 1 + k % 2)) for k in range(4)
+)
 PLANNED = 7
 TEXT = (
     '{"schema": "testbed.plan/1", "name": "ring", "links": ['
@@ -54,7 +58,9 @@ class Committers(OwnParts):
         self.queue: asyncio.Queue[HostEvent] = asyncio.Queue()
         self.active: dict[str, int | None] = dict.fromkeys(HERE.hosts, PLANNED)
         self.before: dict[str, int | None] = {}
-        self.staged: dict[str, dict[int, Rules]] = {host: {PLANNED: frozenset()} for host in HERE.hosts}
+        self.staged: dict[str, dict[int, Rules]] = {
+            host: {PLANNED: frozenset()} for host in HERE.hosts
+        }
         self.up = {port: True for link in LINKS for port in (link.a, link.b)}
         self.lost: set[str] = set()
         self.deaf = False
@@ -70,7 +76,9 @@ class Committers(OwnParts):
 
     def lose(self, host: str) -> None:
         self.lost.add(host)
-        self.queue.put_nowait(HostEvent(host, "lost", time.monotonic_ns(), {"error": "no route to host"}))
+        self.queue.put_nowait(
+            HostEvent(host, "lost", time.monotonic_ns(), {"error": "no route to host"})
+        )
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         self.queue = asyncio.Queue()
@@ -81,10 +89,17 @@ class Committers(OwnParts):
 
     def hello(self, host: str) -> Hello:
         pending = 9.0 if host in self.pending else None
-        return Hello(host, True, active=self.active[host], staged=tuple(self.staged[host]), pending_s=pending)
+        return Hello(
+            host, True, active=self.active[host], staged=tuple(self.staged[host]), pending_s=pending
+        )
 
-    async def connect(self, names: Collection[str], timeout_s: float = 1.0) -> Mapping[str, Hello | TestbedError]:
-        return {n: Unreachable(f"{n}: no route to host") if n in self.lost else self.hello(n) for n in names}
+    async def connect(
+        self, names: Collection[str], timeout_s: float = 1.0
+    ) -> Mapping[str, Hello | TestbedError]:
+        return {
+            n: Unreachable(f"{n}: no route to host") if n in self.lost else self.hello(n)
+            for n in names
+        }
 
     async def greet(self, names: Collection[str]) -> Mapping[str, Hello]:
         return {n: self.hello(n) for n in names}
@@ -106,7 +121,9 @@ class Committers(OwnParts):
             for host, rules in hosts.items():
                 self.staged[host][number] = rules
 
-    async def commit(self, number: int, names: Collection[str], revert_after_s: float) -> Mapping[str, Committed]:
+    async def commit(
+        self, number: int, names: Collection[str], revert_after_s: float
+    ) -> Mapping[str, Committed]:
         for host in names:
             assert number in self.staged[host] and host not in self.lost
             self.before[host], self.active[host] = self.active[host], number
@@ -121,8 +138,13 @@ class Committers(OwnParts):
             self.active[host] = self.before[host]
         self.pending -= set(names)
 
-    async def probe(self, targets: Mapping[str, Mapping[str, int | None]], timeout_s: float) -> Mapping[str, Mapping[str, Probe]]:
-        return {h: {a: Probe(h, a, not self.deaf, hops=n) for a, n in wanted.items()} for h, wanted in targets.items()}
+    async def probe(
+        self, targets: Mapping[str, Mapping[str, int | None]], timeout_s: float
+    ) -> Mapping[str, Mapping[str, Probe]]:
+        return {
+            h: {a: Probe(h, a, not self.deaf, hops=n) for a, n in wanted.items()}
+            for h, wanted in targets.items()
+        }
 
 
 class Bench:
@@ -139,7 +161,9 @@ class Bench:
         for device, held in settings_of(circuits(LINKS, HERE)).items():
             light.devices[device].held = held
         monkeypatch.setattr(devices, "open_driver", lambda lab, name: light.devices[name])
-        self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
+        self.run = self.store.new_run(
+            "up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner
+        )
         self.run.finish("ok")
         while next_generation(self.store, self.key, self.settings.owner, self.run.id) < PLANNED:
             pass
@@ -148,7 +172,13 @@ class Bench:
     def bring_up(self, generation: int = PLANNED, links: tuple[Link, ...] = LINKS) -> None:
         listed = UpState(tuple(links))
         self.store.set_current(
-            self.tenancy, self.run.id, plan_name="ring", plan_sha="x", plan_text=TEXT, up=listed, generation=generation
+            self.tenancy,
+            self.run.id,
+            plan_name="ring",
+            plan_sha="x",
+            plan_text=TEXT,
+            up=listed,
+            generation=generation,
         )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -160,7 +190,9 @@ class Bench:
             assert time.monotonic() < give_up, [event["message"] for event in self.reported]
             await asyncio.sleep(0.005)
 
-    def watch(self, story: Callable[[], Awaitable[None]], options: GuardOptions | None = None) -> None:
+    def watch(
+        self, story: Callable[[], Awaitable[None]], options: GuardOptions | None = None
+    ) -> None:
         """Let the guard watch while the story happens."""
 
         async def both() -> None:
@@ -197,7 +229,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their_steps(bench: Bench) -> None:
+def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their_steps(
+    bench: Bench,
+) -> None:
     async def story() -> None:
         bench.hosts.light(LINKS[2], False)
         await bench.until(lambda: bench.events("rerouted"))
@@ -218,13 +252,18 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
     bench.watch(story)
 
 
-def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(bench: Bench) -> None:
+def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(
+    bench: Bench,
+) -> None:
     async def story() -> None:
         scope = reachable_scope(HERE, HERE.hosts)
-        async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up", "other"):
+        async with holding(
+            HERE, Command(Silent(), bench.store, bench.settings), scope, "up", "other"
+        ):
             newest = bench.store.history(limit=1)[0].id
             bench.hosts.light(LINKS[2], False)
-            # the lock is this process's, as the guard's own would be: another process's stands in the same table
+            # the lock is this process's, as the guard's own would be: another process's stands in
+            # the same table
             with bench.store.transaction() as db:
                 db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")
             await bench.until(lambda: bench.events("standing back"))
@@ -244,12 +283,16 @@ def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up
             next_generation(bench.store, bench.key, bench.settings.owner, bench.run.id)
         await bench.until(lambda: len(bench.events("watching")) == 2)
         await asyncio.sleep(0.1)
-        assert not bench.events("dark") and not bench.events("rerouted"), "that link is none of the new plan's"
+        assert not bench.events("dark") and not bench.events("rerouted"), (
+            "that link is none of the new plan's"
+        )
 
     bench.watch(story)
 
 
-def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.1)
     bench.hosts.deaf = True
 
@@ -259,7 +302,9 @@ def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(bench: Ben
         assert set(bench.hosts.active.values()) == {PLANNED} and not bench.hosts.pending
         assert "pairs do not answer" in bench.events("failed")[0]["message"]
         assert bench.store.history(limit=1)[0].status == "failed"
-        assert not bench.store.unfinished(bench.key, bench.settings.owner), "there is nothing for an operator to continue"
+        assert not bench.store.unfinished(bench.key, bench.settings.owner), (
+            "there is nothing for an operator to continue"
+        )
         bench.hosts.deaf = False
         await bench.until(lambda: bench.events("rerouted"))
 
@@ -279,13 +324,18 @@ def test_hosts_that_run_somebody_elses_routes_are_left_alone(bench: Bench) -> No
     bench.watch(story)
 
 
-def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(bench: Bench) -> None:
+def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(
+    bench: Bench,
+) -> None:
     async def story() -> None:
         bench.hosts.lose("gpu04")
         await bench.until(lambda: bench.events("host lost"))
         bench.hosts.light(LINKS[0], False)
         await bench.until(lambda: bench.events("rerouted"))
-        assert bench.hosts.active["gpu04"] == PLANNED and "gpu04 does not answer" in bench.events("rerouted")[0]["message"]
+        assert (
+            bench.hosts.active["gpu04"] == PLANNED
+            and "gpu04 does not answer" in bench.events("rerouted")[0]["message"]
+        )
         bench.hosts.lost.clear()
         await bench.until(lambda: bench.events("host back"))
         await bench.until(lambda: bench.hosts.active["gpu04"] not in (None, PLANNED))
@@ -294,7 +344,9 @@ def test_a_lost_host_is_said_the_others_are_told_and_it_follows_when_it_is_back(
     bench.watch(story)
 
 
-def test_a_host_that_comes_back_while_the_others_are_rerouted_follows_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_comes_back_while_the_others_are_rerouted_follows_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.services.guard.carriers.RECONNECT_S", (0.01,))
     probe = bench.hosts.probe
 
@@ -350,7 +402,9 @@ def test_a_guard_that_comes_back_finds_its_detour_in_place_and_only_undoes_it(be
     bench.watch(second)
 
 
-def test_when_the_plan_is_taken_down_the_guard_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_plan_is_taken_down_the_guard_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guarding, "TICK_S", 0.02)
 
     async def story() -> None:
@@ -360,20 +414,41 @@ def test_when_the_plan_is_taken_down_the_guard_ends(bench: Bench, monkeypatch: p
     bench.watch(story)
 
 
-def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(bench: Bench) -> None:
+def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(
+    bench: Bench,
+) -> None:
     """Routes that the guard would confirm would make them forget that they owe to go back."""
     kept = Confirmations(bench.store, bench.tenancy, who(bench.settings))
     bench.hosts.pending = set(HERE.hosts)
     run, hosts, due_ns = bench.run.id, tuple(HERE.hosts), boot_clock_ns() + 60 * 10**9
-    waits = Awaited(run, bench.tenancy, run, "ring", "", PLANNED, hosts, (), 60.0, "here", boot_id(), due_ns, time.time() + 60)
+    waits = Awaited(
+        run,
+        bench.tenancy,
+        run,
+        "ring",
+        "",
+        PLANNED,
+        hosts,
+        (),
+        60.0,
+        "here",
+        boot_id(),
+        due_ns,
+        time.time() + 60,
+    )
     kept.begin(waits, reachable_scope(HERE, HERE.hosts))
 
     async def story() -> None:
         await bench.until(lambda: bench.events("standing back"))
-        assert f"run {bench.run.id} (ring) waits to be confirmed" in bench.events("standing back")[0]["message"]
+        assert (
+            f"run {bench.run.id} (ring) waits to be confirmed"
+            in bench.events("standing back")[0]["message"]
+        )
         bench.hosts.light(LINKS[2], False)
         await asyncio.sleep(0.3)
-        assert bench.hosts.pending == set(HERE.hosts) and set(bench.hosts.active.values()) == {PLANNED}
+        assert bench.hosts.pending == set(HERE.hosts) and set(bench.hosts.active.values()) == {
+            PLANNED
+        }
         kept.close(waits, "confirmed", bench.run.id)
         bench.hosts.pending.clear()
         await bench.until(lambda: bench.events("rerouted"))
@@ -381,23 +456,32 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
     bench.watch(story)
 
 
-def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_knows_no_other_host_of_its_plan_says_so_and_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others have not answered since it began, so nobody knows their MAC addresses."""
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
     bench.hosts.lost = {"gpu02", "gpu03", "gpu04"}
 
     async def story() -> None:
         for port in [port for port in bench.hosts.up if port.host == "gpu01"]:
-            bench.hosts.queue.put_nowait(HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False}))
+            bench.hosts.queue.put_nowait(
+                HostEvent("gpu01", "link", 0, {"port": port.number, "carrier": False})
+            )
         await bench.until(lambda: bench.events("failed"))
-        assert "no host of ring that answers has a link to another" in bench.events("failed")[0]["message"]
+        assert (
+            "no host of ring that answers has a link to another"
+            in bench.events("failed")[0]["message"]
+        )
         bench.hosts.lost.clear()
         await bench.until(lambda: bench.events("rerouted"))
 
     bench.watch(story)
 
 
-def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waits_goes_before_the_guard(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guarding, "FIRST_RETRY_S", 0.05)
     bench.hosts.deaf = True
     waiting = counted_waits(monkeypatch)
@@ -405,9 +489,14 @@ def test_a_command_that_waits_goes_before_the_guard(bench: Bench, monkeypatch: p
     async def story() -> None:
         bench.hosts.light(LINKS[2], False)
         await bench.until(lambda: bench.events("failed"))
-        locks, theirs = locks_of(HERE, bench.settings, bench.store), Scope(owners=frozenset({"bob"}))
+        locks, theirs = (
+            locks_of(HERE, bench.settings, bench.store),
+            Scope(owners=frozenset({"bob"})),
+        )
         async with hold(locks, theirs, "up theirs"):
-            waits = locks.take("run", reachable_scope(HERE, HERE.hosts) | theirs, "up mine", queue=True)
+            waits = locks.take(
+                "run", reachable_scope(HERE, HERE.hosts) | theirs, "up mine", queue=True
+            )
             assert waits.state == "waiting"
             with bench.store.transaction() as db:  # both are of other processes
                 db.execute("UPDATE locks SET pid=1, process='', host='elsewhere'")

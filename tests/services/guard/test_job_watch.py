@@ -1,4 +1,6 @@
-"""The guard and the job: restarted once for one fault, within the budget, never against a person, even if the guard dies."""
+"""The guard and the job: restarted once for one fault, within the budget, never against a person,
+even if the guard dies.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,28 @@ from tests.properties.labs import lab
 HERE = lab(6, 4)
 FOUR = ["gpu01", "gpu02", "gpu03", "gpu04"]
 LINKS = [{"a": a, "b": b} for a, b in zip(FOUR, FOUR[1:] + FOUR[:1], strict=True)]
-JOB = {"name": "mlp", "workload": "train", "ranks": FOUR, "rings": [FOUR], "args": {"iterations": 0}}
-TEXT = json.dumps({"schema": "testbed.plan/1", "name": "ring", "links": LINKS, "job": JOB, "spares": ["gpu05", "gpu06"]})
+JOB = {
+    "name": "mlp",
+    "workload": "train",
+    "ranks": FOUR,
+    "rings": [FOUR],
+    "args": {"iterations": 0},
+}
+TEXT = json.dumps(
+    {
+        "schema": "testbed.plan/1",
+        "name": "ring",
+        "links": LINKS,
+        "job": JOB,
+        "spares": ["gpu05", "gpu06"],
+    }
+)
 
 
 class Hosts(Ranks):
-    """Hosts whose ranks can end one by one; `lost` do not answer. age_s: since when none of their beats changed, in `phase`, but
-    `computing` ranks in that and others in `phases`. alive_s: of ranks that gave a sign of life not just now. save_s: of all ranks.
+    """Hosts whose ranks can end one by one; `lost` do not answer. age_s: since when none of their
+    beats changed, in `phase`, but `computing` ranks in that and others in `phases`. alive_s: of
+    ranks that gave a sign of life not just now. save_s: of all ranks.
     """
 
     def __init__(self) -> None:
@@ -82,22 +99,39 @@ class Hosts(Ranks):
         if lost := {host_of_rank(rank) for rank in hosts} & self.lost:
             raise Unreachable(f"{min(lost)}: no route to host")
         reply = {rank: self.ends.get((name, rank), self.ran.get(name, "absent")) for rank in hosts}
-        return {r: JobState(r, "exited" if s.isdigit() else s, int(s) if s.isdigit() else None) for r, s in reply.items()}
+        return {
+            r: JobState(r, "exited" if s.isdigit() else s, int(s) if s.isdigit() else None)
+            for r, s in reply.items()
+        }
 
     async def stop(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
         self.grace.append(grace_s)
-        self.ends |= {(name, rank): "killed" for rank in hosts if self.ends.get((name, rank), self.ran.get(name)) == "running"}
+        self.ends |= {
+            (name, rank): "killed"
+            for rank in hosts
+            if self.ends.get((name, rank), self.ran.get(name)) == "running"
+        }
         return await self.states(name, hosts)
 
-    async def kept_counters(self, job: str, offsets: Mapping[RankName, int]) -> Mapping[RankName, Any]:
+    async def kept_counters(
+        self, job: str, offsets: Mapping[RankName, int]
+    ) -> Mapping[RankName, Any]:
         raise Unreachable("nothing was kept")
 
     async def heartbeats(
         self, job: str, ranks: Collection[RankName], after: Mapping[RankName, int] | None
     ) -> dict[RankName, Heartbeat]:
-        phases = {rank: "compute" if rank in self.computing else self.phases.get(rank, self.phase) for rank in ranks}
-        more = {rank: (self.age_s, self.times, self.alive_s.get(rank, 0.1), self.save_s) for rank in ranks}
-        return {rank: Heartbeat(rank, "running", None, 10, phases[rank], *more[rank]) for rank in ranks}
+        phases = {
+            rank: "compute" if rank in self.computing else self.phases.get(rank, self.phase)
+            for rank in ranks
+        }
+        more = {
+            rank: (self.age_s, self.times, self.alive_s.get(rank, 0.1), self.save_s)
+            for rank in ranks
+        }
+        return {
+            rank: Heartbeat(rank, "running", None, 10, phases[rank], *more[rank]) for rank in ranks
+        }
 
 
 class Bench:
@@ -111,7 +145,13 @@ class Bench:
         self.session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
         self.locks = locks_of(HERE, self.settings, self.store)
         self.store.set_current(
-            self.tenancy, "2026-11-22-0001", plan_name="ring", plan_sha="x", plan_text=TEXT, up=UpState(), generation=1
+            self.tenancy,
+            "2026-11-22-0001",
+            plan_name="ring",
+            plan_sha="x",
+            plan_text=TEXT,
+            up=UpState(),
+            generation=1,
         )
         self.budget = budget
         self.watch = self.born()
@@ -124,7 +164,14 @@ class Bench:
             self.reported.append((event, text))
 
         return JobWatch(
-            self.session, self.command, self.tenancy, self.locks, self.budget, report, lambda: self.busy, asyncio.Lock()
+            self.session,
+            self.command,
+            self.tenancy,
+            self.locks,
+            self.budget,
+            report,
+            lambda: self.busy,
+            asyncio.Lock(),
         )
 
     async def launch(self) -> None:
@@ -151,18 +198,33 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, Budget(3, 3600.0))
 
 
-async def test_a_job_that_lost_a_rank_runs_again_from_its_checkpoint_and_says_why(bench: Bench) -> None:
+async def test_a_job_that_lost_a_rank_runs_again_from_its_checkpoint_and_says_why(
+    bench: Bench,
+) -> None:
     await bench.launch()
     assert await bench.look() == "none" and not bench.reported
     bench.end(gpu02="killed", gpu01="75", gpu03="75")
     assert await bench.look() == "restart"
-    assert bench.hosts.launched == [("mlp", False), ("mlp", True)] and set(bench.hosts.grace) == {1.0}
+    assert bench.hosts.launched == [("mlp", False), ("mlp", True)] and set(bench.hosts.grace) == {
+        1.0
+    }
     assert await bench.look(3) == "none", "and once only"
     (one,) = recoveries(bench.store, bench.tenancy)
     run = bench.store.get(one.run)
-    assert run is not None and (run.verb, run.status, run.message, one.outcome) == ("job restart", "ok", "gpu02: killed", "ok")
-    assert [event for event, _ in bench.reported] == ["recovering", "recovered"] and "after iteration 4" in bench.reported[1][1]
-    assert [r.what for r in audit(bench.store, bench.key) if r.subject == "job mlp"] == ["recovered", "recovering"]
+    assert run is not None and (run.verb, run.status, run.message, one.outcome) == (
+        "job restart",
+        "ok",
+        "gpu02: killed",
+        "ok",
+    )
+    assert [event for event, _ in bench.reported] == [
+        "recovering",
+        "recovered",
+    ] and "after iteration 4" in bench.reported[1][1]
+    assert [r.what for r in audit(bench.store, bench.key) if r.subject == "job mlp"] == [
+        "recovered",
+        "recovering",
+    ]
     assert not bench.store.unfinished(bench.key, bench.settings.owner)
 
 
@@ -172,13 +234,17 @@ async def test_never_more_than_the_budget_and_it_says_so_once(bench: Bench) -> N
         bench.end(gpu02="75")
         assert await bench.look() == "restart"
     bench.end(gpu02="75")
-    assert [await bench.look() for _ in range(4)] == ["report"] * 4 and len(bench.hosts.launched) == 4
+    assert [await bench.look() for _ in range(4)] == ["report"] * 4 and len(
+        bench.hosts.launched
+    ) == 4
     assert sum("budget of 3/h is spent" in text for _, text in bench.reported) == 1
     bench.watch = bench.born()
     assert await bench.look() == "report", "nor after the guard was started again"
 
 
-async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against(bench: Bench) -> None:
+async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against(
+    bench: Bench,
+) -> None:
     await bench.launch()
     bench.end(gpu02="killed")
     async with holding(HERE, bench.command, reachable_scope(HERE, HERE.hosts), "up", "other"):
@@ -186,7 +252,9 @@ async def test_a_person_who_stops_the_job_or_holds_the_lab_is_not_worked_against
         assert await bench.look() == ""
         bench.busy = ""  # it took the lab between the look and the action
         assert await bench.look() == "restart"
-        assert bench.reported[-1][0] == "standing back" and not recoveries(bench.store, bench.tenancy)
+        assert bench.reported[-1][0] == "standing back" and not recoveries(
+            bench.store, bench.tenancy
+        )
     record = bench.store.latest_job(bench.tenancy)
     assert record is not None and len(bench.hosts.launched) == 1
     bench.store.set_job(record.id, "stopped", "stopped by the operator", ended=True)
@@ -205,7 +273,8 @@ async def test_a_guard_that_died_while_it_acted_is_followed_by_one_that_counts_t
     with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
         patched.setattr(Jobs, "start", dies)
         await bench.look()
-    bench.store.write("UPDATE recoveries SET outcome='', ended=NULL, process='before'")  # as the dead leave it
+    # as the dead leave it
+    bench.store.write("UPDATE recoveries SET outcome='', ended=NULL, process='before'")
     bench.watch = bench.born()
     assert await bench.look() == "restart" and len(bench.hosts.launched) == 2
     assert [one.outcome for one in recoveries(bench.store, bench.tenancy)] == ["ok", "died"]
@@ -230,7 +299,9 @@ async def test_a_launch_that_fails_is_an_attempt_and_is_tried_again_after_a_paus
 
 
 @pytest.mark.parametrize("how", ["starts", "holds", "paused", "moves", "no beat"])
-async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(bench: Bench, how: str) -> None:
+async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(
+    bench: Bench, how: str
+) -> None:
     await bench.launch()
     bench.hosts.age_s, bench.watch.quiet_since = 60.0, -1e9
     record = bench.store.latest_job(bench.tenancy)
@@ -306,7 +377,9 @@ async def test_a_rank_that_stands_between_iterations_hangs_the_job_once_others_w
     assert one.hosts == ("gpu02",) and "the others wait for gpu02" in one.why
 
 
-async def test_a_job_that_stands_in_its_first_iteration_is_restarted_after_what_a_start_may_take(bench: Bench) -> None:
+async def test_a_job_that_stands_in_its_first_iteration_is_restarted_after_what_a_start_may_take(
+    bench: Bench,
+) -> None:
     await bench.launch()
     record = bench.store.latest_job(bench.tenancy)
     assert record is not None
@@ -315,16 +388,22 @@ async def test_a_job_that_stands_in_its_first_iteration_is_restarted_after_what_
     bench.hosts.age_s = START_S - 1
     assert await bench.look() == "none"
     bench.hosts.age_s = START_S + 1
-    assert await bench.look() == "restart" and recoveries(bench.store, bench.tenancy)[0].hosts == ("gpu02",)
+    assert await bench.look() == "restart" and recoveries(bench.store, bench.tenancy)[0].hosts == (
+        "gpu02",
+    )
 
 
-async def test_a_job_that_shows_every_hundredth_iteration_is_judged_by_the_longest_time_between_two(bench: Bench) -> None:
+async def test_a_job_that_shows_every_hundredth_iteration_is_judged_by_the_longest_time_between_two(
+    bench: Bench,
+) -> None:
     await bench.launch()
     record = bench.store.latest_job(bench.tenancy)
     assert record is not None
     bench.watch.job, bench.watch.quiet_since, bench.hosts.age_s = record.id, -1e9, 3.0
     for shown in ((), (400,), (500,), (501,)):  # it continues after a checkpoint
-        bench.hosts.times = tuple(RankTimes(iteration, 0, 200.0, 0.0, 0.0, 0.0) for iteration in shown)
+        bench.hosts.times = tuple(
+            RankTimes(iteration, 0, 200.0, 0.0, 0.0, 0.0) for iteration in shown
+        )
         assert await bench.look() == "none"
     bench.hosts.times, bench.hosts.age_s = (), 59.0
     assert await bench.look() == "none" and bench.watch.longest_s == 20.0
@@ -336,7 +415,9 @@ async def test_a_program_that_evaluates_for_minutes_does_not_hang(bench: Bench) 
     await bench.launch()
     record = bench.store.latest_job(bench.tenancy)
     assert record is not None
-    bench.store.set_job_spec(record.id, replace(record.spec, wanted=replace(record.spec.wanted, program="mine")))
+    bench.store.set_job_spec(
+        record.id, replace(record.spec, wanted=replace(record.spec.wanted, program="mine"))
+    )
     bench.watch.job, bench.watch.quiet_since = record.id, -1e9
     bench.hosts.age_s = PROGRAM_LEAST_S - 1
     assert await bench.look() == "none"
@@ -351,7 +432,12 @@ def _spare(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, str], Col
     asked: list[tuple[Mapping[str, str], Collection[str]]] = []
 
     async def evict(
-        command: Command, hosts: Mapping[str, str], *, why: str, lost: Collection[str], begin: Callable[[], Any]
+        command: Command,
+        hosts: Mapping[str, str],
+        *,
+        why: str,
+        lost: Collection[str],
+        begin: Callable[[], Any],
     ) -> UpReport:
         with begin() as begun:
             begun.by("2026-11-22-0009")
@@ -374,12 +460,21 @@ async def test_a_dead_host_gets_the_first_spare_that_answers_and_is_not_tagged_o
     tags = Tagouts(bench.store, bench.key, bench.locks.who)
     (tag,) = [tags.set("gpu05", "a fan")]
     bench.hosts.lost.add("gpu06")
-    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.reported[-1][1] and not asked
-    bench.hosts.hellos["gpu06"] = Hello("gpu06")  # no agent yet: nothing was ever installed on an idle host
+    assert (
+        await bench.look() == "report"
+        and "no usable spares for 1 host" in bench.reported[-1][1]
+        and not asked
+    )
+    # no agent yet: nothing was ever installed on an idle host
+    bench.hosts.hellos["gpu06"] = Hello("gpu06")
     assert await bench.look() == "evict" and asked == [({"gpu02": "gpu06"}, ["gpu02"])]
     assert "restart" not in str(bench.hosts.launched) and len(bench.hosts.launched) == 1
     (one,) = recoveries(bench.store, bench.tenancy)
-    assert (one.action, one.hosts, one.run) == ("evict gpu02 -> gpu06", ("gpu02",), "2026-11-22-0009")
+    assert (one.action, one.hosts, one.run) == (
+        "evict gpu02 -> gpu06",
+        ("gpu02",),
+        "2026-11-22-0009",
+    )
     tags.remove(tag.id)
 
 
@@ -400,14 +495,26 @@ async def test_where_no_spare_is_like_the_host_a_job_is_restarted_unless_the_hos
         await bench.look()
         bench.watch.silent_since["gpu02"] -= 60.0
     assert await bench.look() == ("report" if dead else "restart") and not asked
-    assert "no usable spare is like gpu02" in bench.reported[-1][1] and len(bench.hosts.launched) == (3 if dead else 4)
+    assert "no usable spare is like gpu02" in bench.reported[-1][1] and len(
+        bench.hosts.launched
+    ) == (3 if dead else 4)
 
 
-async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_of_a_schedule_are_not_replaced_by_spares(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = _spare(monkeypatch)
     waits = {"pattern": "round-robin", "ports": ["p4"], "hosts": FOUR, "dwell_s": 60}
     text = json.dumps({**json.loads(TEXT), "schedule": waits})
-    bench.store.set_current(bench.tenancy, "r1", plan_name="ring", plan_sha="x", plan_text=text, up=UpState(), generation=1)
+    bench.store.set_current(
+        bench.tenancy,
+        "r1",
+        plan_name="ring",
+        plan_sha="x",
+        plan_text=text,
+        up=UpState(),
+        generation=1,
+    )
     await bench.launch()
     for _ in range(3):
         bench.end(gpu02="killed")
@@ -416,7 +523,11 @@ async def test_hosts_of_a_schedule_are_not_replaced_by_spares(bench: Bench, monk
     bench.end(gpu01="75")
     await bench.look()
     bench.watch.silent_since["gpu02"] -= 60.0
-    assert await bench.look() == "report" and "no usable spares for 1 host" in bench.reported[-1][1] and not asked
+    assert (
+        await bench.look() == "report"
+        and "no usable spares for 1 host" in bench.reported[-1][1]
+        and not asked
+    )
 
 
 def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Mapping[str, str]]:
@@ -439,7 +550,9 @@ async def _dead(bench: Bench) -> None:
     bench.watch.silent_since["gpu02"] -= 60.0
 
 
-@pytest.mark.parametrize("error", [Interlock("gpu05 carries the plan of bob"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [Interlock("gpu05 carries the plan of bob"), OSError(28, "No space left on device")]
+)
 async def test_an_eviction_that_fails_before_it_begins_is_an_attempt_and_the_next_one_takes_another_spare(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -449,23 +562,33 @@ async def test_an_eviction_that_fails_before_it_begins_is_an_attempt_and_the_nex
         patched.setattr(policy, "FIRST_BACKOFF_S", 60.0)
         assert await bench.look() == "evict" and await bench.look(2) == "wait" and len(asked) == 1
     assert [await bench.look() for _ in range(4)] == ["evict", "evict", "report", "report"]
-    assert [hosts["gpu02"] for hosts in asked] == ["gpu05", "gpu06", "gpu05"], "the first again where none other is left"
+    assert [hosts["gpu02"] for hosts in asked] == ["gpu05", "gpu06", "gpu05"], (
+        "the first again where none other is left"
+    )
     tried = recoveries(bench.store, bench.tenancy)
-    assert [one.outcome for one in tried] == ["failed"] * 3 and str(error).split("] ")[-1] in tried[0].message
+    assert [one.outcome for one in tried] == ["failed"] * 3 and str(error).split("] ")[-1] in tried[
+        0
+    ].message
     assert audit(bench.store, bench.key)[0].what == "not recovered"
 
 
-async def test_an_attempt_whose_end_could_not_be_recorded_does_not_stand_in_the_way_of_the_next(bench: Bench) -> None:
+async def test_an_attempt_whose_end_could_not_be_recorded_does_not_stand_in_the_way_of_the_next(
+    bench: Bench,
+) -> None:
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.state_code = "75"
     assert await bench.look() == "restart"
     bench.store.write("UPDATE recoveries SET outcome='', ended=NULL, ended_up=NULL")
     bench.hosts.state_code = "running"
-    assert await bench.look() == "restart" and [one.outcome for one in recoveries(bench.store, bench.tenancy)] == ["ok", "failed"]
+    assert await bench.look() == "restart" and [
+        one.outcome for one in recoveries(bench.store, bench.tenancy)
+    ] == ["ok", "failed"]
 
 
-async def test_a_host_that_answers_but_cannot_be_replaced_is_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_that_answers_but_cannot_be_replaced_is_used_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = _fails(monkeypatch, Unreachable("gpu05 does not answer"))
     bench.watch.budget = Budget(9, 3600.0)
     await bench.launch()
@@ -474,7 +597,9 @@ async def test_a_host_that_answers_but_cannot_be_replaced_is_used_again(bench: B
         assert await bench.look() == "restart"
     bench.end(gpu02="killed")
     assert [await bench.look() for _ in range(3)] == ["evict", "evict", "restart"]
-    assert [hosts["gpu02"] for hosts in asked] == ["gpu05", "gpu06"] and len(bench.hosts.launched) == 4
+    assert [hosts["gpu02"] for hosts in asked] == ["gpu05", "gpu06"] and len(
+        bench.hosts.launched
+    ) == 4
 
 
 async def test_an_attempt_that_cannot_be_recorded_is_repeated_after_a_pause_and_no_error_ends_the_watching(
@@ -502,11 +627,16 @@ async def test_an_attempt_that_cannot_be_recorded_is_repeated_after_a_pause_and_
     task = asyncio.create_task(bench.watch.watch())
     async with asyncio.timeout(20):
         await seen.wait()
-    assert not task.done() and bench.reported[-1] == ("job", "cannot be looked at: OSError: [Errno 28] No space left on device")
+    assert not task.done() and bench.reported[-1] == (
+        "job",
+        "cannot be looked at: OSError: [Errno 28] No space left on device",
+    )
     task.cancel()
 
 
-async def test_a_job_of_an_earlier_plan_or_a_mistake_of_the_program_is_left_alone(bench: Bench) -> None:
+async def test_a_job_of_an_earlier_plan_or_a_mistake_of_the_program_is_left_alone(
+    bench: Bench,
+) -> None:
     await bench.launch()
     bench.end(gpu02="2", gpu01="75")
     assert await bench.look() == "report" and "would again" in bench.reported[-1][1]
@@ -528,7 +658,9 @@ async def test_a_spare_that_is_tagged_out_is_refused_before_anything_is_asked(
     Tagouts(bench.store, bench.key, bench.locks.who).set("gpu05", "a fan")
     with pytest.raises(Interlock, match=r"gpu05.*a fan") as refused:
         await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"})  # type: ignore[attr-defined]
-    assert "another --spare" in str(refused.value.hint) and "tagout remove" in str(refused.value.hint)
+    assert "another --spare" in str(refused.value.hint) and "tagout remove" in str(
+        refused.value.hint
+    )
 
 
 def test_a_spare_of_up_that_is_tagged_out_is_refused(bench: Bench) -> None:
@@ -537,10 +669,14 @@ def test_a_spare_of_up_that_is_tagged_out_is_refused(bench: Bench) -> None:
     with pytest.raises(Interlock, match=r"--spares: gpu05.*a fan") as refused:
         recover.with_spares(TEXT, plan, ("gpu06", "gpu05"), HERE, bench.store, bench.settings)
     assert "tagout remove" in str(refused.value.hint)
-    assert '"gpu06"' in recover.with_spares(TEXT, plan, ("gpu06",), HERE, bench.store, bench.settings)
+    assert '"gpu06"' in recover.with_spares(
+        TEXT, plan, ("gpu06",), HERE, bench.store, bench.settings
+    )
 
 
-async def test_without_a_plan_there_is_nothing_to_move(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_plan_there_is_nothing_to_move(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
     bench.store.clear_current(bench.tenancy)
     with pytest.raises(TestbedError, match="no plan is up"):
@@ -555,7 +691,9 @@ async def test_a_job_that_was_stopped_while_an_eviction_waited_for_the_lab_is_no
     monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
 
     class Change:
-        def __init__(self, verb: str, lab: object, command: Command, still: Callable[[], None]) -> None:
+        def __init__(
+            self, verb: str, lab: object, command: Command, still: Callable[[], None]
+        ) -> None:
             self.still = still
 
         async def up(self, *_: object) -> UpReport:
@@ -583,7 +721,9 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
     jobs = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir)
     fresh: list[Any] = []
 
-    async def launch(job: Any, run: str, *, resume: bool = False, fresh: Any = (), launched: Any = fresh) -> None:
+    async def launch(
+        job: Any, run: str, *, resume: bool = False, fresh: Any = (), launched: Any = fresh
+    ) -> None:
         launched.append((resume, fresh))
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
@@ -592,8 +732,17 @@ async def test_on_a_new_host_a_rank_is_launched_fresh_and_the_others_resume(benc
     bench.hosts.lost = {"gpu02"}
     await jobs.write_off({"gpu02"})
     record = bench.store.latest_job(bench.tenancy)
-    assert record is not None and (record.state, record.detail) == ("failed", "gpu02 did not answer")
-    status = await jobs.ensure("r2", watching.read_plan(text, "ring", HERE).job, Recorder(Silent()), changed=True, launch=True)
+    assert record is not None and (record.state, record.detail) == (
+        "failed",
+        "gpu02 did not answer",
+    )
+    status = await jobs.ensure(
+        "r2",
+        watching.read_plan(text, "ring", HERE).job,
+        Recorder(Silent()),
+        changed=True,
+        launch=True,
+    )
     assert status is not None and status.resumed_from == 4 and fresh == [(True, ["gpu05"])]
 
 
@@ -608,7 +757,9 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
         def __init__(self, _: object) -> None:
             """Nobody answers there."""
 
-        async def start(self, job: Any, run: str, *, restore: str, left_out: bool, notify: Any) -> str:
+        async def start(
+            self, job: Any, run: str, *, restore: str, left_out: bool, notify: Any
+        ) -> str:
             began.append(restore)
             return "gpu06: no route to host" if left_out else ""
 
@@ -630,8 +781,14 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     assert began == ["", "newest"]
     again = "once gpu06 answers, for one again: testbed job stop, then testbed up"
     missing = f"launched without its shadow on gpu06: gpu06: no route to host; {again}"
-    assert bench.reported[-2][0] == "recovered" and bench.reported[-1] == ("without shadow", f"mlp was {missing}")
-    jobs, record = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir), bench.store.latest_job(bench.tenancy)
+    assert bench.reported[-2][0] == "recovered" and bench.reported[-1] == (
+        "without shadow",
+        f"mlp was {missing}",
+    )
+    jobs, record = (
+        Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir),
+        bench.store.latest_job(bench.tenancy),
+    )
     assert record is not None
     errors = {"gpu06": Unreachable("gpu06: no route to host")}
     seen = Observation({}, {"gpu01": Hello("gpu01")}, errors)
@@ -640,14 +797,19 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     assert status is not None, "a host of nothing but the shadow does not answer"
     seen = replace(seen, errors={"gpu01": errors["gpu06"]})
     assert await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen) is None
-    assert (job(status).splitlines()[-1].strip(), _missing(status)) == (missing, [f"job mlp was {missing}"])
+    assert (job(status).splitlines()[-1].strip(), _missing(status)) == (
+        missing,
+        [f"job mlp was {missing}"],
+    )
     await jobs.stop(record, "")
     assert not ended, "nobody waits for the end of a shadow that was not started"
     assert _missing(replace(status, state="stopped")) == []
     elsewhere = replace(bench.job, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     await jobs.start("r3", elsewhere, Recorder(Silent()), resume=True)
     await jobs.start("r4", elsewhere, Recorder(Silent()), resume=True)
-    assert began[2:] == ["", "newest"], "a host that kept nothing of this training, or of an older one, is not asked"
+    assert began[2:] == ["", "newest"], (
+        "a host that kept nothing of this training, or of an older one, is not asked"
+    )
 
 
 @pytest.mark.parametrize(("linked", "silent"), [(False, ["gpu06"]), (True, ["gpu06"]), (False, [])])
@@ -669,7 +831,9 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
             asked.append(options)
             return UpReport("r2", plan.name, "lab")
 
-    async def dead(_command: object, _lab: object, _settings: object, names: Collection[str]) -> dict[str, str]:
+    async def dead(
+        _command: object, _lab: object, _settings: object, names: Collection[str]
+    ) -> dict[str, str]:
         return {name: "no route to host" for name in names if name in silent}
 
     monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
@@ -677,11 +841,17 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
     monkeypatch.setattr(recover, "_silent", dead)
     await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
     lost = ("gpu02", *(silent if not linked else ()))
-    assert [(options.lost, options.left_out) for options in asked] == [(lost, True)], "a host of links must answer"
+    assert [(options.lost, options.left_out) for options in asked] == [(lost, True)], (
+        "a host of links must answer"
+    )
 
 
-async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(bench: Bench) -> None:
-    """Only within one training is a host new; else all of them would be, and nothing would be left to go on from."""
+async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoints(
+    bench: Bench,
+) -> None:
+    """Only within one training is a host new; else all of them would be, and nothing would be left
+    to go on from.
+    """
     await bench.launch()
     jobs = Jobs(bench.session, bench.store, bench.tenancy, bench.settings.runs_dir)
     assert bench.job is not None
@@ -693,7 +863,9 @@ async def test_a_training_that_comes_back_after_another_one_keeps_its_checkpoint
     assert status is not None and status.resumed_from == 4
 
 
-async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guard_that_is_stopped_while_it_moves_a_job_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = asyncio.Event()
 
     async def evict(*_: object, **__: object) -> UpReport:
@@ -747,7 +919,9 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     mover.present = False
     bench.end(gpu01="killed")
     assert await bench.look() == "restart"
-    assert done[2:] == ["start events.jsonl running"], "an adapter ends by itself when the job loses its first rank"
+    assert done[2:] == ["start events.jsonl running"], (
+        "an adapter ends by itself when the job loses its first rank"
+    )
 
 
 async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_all_ranks_meet(
@@ -763,15 +937,29 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         def start(self, *_: object) -> None:
             pytest.fail("they were stopped")
 
-    monkeypatch.setattr(watching, "kind", lambda name, kind=watching.kind: {"schedule": Scheduler()}.get(name) or kind(name))
+    monkeypatch.setattr(
+        watching,
+        "kind",
+        lambda name, kind=watching.kind: {"schedule": Scheduler()}.get(name) or kind(name),
+    )
     await bench.launch()
     bench.end(gpu02="killed")
     bench.hosts.fenced = 0
-    async with holding(HERE, bench.command, reachable_scope(HERE, FOUR), "schedule", "ring") as lock:
-        run = bench.store.new_run("schedule", bench.key, user=bench.settings.user, owner=bench.settings.owner)
+    async with holding(
+        HERE, bench.command, reachable_scope(HERE, FOUR), "schedule", "ring"
+    ) as lock:
+        run = bench.store.new_run(
+            "schedule", bench.key, user=bench.settings.user, owner=bench.settings.owner
+        )
         lock.bind(run)
         assert await bench.look() == "restart"
         run.finish("ok")
     record = bench.store.latest_job(bench.tenancy)
-    assert record is not None and record.state == "running" and [event for event, _ in bench.reported][-1] == "recovered"
-    assert (bench.hosts.fenced, bench.hosts.token) == (0, run.token), "the turner's run keeps the hosts"
+    assert (
+        record is not None
+        and record.state == "running"
+        and [event for event, _ in bench.reported][-1] == "recovered"
+    )
+    assert (bench.hosts.fenced, bench.hosts.token) == (0, run.token), (
+        "the turner's run keeps the hosts"
+    )

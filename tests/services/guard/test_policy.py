@@ -1,4 +1,6 @@
-"""What the guard does about a job, over all combinations of what it may see; and what it never does."""
+"""What the guard does about a job, over all combinations of what it may see; and what it never
+does.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,16 @@ PASTS = (
 )
 
 
-def sight(*ends: RankEnd, recorded: str = "running", still_s: float = 0.0, silent_s: float = 60.0, **more: object) -> Sight:
-    silent = {host: silent_s for host, end in zip(RANKS, ends, strict=True) if end.state == "silent"}
+def sight(
+    *ends: RankEnd,
+    recorded: str = "running",
+    still_s: float = 0.0,
+    silent_s: float = 60.0,
+    **more: object,
+) -> Sight:
+    silent = {
+        host: silent_s for host, end in zip(RANKS, ends, strict=True) if end.state == "silent"
+    }
     return Sight(7, recorded, dict(zip(RANKS, ends, strict=True)), still_s, 0.1, silent, **more)  # type: ignore[arg-type]
 
 
@@ -91,22 +101,34 @@ def test_over_everything_it_may_see_it_acts_only_within_its_rules() -> None:
         assert (action.kind == "none") == (not action.why), (state, past, action)
         if not acts:
             continue
-        assert state.recorded in ("running", "failed"), "one that was stopped or has finished is left alone"
+        assert state.recorded in ("running", "failed"), (
+            "one that was stopped or has finished is left alone"
+        )
         assert len(recent) < budget.restarts, "never more than the budget"
-        assert not any(one.job == state.job and one.outcome == "ok" for one in past), "never twice on one fault"
+        assert not any(one.job == state.job and one.outcome == "ok" for one in past), (
+            "never twice on one fault"
+        )
         assert all(one.outcome for one in past), "never two at a time"
         assert not recent or min(one.idle_s for one in recent) >= backoff_s(in_a_row(recent))
         found = fault(state)
         assert found is not None and found.kind != "own"
         silent = {host for host, end in state.ranks.items() if end.state == "silent"}
         if action.kind == "evict":
-            assert action.hosts and len(action.hosts) <= len(spares) and set(action.hosts) <= set(RANKS)
-        assert silent <= set(action.hosts) if silent else True, "none is started on a host that does not answer"
+            assert (
+                action.hosts
+                and len(action.hosts) <= len(spares)
+                and set(action.hosts) <= set(RANKS)
+            )
+        assert silent <= set(action.hosts) if silent else True, (
+            "none is started on a host that does not answer"
+        )
         assert not silent or min(state.silent_s.values()) >= SILENT_S
     assert acted == {"none", "wait", "report", "restart", "evict"}
 
 
-@pytest.mark.parametrize("ends", list(product(ENDS, repeat=2)), ids=lambda ends: " ".join(map(str, ends)))
+@pytest.mark.parametrize(
+    "ends", list(product(ENDS, repeat=2)), ids=lambda ends: " ".join(map(str, ends))
+)
 def test_a_rank_that_ended_from_outside_or_lost_a_peer_is_a_fault_and_a_mistake_of_the_program_is_another(
     ends: tuple[RankEnd, RankEnd],
 ) -> None:
@@ -114,9 +136,13 @@ def test_a_rank_that_ended_from_outside_or_lost_a_peer_is_a_fault_and_a_mistake_
     states = {end.state for end in ends}
     codes = {end.code for end in ends} - {None, 0}
     if 2 in codes:
-        assert found is not None and found.kind == "own", "the others lost it because it could not start"
+        assert found is not None and found.kind == "own", (
+            "the others lost it because it could not start"
+        )
     elif "silent" in states:
-        assert (found is not None and found.kind == "dead-host") == bool({"killed", "absent"} & states or codes)
+        assert (found is not None and found.kind == "dead-host") == bool(
+            {"killed", "absent"} & states or codes
+        )
     elif {"killed", "absent"} & states or {75, 137} & codes:
         assert found is not None and found.kind == "lost"
     elif codes:
@@ -129,16 +155,26 @@ def test_a_rank_that_ended_from_outside_or_lost_a_peer_is_a_fault_and_a_mistake_
         assert found is None
 
 
-def test_a_job_hangs_after_three_of_its_longest_iterations_and_one_that_has_ended_none_after_what_a_start_may_take() -> None:
+def test_a_job_hangs_after_three_of_its_longest_iterations_and_one_that_has_ended_none_after_what_a_start_may_take() -> (
+    None
+):
     running = [RankEnd("running")] * 3
     assert fault(sight(*running, still_s=HANG_LEAST_S - 0.1)) is None
     found = fault(sight(*running, still_s=HANG_LEAST_S))
-    assert found is not None and found.kind == "hang" and not found.hosts and "40 times its longest iteration" in found.why
+    assert (
+        found is not None
+        and found.kind == "hang"
+        and not found.hosts
+        and "40 times its longest iteration" in found.why
+    )
     slow = Sight(7, "running", dict.fromkeys(RANKS, RankEnd("running")), 20.0, 10.0)
     assert hang_s(10.0) == 30.0 and fault(slow) is None
     assert hang_s(1000.0) == 1300.0, "never sooner than what it was seen to take"
     assert hang_s(0.1, 300.0) == hang_s(0.0, 300.0) == 300.0
-    assert fault(Sight(7, "running", dict.fromkeys(RANKS, RankEnd("running")), START_S - 1, 0.0)) is None
+    assert (
+        fault(Sight(7, "running", dict.fromkeys(RANKS, RankEnd("running")), START_S - 1, 0.0))
+        is None
+    )
     first = fault(Sight(7, "running", dict.fromkeys(RANKS, RankEnd("running")), START_S, 0.0))
     assert first is not None and first.kind == "hang" and "and no iteration has ended" in first.why
     blamed = fault(sight(*running, still_s=9.0, blamed="gpu02"))
@@ -151,10 +187,16 @@ def test_all_hosts_silent_is_no_fault_of_a_job() -> None:
 
 def test_a_job_that_no_host_knows_is_left_alone_and_told_of() -> None:
     action = decide_recovery(sight(*[RankEnd("absent")] * 3), (), THREE, ())
-    assert (action.kind, action.hosts) == ("report", ()) and "gpu01, gpu02, gpu03: none knows of it" in action.why
+    assert (action.kind, action.hosts) == (
+        "report",
+        (),
+    ) and "gpu01, gpu02, gpu03: none knows of it" in action.why
 
 
-@pytest.mark.parametrize(("code", "lost"), [(1, False), (128, False), (129, True), (143, True), (192, True), (193, False)])
+@pytest.mark.parametrize(
+    ("code", "lost"),
+    [(1, False), (128, False), (129, True), (143, True), (192, True), (193, False)],
+)
 def test_a_rank_is_lost_if_its_exit_code_is_that_of_a_signal(code: int, lost: bool) -> None:
     assert RankEnd("exited", code).lost is lost and (signal_of(code) is not None) is lost
 
@@ -162,7 +204,9 @@ def test_a_rank_is_lost_if_its_exit_code_is_that_of_a_signal(code: int, lost: bo
 def test_a_host_whose_ranks_were_lost_twice_before_is_replaced_where_there_is_a_spare() -> None:
     state = sight(RankEnd("running"), RankEnd("killed"), RankEnd("exited", 75))
     once, twice = (EARLIER,), (EARLIER, EARLIER)
-    assert decide_recovery(state, once, THREE, ("gpu11",)) == Action("restart", "gpu02: killed", ("gpu02",))
+    assert decide_recovery(state, once, THREE, ("gpu11",)) == Action(
+        "restart", "gpu02: killed", ("gpu02",)
+    )
     action = decide_recovery(state, twice, THREE, ("gpu11",))
     assert (action.kind, action.hosts) == ("evict", ("gpu02",)) and "third time" in action.why
     assert decide_recovery(state, twice, THREE, ()).kind == "restart"
@@ -175,11 +219,21 @@ def test_a_dead_host_is_waited_for_then_replaced_and_without_a_spare_named() -> 
     assert waits.kind == "wait" and waits.after_s == SILENT_S - 4.0
     assert decide_recovery(late, (), THREE, ("gpu11",)).kind == "evict"
     without = decide_recovery(late, (), THREE, ())
-    assert without.kind == "report" and "no usable spares for 1 host" in without.why and "gpu02 answers again" in without.why
+    assert (
+        without.kind == "report"
+        and "no usable spares for 1 host" in without.why
+        and "gpu02 answers again" in without.why
+    )
 
 
 def test_pauses_double_up_to_a_limit() -> None:
-    assert [backoff_s(n) for n in range(5)] == [0.0, FIRST_BACKOFF_S, 20.0, 40.0, 80.0] and backoff_s(50) == LAST_BACKOFF_S
+    assert [backoff_s(n) for n in range(5)] == [
+        0.0,
+        FIRST_BACKOFF_S,
+        20.0,
+        40.0,
+        80.0,
+    ] and backoff_s(50) == LAST_BACKOFF_S
 
 
 def test_pauses_grow_in_a_row_of_attempts_and_a_job_that_ran_ends_the_row() -> None:
@@ -189,20 +243,29 @@ def test_pauses_grow_in_a_row_of_attempts_and_a_job_that_ran_ends_the_row() -> N
     def waits(*attempts: tuple[float, float]) -> float:
         """After attempts that began and ended so long ago (s), newest first."""
         return decide_recovery(
-            state, [PastRecovery(n, (), age, idle, "failed") for n, (age, idle) in enumerate(attempts)], many, ()
+            state,
+            [PastRecovery(n, (), age, idle, "failed") for n, (age, idle) in enumerate(attempts)],
+            many,
+            (),
         ).after_s
 
     assert waits() == 0.0 and waits((5.0, 4.0)) == FIRST_BACKOFF_S - 4.0
-    assert waits((5.0, 4.0), (17.0, 16.0)) == 20.0 - 4.0, "11 s between two that were 10 s apart by order"
+    assert waits((5.0, 4.0), (17.0, 16.0)) == 20.0 - 4.0, (
+        "11 s between two that were 10 s apart by order"
+    )
     assert waits((5.0, 4.0), (17.0, 16.0), (48.0, 47.0)) == 40.0 - 4.0
     ran = 5.0 + FIRST_BACKOFF_S + CALM_S
-    assert waits((5.0, 4.0), (ran + 1.0, ran)) == FIRST_BACKOFF_S - 4.0, "it ran for a while between them"
+    assert waits((5.0, 4.0), (ran + 1.0, ran)) == FIRST_BACKOFF_S - 4.0, (
+        "it ran for a while between them"
+    )
     assert waits((ran, ran)) == 0.0 and in_a_row([]) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_no_period_has_more_attempts_than_the_budget(seed: int) -> None:
-    """Time goes on by random steps; attempts fail, succeed or die; the job's ids grow as it is replaced."""
+    """Time goes on by random steps; attempts fail, succeed or die; the job's ids grow as it is
+    replaced.
+    """
     dice = random.Random(seed)
     budget = Budget(dice.randint(1, 4), dice.choice([60.0, 600.0]))
     now, job, began = 0.0, 1, list[tuple[float, float, int, str]]()
@@ -210,9 +273,17 @@ def test_whatever_happens_no_period_has_more_attempts_than_the_budget(seed: int)
         now += dice.expovariate(1 / 5.0)
         past = [PastRecovery(j, (), now - at, now - end, how) for at, end, j, how in began]
         state = Sight(
-            job, "running", {"gpu01": dice.choice(ENDS), "gpu02": dice.choice(ENDS)}, 0.0, 0.1, {"gpu01": 99, "gpu02": 99}
+            job,
+            "running",
+            {"gpu01": dice.choice(ENDS), "gpu02": dice.choice(ENDS)},
+            0.0,
+            0.1,
+            {"gpu01": 99, "gpu02": 99},
         )
-        if decide_recovery(state, past, budget, dice.choice([(), ("gpu11",)])).kind in ("restart", "evict"):
+        if decide_recovery(state, past, budget, dice.choice([(), ("gpu11",)])).kind in (
+            "restart",
+            "evict",
+        ):
             how = dice.choice(["ok", "failed", "died"])
             began.append((now, now + 1.0, job, how))
             now, job = now + 1.0, job + (how == "ok")
@@ -223,14 +294,34 @@ def test_whatever_happens_no_period_has_more_attempts_than_the_budget(seed: int)
 
 @pytest.mark.parametrize(
     ("text", "budget"),
-    [("3/h", Budget(3, 3600)), ("2/30m", Budget(2, 1800)), ("10/d", Budget(10, 86400)), ("1/45s", Budget(1, 45))],
+    [
+        ("3/h", Budget(3, 3600)),
+        ("2/30m", Budget(2, 1800)),
+        ("10/d", Budget(10, 86400)),
+        ("1/45s", Budget(1, 45)),
+    ],
 )
 def test_a_budget_is_read_and_written_alike(text: str, budget: Budget) -> None:
     assert Budget.of(text) == budget and str(budget) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "3", "h", "3/", "/h", "-1/h", "3/0h", "1e3/h", "3/h/h", "3 per hour", "99999/h", "3.5/h", "٣/h"]
+    "text",
+    [
+        "",
+        "3",
+        "h",
+        "3/",
+        "/h",
+        "-1/h",
+        "3/0h",
+        "1e3/h",
+        "3/h/h",
+        "3 per hour",
+        "99999/h",
+        "3.5/h",
+        "٣/h",
+    ],
 )
 def test_a_text_that_is_no_budget_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"3/h|period of zero"):

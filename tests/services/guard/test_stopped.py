@@ -34,5 +34,9 @@ async def test_a_job_that_had_failed_when_it_was_stopped_is_not_launched_again(
     bench.end(gpu02="killed")
     status = await job_verbs.job_stop(bench.command)
     assert status.state == "stopped" and "gpu02: killed" in status.detail
-    assert "running" not in {(await bench.hosts.states(name, FOUR))[rank].state for name in bench.hosts.ran for rank in FOUR}
+    assert "running" not in {
+        (await bench.hosts.states(name, FOUR))[rank].state
+        for name in bench.hosts.ran
+        for rank in FOUR
+    }
     assert await bench.look(3) == "none" and len(bench.hosts.launched) == 1

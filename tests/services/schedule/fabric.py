@@ -1,4 +1,6 @@
-"""Devices and hosts in memory for the turner: light follows what the devices hold, and hosts run the agent's own state machine."""
+"""Devices and hosts in memory for the turner: light follows what the devices hold, and hosts run
+the agent's own state machine.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ class Host:
 
     def timer(self, at_ns: int, function: Callable[[], object]) -> int:
         number = len(self.handles)
-        self.handles[number] = asyncio.get_running_loop().call_later(max(0.0, (at_ns - self.now()) / 1e9), function)
+        self.handles[number] = asyncio.get_running_loop().call_later(
+            max(0.0, (at_ns - self.now()) / 1e9), function
+        )
         return number
 
     def cancel(self, handle: int) -> None:
@@ -103,7 +107,9 @@ class Host:
         times = {f"{k}_ns": int(request[f"{k}_s"] * 1e9) for k in ("guard", "night", "late")}
         period = int((request["dwell_s"] + request["dark_window_s"]) * 1e9)
         more = {"follow": request["follow"], "kind": request["kind"]}
-        self.machine = SlotMachine(self, request["slots"], {**times, **more}, SlotClock(period), request["count"])
+        self.machine = SlotMachine(
+            self, request["slots"], {**times, **more}, SlotClock(period), request["count"]
+        )
 
     def light(self, up: bool) -> None:
         if self.opt["carrier"] != up:
@@ -114,7 +120,9 @@ class Host:
 
 
 class Switch:
-    """A device whose light is gone while it settles. broken: raised instead of a change, so often."""
+    """A device whose light is gone while it settles. broken: raised instead of a change, so
+    often.
+    """
 
     def __init__(self, name: str, fabric: Fabric) -> None:
         self.name, self.fabric, self.traits = name, fabric, HERE.traits_of(name)
@@ -149,7 +157,16 @@ class Switch:
         self.fabric.shine()
         self.fabric.point()
         self.fabric.alive()
-        return Outcome(self.name, self.held, sent, sent, sent, time.monotonic_ns(), len(change.remove) + len(change.add), {})
+        return Outcome(
+            self.name,
+            self.held,
+            sent,
+            sent,
+            sent,
+            time.monotonic_ns(),
+            len(change.remove) + len(change.add),
+            {},
+        )
 
 
 class Fabric(OwnParts):
@@ -164,10 +181,13 @@ class Fabric(OwnParts):
         self.light_s = 0.0  # carriers come so much later than the device says
         self.networks: Mapping[str, Mapping[str, Any]] = {}
         self.points, self.kill, self.dead = 0, 0, False
-        self.congctl: list[tuple[str, int]] = []  # of what was staged, and of how many hosts networks were loaded before
+        # of what was staged, and of how many hosts networks were loaded before
+        self.congctl: list[tuple[str, int]] = []
 
     def point(self) -> None:
-        """The turner is about to do something, or did it; at the point `kill` it is killed, and from then on does nothing."""
+        """The turner is about to do something, or did it; at the point `kill` it is killed, and
+        from then on does nothing.
+        """
         self.points += 1
         self.dead = self.dead or self.points == self.kill
 
@@ -210,7 +230,11 @@ class Fabric(OwnParts):
         self.networks = dict(requests)
 
     async def stage_warm(
-        self, generations: Mapping[int, Mapping[str, Rules]], timeout_s: float = 5.0, *, congctl: str = "cubic"
+        self,
+        generations: Mapping[int, Mapping[str, Rules]],
+        timeout_s: float = 5.0,
+        *,
+        congctl: str = "cubic",
     ) -> None:
         self.congctl.append((congctl, len(self.networks)))
         self.point()
@@ -226,7 +250,12 @@ class Fabric(OwnParts):
             self.hosts[name].load(request)
 
     async def tick(
-        self, names: Collection[str], count: int, ends_s: float | None, lease_s: float, timeout_s: float
+        self,
+        names: Collection[str],
+        count: int,
+        ends_s: float | None,
+        lease_s: float,
+        timeout_s: float,
     ) -> Mapping[str, TestbedError]:
         failed: dict[str, TestbedError] = {}
         for name in names:
@@ -237,10 +266,14 @@ class Fabric(OwnParts):
             if name in self.lost or machine is None:
                 failed[name] = Unreachable(f"{name}: gone")
                 continue
-            machine.tick(count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9))
+            machine.tick(
+                count, None if ends_s is None else now + int(ends_s * 1e9), now + int(lease_s * 1e9)
+            )
         return failed
 
-    async def change_slot(self, names: Collection[str], count: int, timeout_s: float) -> Mapping[str, TestbedError]:
+    async def change_slot(
+        self, names: Collection[str], count: int, timeout_s: float
+    ) -> Mapping[str, TestbedError]:
         for name in names:
             machine = self.hosts[name].machine
             assert machine is not None and machine.count == count
@@ -250,9 +283,13 @@ class Fabric(OwnParts):
     def ended(self, iteration: int) -> None:
         """The job's ranks on all hosts end an iteration."""
         for name in self.hosts:
-            self.queue.put_nowait(HostEvent(name, "boundary", time.monotonic_ns(), {"iteration": iteration}))
+            self.queue.put_nowait(
+                HostEvent(name, "boundary", time.monotonic_ns(), {"iteration": iteration})
+            )
 
-    async def stop(self, names: Collection[str], timeout_s: float = 5.0) -> Mapping[str, TestbedError]:
+    async def stop(
+        self, names: Collection[str], timeout_s: float = 5.0
+    ) -> Mapping[str, TestbedError]:
         self.alive()
         for name in names:
             machine, self.hosts[name].machine = self.hosts[name].machine, None
@@ -260,7 +297,9 @@ class Fabric(OwnParts):
                 machine.stop()
         return {}
 
-    async def connect(self, names: Collection[str], timeout_s: float = 1.0) -> Mapping[str, Hello | TestbedError]:
+    async def connect(
+        self, names: Collection[str], timeout_s: float = 1.0
+    ) -> Mapping[str, Hello | TestbedError]:
         return {n: Unreachable(f"{n}: gone") if n in self.lost else Hello(n, True) for n in names}
 
     async def states(self, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
@@ -283,7 +322,9 @@ class Bench:
         self.fabric, self.reported, self.at = Fabric(), list[dict[str, Any]](), 0
         self.text = text or plan_text()
         self.plan = read_plan(self.text, "round", HERE)
-        run = self.store.new_run("up", self.key, plan_name="round", user=self.settings.user, owner=self.settings.owner)
+        run = self.store.new_run(
+            "up", self.key, plan_name="round", user=self.settings.user, owner=self.settings.owner
+        )
         goal = target(self.plan.slot(0), HERE, {d: frozenset() for d in HERE.devices}, ())
         held = settings_of(circuits(goal.links, HERE))
         for device, of in held.items():
@@ -297,7 +338,9 @@ class Bench:
 
         @asynccontextmanager
         async def opened(*_: object) -> Any:
-            session = Session(HERE, Path("inventory"), cast(Any, self.fabric.devices), cast(Any, self.fabric))
+            session = Session(
+                HERE, Path("inventory"), cast(Any, self.fabric.devices), cast(Any, self.fabric)
+            )
 
             async def observe(*, hosts: bool = True) -> Observation:
                 return Observation({d: s.held for d, s in self.fabric.devices.items()}, {}, {})
@@ -310,7 +353,11 @@ class Bench:
 
     async def change_slot(self, options: ScheduleOptions | None = None) -> Any:
         command = Command(Silent(), self.store, self.settings)
-        return await verb.change_slot(command, notify=lambda e: self.reported.append(dict(e)), options=options or ScheduleOptions())
+        return await verb.change_slot(
+            command,
+            notify=lambda e: self.reported.append(dict(e)),
+            options=options or ScheduleOptions(),
+        )
 
     def pairs(self) -> set[tuple[str, str]]:
         """The hosts that light joins now."""
@@ -319,7 +366,11 @@ class Bench:
         by_leave = {f.leaves: p.host for p, f in HERE.fibres.items()}
         del ends
         held = [s for device in self.fabric.devices.values() for s in device.held]
-        return {(min(a, b), max(a, b)) for s in held for a, b in [(by_enter[s.ingress], by_leave[s.egress])]}
+        return {
+            (min(a, b), max(a, b))
+            for s in held
+            for a, b in [(by_enter[s.ingress], by_leave[s.egress])]
+        }
 
     async def until(self, look: Callable[[], object], limit_s: float = 10.0) -> None:
         give_up = time.monotonic() + limit_s

@@ -1,4 +1,6 @@
-"""`up` of a schedule that ends between two slots, slots that do not turn, and what a killed turner left: the next command knows."""
+"""`up` of a schedule that ends between two slots, slots that do not turn, and what a killed turner
+left: the next command knows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.jobs.report import JobStatus
 from orchestrator.plan.stored import stored_plan
 from orchestrator.services.schedule import left, making
-from orchestrator.services.schedule.process import SCHEDULER, ScheduleOptions, ScheduleState, at_rest
+from orchestrator.services.schedule.process import (
+    SCHEDULER,
+    ScheduleOptions,
+    ScheduleState,
+    at_rest,
+)
 from orchestrator.session import Command, Observation
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.telemetry.progress import Silent
@@ -31,8 +38,9 @@ from tests.services.schedule.fabric import HERE, PAIRS, Bench, plan_text
 
 
 class Made(Bench):
-    """Slots that come up at once. fail: all but this one. kill: before this one; killed_in: in the midst of it; killed_after:
-    before anything else is written after it. launched: whether a turner was started with the job.
+    """Slots that come up at once. fail: all but this one. kill: before this one; killed_in: in the
+    midst of it; killed_after: before anything else is written after it. launched: whether a turner
+    was started with the job.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> None:
@@ -59,19 +67,33 @@ class Made(Bench):
                 if slots.slot == bench.fail:
                     raise Refused("ocs1: no")
                 bench.asked.append((slots.slot, options.asked.expected))
-                other = bench.store.new_run("up", bench.key, plan_name="another", owner="project:other")
+                other = bench.store.new_run(
+                    "up", bench.key, plan_name="another", owner="project:other"
+                )
                 other.found({}, {})
                 other.finish("ok")
                 mine = {"user": bench.settings.user, "owner": bench.settings.owner}
-                run = bench.store.new_run("up", bench.key, plan_name=plan.name, plan_sha=plan.sha256, options=options, **mine)
+                run = bench.store.new_run(
+                    "up",
+                    bench.key,
+                    plan_name=plan.name,
+                    plan_sha=plan.sha256,
+                    options=options,
+                    **mine,
+                )
                 run.found({}, {})
                 if slots.slot == bench.killed_in:
                     run.finish("failed")
                     raise Killed
                 more = {"plan_name": plan.name, "plan_sha": plan.sha256, "plan_text": text}
-                bench.store.set_current(bench.tenancy, run.id, **more, up=UpState(slots=slots), generation=2)
+                bench.store.set_current(
+                    bench.tenancy, run.id, **more, up=UpState(slots=slots), generation=2
+                )
                 run.finish("ok")
-                bench.store.resolve([one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)], run.id)
+                bench.store.resolve(
+                    [one.id for one in bench.store.unfinished(bench.key, bench.settings.owner)],
+                    run.id,
+                )
                 if slots.slot == bench.killed_after:
                     raise Killed
                 return UpReport(run.id, plan.name, HERE.name)
@@ -104,17 +126,29 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
         bench.up()
     current = bench.store.current(bench.tenancy)
     assert current is not None and [slot for slot, _ in bench.asked] == [1]
-    assert at_rest(current, HERE) == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
+    assert (
+        at_rest(current, HERE)
+        == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
+    )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, HERE)
     assert {link.hosts for link in plan.links} == set(PAIRS[1])
-    with pytest.raises(Missing, match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far"):
+    with pytest.raises(
+        Missing,
+        match=r"of round 2 slots of 3 were not made and verified: its `up` did not get so far",
+    ):
         asyncio.run(bench.change_slot())
     bench.kill = None
     report = bench.up()
     history = bench.store.history(bench.key, 0)
-    assert {run.resolved_by for run in history if run.plan_name == "round" and run.id != report.run} == {"", report.run}
-    assert sum(run.resolved_by == report.run for run in history) == 2, "a rollback goes back to before slot 1"
-    assert [slot for slot, _ in bench.asked] == [1, 2, 0] and report.notes[0].startswith("2 slots of 3 made")
+    assert {
+        run.resolved_by for run in history if run.plan_name == "round" and run.id != report.run
+    } == {"", report.run}
+    assert sum(run.resolved_by == report.run for run in history) == 2, (
+        "a rollback goes back to before slot 1"
+    )
+    assert [slot for slot, _ in bench.asked] == [1, 2, 0] and report.notes[0].startswith(
+        "2 slots of 3 made"
+    )
     assert (
         at_rest(bench.store.current(bench.tenancy), HERE)
         == "do not turn; slot 0 of 3 stays; to turn them: testbed service start schedule"
@@ -124,17 +158,23 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
 
 
 @pytest.mark.parametrize("how, runs", [("killed_in", 4), ("killed_after", 3)])
-def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed(bench: Made, how: str, runs: int) -> None:
+def test_a_rollback_goes_back_to_before_the_first_slot_wherever_an_up_was_killed(
+    bench: Made, how: str, runs: int
+) -> None:
     setattr(bench, how, {"killed_in": 1, "killed_after": 2}[how])
     with pytest.raises(Killed):
         bench.up()
     setattr(bench, how, None)
     report = bench.up()
-    made = [run for run in bench.store.history(bench.key, 0) if run.plan_name == "round" and run.begun]
+    made = [
+        run for run in bench.store.history(bench.key, 0) if run.plan_name == "round" and run.begun
+    ]
     assert [run.resolved_by for run in made] == ["", *[report.run] * (runs - 1)]
 
 
-def test_a_way_back_from_slots_is_recorded_with_the_run_that_it_undoes(bench: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_back_from_slots_is_recorded_with_the_run_that_it_undoes(
+    bench: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or it could not be resumed, should it die."""
     undone: list[RunOptions] = []
 
@@ -150,22 +190,34 @@ def test_a_way_back_from_slots_is_recorded_with_the_run_that_it_undoes(bench: Ma
     assert undone == [RunOptions(of=mine[0])]
 
 
-def test_an_up_that_is_resumed_launches_the_job_that_it_was_to_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_up_that_is_resumed_launches_the_job_that_it_was_to_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts = [*HERE.hosts][:4]
     job = {"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}
     bench = Made(tmp_path, monkeypatch, plan_text(job))
     bench.killed_in = 2
     with pytest.raises(Killed):
-        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
+        asyncio.run(
+            making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions()))
+        )
     bench.killed_in = None
     kept = bench.store.history(bench.key, 1)[0].options
-    asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, replace(kept, resumes="x")))
+    asyncio.run(
+        making.up_slots(bench.command, HERE, bench.plan, bench.text, replace(kept, resumes="x"))
+    )
     assert bench.launched == [True]
 
 
-def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts = [*HERE.hosts][:4]
-    bench = Made(tmp_path, monkeypatch, plan_text({"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}))
+    bench = Made(
+        tmp_path,
+        monkeypatch,
+        plan_text({"name": "mlp", "workload": "train", "ranks": hosts, "rings": [hosts]}),
+    )
     asked: list[object] = []
 
     async def check(job: Any, *_: object) -> None:
@@ -180,7 +232,9 @@ def test_what_packet_switches_lack_is_known_before_a_slot_is_made_or_turns(tmp_p
     with pytest.raises(Infeasible, match="0 slots are free"):
         asyncio.run(making.begin_schedule(bench.command, ScheduleOptions(job=True)))
     with pytest.raises(Infeasible, match="0 slots are free"):
-        asyncio.run(making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions())))
+        asyncio.run(
+            making.up_slots(bench.command, HERE, bench.plan, bench.text, RunOptions(UpOptions()))
+        )
     assert asked == [bench.plan.job] * 2 and len(bench.asked) == 3 and not bench.launched
     asyncio.run(making.begin_schedule(bench.command, ScheduleOptions()))
     assert bench.launched == [False]
@@ -201,7 +255,9 @@ async def test_slots_in_which_two_hosts_of_a_running_job_never_meet_are_refused(
     if not refused:
         await look
         return
-    with pytest.raises(Interlock, match=r"job mlp: gpu01 cannot reach gpu05 over this plan, so it cannot go on"):
+    with pytest.raises(
+        Interlock, match=r"job mlp: gpu01 cannot reach gpu05 over this plan, so it cannot go on"
+    ):
         await look
 
 
@@ -217,14 +273,27 @@ def test_a_turner_that_died_is_followed_by_another_or_ended_in_a_whole_slot(
     monkeypatch.setattr(left, "load_lab", lambda _: HERE)
     command = Command(Silent(), bench.store, bench.settings)
     assert asyncio.run(left.stop_left(command)) is None
-    dead = bench.store.new_run("schedule", bench.key, plan_name="round", user=bench.settings.user, owner=bench.settings.owner)
+    dead = bench.store.new_run(
+        "schedule",
+        bench.key,
+        plan_name="round",
+        user=bench.settings.user,
+        owner=bench.settings.owner,
+    )
     dead.finish("failed")
     record = bench.store.get(dead.id)
     assert record is not None
-    lines = unfinished_state(replace(record, status="died"), None, None, Observation({}, {}, {})).lines()
-    assert lines == [f"run {dead.id} (schedule round) died before its end", "  continue: testbed service start schedule"]
+    lines = unfinished_state(
+        replace(record, status="died"), None, None, Observation({}, {}, {})
+    ).lines()
+    assert lines == [
+        f"run {dead.id} (schedule round) died before its end",
+        "  continue: testbed service start schedule",
+    ]
     path = SCHEDULER.path(bench.settings, bench.tenancy)
-    with StateFile(SCHEDULER, path, replace(SCHEDULER.own(bench.settings), plan="round", state="switching")):
+    with StateFile(
+        SCHEDULER, path, replace(SCHEDULER.own(bench.settings), plan="round", state="switching")
+    ):
         pass
     [switch] = bench.fabric.devices.values()
     switch.held = frozenset(sorted(switch.held, key=str)[:3])
@@ -238,30 +307,53 @@ def test_a_schedule_whose_lab_changed_says_nothing_of_slots(bench: Made) -> None
     bench.up()
     current = bench.store.current(bench.tenancy)
     assert current is not None
-    assert at_rest(replace(current, plan_text=current.plan_text.replace("gpu01", "gpu99")), HERE) == "" == at_rest(None, HERE)
+    assert (
+        at_rest(replace(current, plan_text=current.plan_text.replace("gpu01", "gpu99")), HERE)
+        == ""
+        == at_rest(None, HERE)
+    )
 
 
-def test_slots_that_turn_already_launch_no_job_and_say_so(bench: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_turn_already_launch_no_job_and_say_so(
+    bench: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.up()
     monkeypatch.setattr(making, "load_lab", lambda _: HERE)
-    with StateFile(SCHEDULER, SCHEDULER.path(bench.settings, bench.tenancy), replace(SCHEDULER.own(bench.settings), plan="round")):
-        with pytest.raises(Refused, match="the slots of round turn already; nothing was launched") as error:
+    with StateFile(
+        SCHEDULER,
+        SCHEDULER.path(bench.settings, bench.tenancy),
+        replace(SCHEDULER.own(bench.settings), plan="round"),
+    ):
+        with pytest.raises(
+            Refused, match="the slots of round turn already; nothing was launched"
+        ) as error:
             asyncio.run(making.begin_schedule(bench.command, ScheduleOptions(job=True)))
         assert error.value.hint == "testbed job launch"
-        assert asyncio.run(making.begin_schedule(bench.command, ScheduleOptions())) == bench.scheduling
+        assert (
+            asyncio.run(making.begin_schedule(bench.command, ScheduleOptions())) == bench.scheduling
+        )
 
 
 def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
     made = [UpReport("0001", "round", "lab", pairs_ok=5, pairs_total=5, pairs_unasked=2)] * 3
-    assert making._together(made, 3, ScheduleState()).notes[0] == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"
+    assert (
+        making._together(made, 3, ScheduleState()).notes[0]
+        == "3 slots of 3 made and verified, 15/15 pairs (6 others not asked)"
+    )
 
 
 @pytest.mark.parametrize(
     ("became", "error"),
     [
         (["", "", "mlp: running"], ""),
-        (["", "not launched: gpu01: no room"], "the slots of round turn; its job is not launched: gpu01: no room"),
-        (["", None], "the schedule service of round ended before its job was launched: ocs1 does not answer"),
+        (
+            ["", "not launched: gpu01: no room"],
+            "the slots of round turn; its job is not launched: gpu01: no room",
+        ),
+        (
+            ["", None],
+            "the schedule service of round ended before its job was launched: ocs1 does not answer",
+        ),
     ],
 )
 def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_says_what_became_of_it(
@@ -272,7 +364,11 @@ def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_s
 
     def look(_: Path) -> ScheduleState:
         job = next(looks)
-        return replace(state, job=job) if job is not None else replace(state, alive=False, error="ocs1 does not answer")
+        return (
+            replace(state, job=job)
+            if job is not None
+            else replace(state, alive=False, error="ocs1 does not answer")
+        )
 
     async def started(*_: object) -> ScheduleState:
         return state
@@ -286,4 +382,7 @@ def test_an_up_of_a_schedule_waits_for_its_job_as_long_as_its_turner_lives_and_s
             asyncio.run(begin)
     else:
         found = asyncio.run(begin)
-        assert making._together([UpReport("r", "round", "lab")], 3, found).notes[-1] == "job mlp: running"
+        assert (
+            making._together([UpReport("r", "round", "lab")], 3, found).notes[-1]
+            == "job mlp: running"
+        )

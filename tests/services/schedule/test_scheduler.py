@@ -1,4 +1,6 @@
-"""The turner over devices in memory and hosts that run the agent's own machine: whole slots, whatever fails or is late."""
+"""The turner over devices in memory and hosts that run the agent's own machine: whole slots,
+whatever fails or is late.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def story(bench: Bench, what: Callable[[asyncio.Task[object]], Awaitable[None]]) -> object:
-    """Turn while `what` happens, then stop it as SIGTERM does; return the report, or the error that ended it."""
+    """Turn while `what` happens, then stop it as SIGTERM does; return the report, or the error that
+    ended it.
+    """
 
     async def both() -> object:
         task: asyncio.Task[object] = asyncio.create_task(bench.change_slot())
@@ -57,7 +61,9 @@ def whole(bench: Bench) -> int:
     """The slot that the devices hold and every host is in, confirmed."""
     slot = PAIRS.index(tuple(sorted(bench.pairs())))
     for host in bench.fabric.hosts.values():
-        assert not host.held and host.active == host.request["slots"][slot]["generation"], host.history[-4:]
+        assert not host.held and host.active == host.request["slots"][slot]["generation"], (
+            host.history[-4:]
+        )
     return slot
 
 
@@ -70,11 +76,18 @@ def test_one_cycle_brings_every_slot_in_order_and_ends_where_it_began(bench: Ben
     assert (report.slot_changes, report.slot, report.slots) == (3, 0, 3) and whole(bench) == 0
     for host in bench.fabric.hosts.values():
         slots = [what for _, what in host.history if what.startswith("slot")]
-        assert [s for i, s in enumerate(slots) if not i or s != slots[i - 1]] == ["slot 0", "slot 1", "slot 2", "slot 0"]
+        assert [s for i, s in enumerate(slots) if not i or s != slots[i - 1]] == [
+            "slot 0",
+            "slot 1",
+            "slot 2",
+            "slot 0",
+        ]
     current = bench.store.current(bench.tenancy)
     assert current is not None and current.up.slots is not None and current.up.slots.slot == 0
     assert current.generation == bench.fabric.hosts["gpu01"].active
-    assert len(bench.store.owned(bench.tenancy)) == 4, "only the last slot's circuits stay the owner's"
+    assert len(bench.store.owned(bench.tenancy)) == 4, (
+        "only the last slot's circuits stay the owner's"
+    )
 
 
 def test_while_slots_turn_no_other_run_changes_the_plan_of_their_owner(bench: Bench) -> None:
@@ -108,9 +121,18 @@ def test_stopping_leaves_a_whole_slot_that_the_store_knows(bench: Bench) -> None
     report = story(bench, some)
     slot = whole(bench)
     current = bench.store.current(bench.tenancy)
-    assert current is not None and current.up.slots is not None and current.up.slots.slot == slot == report.slot  # type: ignore[attr-defined]
+    assert (
+        current is not None
+        and current.up.slots is not None
+        and current.up.slots.slot == slot == report.slot
+    )  # type: ignore[attr-defined]
     state = SCHEDULER.read(SCHEDULER.path(bench.settings, bench.tenancy))
-    assert state is not None and (state.state, state.slot, state.slots, state.alive) == ("ended", slot, 3, False)
+    assert state is not None and (state.state, state.slot, state.slots, state.alive) == (
+        "ended",
+        slot,
+        3,
+        False,
+    )
     assert bench.store.history(bench.key, 1)[-1].status == "ok"
 
 
@@ -127,7 +149,9 @@ def test_stopping_while_the_light_of_a_slot_is_on_its_way_waits_for_the_hosts(be
     assert whole(bench) == report.slot  # type: ignore[attr-defined]
 
 
-def test_a_turner_that_is_stopped_while_it_starts_has_not_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turner_that_is_stopped_while_it_starts_has_not_died(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loading = asyncio.Event()
 
     async def slow(*_: object, **__: object) -> None:
@@ -149,7 +173,10 @@ def test_a_device_that_fails_in_the_midst_of_a_turn_is_brought_to_the_slot(bench
 
     async def breaks(_: object) -> None:
         await bench.until(lambda: min(counts(bench)) >= 1)
-        switch.broken = [Refused("ocs1: the connection was closed"), Refused("ocs1: still restarting")]
+        switch.broken = [
+            Refused("ocs1: the connection was closed"),
+            Refused("ocs1: still restarting"),
+        ]
         await bench.until(lambda: not switch.broken)
         at = max(counts(bench))
         await bench.until(lambda: min(counts(bench)) >= at + 3)
@@ -174,7 +201,9 @@ def test_stopping_while_a_device_does_not_come_back_tries_it_no_more(bench: Benc
 
 
 @pytest.mark.parametrize("repairing", [False, True])
-def test_light_whose_turn_was_not_answered_keeps_its_owner_when_the_turner_is_stopped(bench: Bench, repairing: bool) -> None:
+def test_light_whose_turn_was_not_answered_keeps_its_owner_when_the_turner_is_stopped(
+    bench: Bench, repairing: bool
+) -> None:
     [switch] = bench.fabric.devices.values()
     apply, asked = switch.apply, list[None]()
 
@@ -201,7 +230,9 @@ def test_light_whose_turn_was_not_answered_keeps_its_owner_when_the_turner_is_st
 
 
 @pytest.mark.parametrize("repairing", [False, True])
-def test_a_turner_whose_lock_was_taken_moves_no_light_any_more(bench: Bench, repairing: bool) -> None:
+def test_a_turner_whose_lock_was_taken_moves_no_light_any_more(
+    bench: Bench, repairing: bool
+) -> None:
     [switch] = bench.fabric.devices.values()
     held = []
 
@@ -209,7 +240,9 @@ def test_a_turner_whose_lock_was_taken_moves_no_light_any_more(bench: Bench, rep
         await bench.until(lambda: min(counts(bench)) >= 1)
         if repairing:
             switch.broken = [Refused("ocs1: still restarting")] * 1000
-            await bench.until(lambda: any(event["event"] == "repairing" for event in bench.reported))
+            await bench.until(
+                lambda: any(event["event"] == "repairing" for event in bench.reported)
+            )
         locks = locks_of(HERE, bench.settings, bench.store)
         [lock] = locks.listed()
         locks.steal(lock.id, "because")
@@ -238,7 +271,9 @@ def test_a_late_turn_is_left_out_and_nothing_of_it_happens(bench: Bench) -> None
     assert report.late >= 1 and whole(bench) == report.slot  # type: ignore[attr-defined]
 
 
-def test_late_stop_ends_the_schedule_and_says_what_was_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_stop_ends_the_schedule_and_says_what_was_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, monkeypatch, plan_text(late="stop"))
     [switch] = bench.fabric.devices.values()
 
@@ -248,11 +283,15 @@ def test_late_stop_ends_the_schedule_and_says_what_was_late(tmp_path: Path, monk
         await bench.until(task.done)
 
     error = story(bench, slow)
-    assert isinstance(error, TimedOut) and "late: stop was reached: slot 1: ocs1 was ready " in str(error)
+    assert isinstance(error, TimedOut) and "late: stop was reached: slot 1: ocs1 was ready " in str(
+        error
+    )
     whole(bench)
     state = SCHEDULER.read(SCHEDULER.path(bench.settings, bench.tenancy))
     assert state is not None and state.state == "ended" and "late: stop was reached" in state.error
-    assert "the schedule service gave up in slot 1 of 3: late: stop was reached" in _halted(state)[0]
+    assert (
+        "the schedule service gave up in slot 1 of 3: late: stop was reached" in _halted(state)[0]
+    )
     assert bench.store.history(bench.key, 1)[-1].status == "failed"
 
 
@@ -268,8 +307,12 @@ def test_a_turner_that_starts_on_half_a_slot_completes_it(bench: Bench) -> None:
     whole(bench)
 
 
-@pytest.mark.parametrize("kill", [pytest.param(k, marks=[] if k % 11 == 1 else [pytest.mark.long]) for k in range(1, 48)])
-def test_a_turner_killed_at_any_point_is_followed_by_one_that_has_a_whole_slot_within_two(bench: Bench, kill: int) -> None:
+@pytest.mark.parametrize(
+    "kill", [pytest.param(k, marks=[] if k % 11 == 1 else [pytest.mark.long]) for k in range(1, 48)]
+)
+def test_a_turner_killed_at_any_point_is_followed_by_one_that_has_a_whole_slot_within_two(
+    bench: Bench, kill: int
+) -> None:
     """Points: requests to hosts and devices, before and after each."""
     found: list[int] = []
 
@@ -303,7 +346,12 @@ def test_a_host_that_is_gone_for_a_while_is_brought_back_into_the_slot(bench: Be
         await bench.until(lambda: min(counts(bench)) >= 1)
         bench.fabric.lost.add("gpu02")
         bench.fabric.hosts["gpu02"].machine = None
-        await bench.until(lambda: any(event["event"] == "switching" for event in bench.reported) and counts(bench)[0] >= 3)
+        await bench.until(
+            lambda: (
+                any(event["event"] == "switching" for event in bench.reported)
+                and counts(bench)[0] >= 3
+            )
+        )
         bench.fabric.lost.clear()
         await bench.until(lambda: counts(bench)[1] == counts(bench)[0] >= 5)
 
@@ -311,9 +359,15 @@ def test_a_host_that_is_gone_for_a_while_is_brought_back_into_the_slot(bench: Be
     whole(bench)
 
 
-def test_by_phases_a_slot_lasts_until_every_host_ended_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_phases_a_slot_lasts_until_every_host_ended_an_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = {"name": "sums", "workload": "allreduce", "ranks": ["gpu01", "gpu02", "gpu03", "gpu04"]}
-    bench = Bench(tmp_path, monkeypatch, plan_text(job={"rings": [job["ranks"]], **job}, kind="phase", guard_s=0.0))
+    bench = Bench(
+        tmp_path,
+        monkeypatch,
+        plan_text(job={"rings": [job["ranks"]], **job}, kind="phase", guard_s=0.0),
+    )
 
     async def phases(_: object) -> None:
         await bench.until(lambda: any(event["event"] == "switching" for event in bench.reported))
@@ -337,7 +391,9 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
     did: list[tuple[str, int]] = []
 
     async def start(jobs: Jobs, run: str, wanted: Job, *_: object, **__: object) -> JobStatus:
-        number = jobs.store.add_job(jobs.tenancy, run, wanted.name, spec(name="sums", on_hosts="sums"))
+        number = jobs.store.add_job(
+            jobs.tenancy, run, wanted.name, spec(name="sums", on_hosts="sums")
+        )
         jobs.store.set_job(number, "running")
         did.append(("launched", bench.fabric.token))
         return status
@@ -347,7 +403,11 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
         return status
 
     async def asked(*_: object) -> JobStatus:
-        return replace(status, state="failed") if did and did[-1][0] == "stopped by the operator" else status
+        return (
+            replace(status, state="failed")
+            if did and did[-1][0] == "stopped by the operator"
+            else status
+        )
 
     async def ensure(jobs: Jobs, *_: object, **__: object) -> JobStatus:
         did.append(("launched by up", bench.fabric.token))
@@ -377,7 +437,9 @@ def test_a_job_is_launched_and_stopped_while_slots_turn_and_the_hosts_stay_the_t
     assert whole(bench) == report.slot  # type: ignore[attr-defined]
 
 
-def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_without_a_schedule_does_not_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = '{"schema": "testbed.plan/1", "name": "pair", "links": [{"a": "gpu01:p1", "b": "gpu02:p1"}]}'
     bench = Bench(tmp_path, monkeypatch)
     current = bench.store.current(bench.tenancy)
@@ -392,14 +454,19 @@ def test_a_plan_without_a_schedule_does_not_turn(tmp_path: Path, monkeypatch: py
 def test_what_needs_a_fabric_that_stays_as_it_is_is_refused(bench: Bench, option: str) -> None:
     command = Command(Silent(), bench.store, bench.settings)
     given: dict[str, Any] = {option.removeprefix("--").replace("confirm-within", "confirm_s"): 1}
-    with pytest.raises(Infeasible, match=f"{option} cannot be used with a plan whose circuits move by a schedule"):
+    with pytest.raises(
+        Infeasible, match=f"{option} cannot be used with a plan whose circuits move by a schedule"
+    ):
         asyncio.run(up_slots(command, HERE, bench.plan, bench.text, RunOptions(UpOptions(**given))))
 
 
 def test_no_host_is_moved_out_of_a_plan_whose_slots_turn(bench: Bench) -> None:
     current = bench.store.current(bench.tenancy)
     assert current is not None
-    with pytest.raises(Infeasible, match="gpu02: no host can be moved out of round while its circuits move by a schedule"):
+    with pytest.raises(
+        Infeasible,
+        match="gpu02: no host can be moved out of round while its circuits move by a schedule",
+    ):
         rewritten(current, HERE, {"gpu02": ""}, bench.store)
 
 
@@ -409,6 +476,11 @@ def test_hosts_know_the_network_of_each_slot_before_routes_name_its_congestion_c
     notified = Bench(tmp_path, monkeypatch, plan_text(tcp="per-network"))
     asyncio.run(notified.change_slot(ScheduleOptions(once=True)))
     count = len(notified.fabric.hosts)
-    assert set(notified.fabric.congctl) == {("per-network", count)} and len(notified.fabric.networks) == count
+    assert (
+        set(notified.fabric.congctl) == {("per-network", count)}
+        and len(notified.fabric.networks) == count
+    )
     for name, request in notified.fabric.networks.items():
-        assert request["networks"] == {str(slot["generation"]): 1 for slot in notified.fabric.hosts[name].request["slots"]}
+        assert request["networks"] == {
+            str(slot["generation"]): 1 for slot in notified.fabric.hosts[name].request["slots"]
+        }

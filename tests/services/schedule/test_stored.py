@@ -1,4 +1,6 @@
-"""The turner with a device that turns by its own clock: told once, followed, and at rest in a whole slot in the end."""
+"""The turner with a device that turns by its own clock: told once, followed, and at rest in a whole
+slot in the end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ class Rotor(Switch):
         super().__init__(name, fabric)
         self.maps: list[frozenset[Setting]] = []
         self.shown: list[str] = []
-        self.slot, self.dark_window, self.until, self.dwell_s, self.dark_window_s = 0, False, 0.0, 0.0, 0.0
+        self.slot, self.dark_window, self.until, self.dwell_s, self.dark_window_s = (
+            0,
+            False,
+            0.0,
+            0.0,
+            0.0,
+        )
         self.scheduling: asyncio.Task[None] | None = None
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
@@ -33,7 +41,9 @@ class Rotor(Switch):
         self.shown.append("apply")
         return await super().apply(change, ready)
 
-    async def load(self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float) -> None:
+    async def load(
+        self, slots: Sequence[frozenset[Setting]], dwell_s: float, dark_window_s: float
+    ) -> None:
         assert self.scheduling is None
         self.shown.append("load")
         self.maps, self.dwell_s, self.dark_window_s = list(slots), dwell_s, dark_window_s
@@ -53,7 +63,11 @@ class Rotor(Switch):
             self.dark_window, self.until = False, self.until + self.dwell_s
             self.fabric.shine()
             await asyncio.sleep(self.until - time.monotonic())
-            self.slot, self.dark_window, self.until = (self.slot + 1) % len(self.maps), True, self.until + self.dark_window_s
+            self.slot, self.dark_window, self.until = (
+                (self.slot + 1) % len(self.maps),
+                True,
+                self.until + self.dark_window_s,
+            )
 
     async def stop(self) -> None:
         if self.scheduling is not None:
@@ -64,7 +78,9 @@ class Rotor(Switch):
 
     async def position(self) -> PresetState:
         left = max(0.0, self.until - time.monotonic()) if self.scheduling is not None else None
-        return PresetState(self.scheduling is not None, self.slot if self.maps else None, self.dark_window, 0, left)
+        return PresetState(
+            self.scheduling is not None, self.slot if self.maps else None, self.dark_window, 0, left
+        )
 
     def restart(self) -> None:
         """Lose power: dark, and at rest."""
@@ -93,7 +109,9 @@ def rotor_of(bench: Bench) -> Rotor:
 
 
 async def left_scheduled(bench: Bench) -> None:
-    """As after a turner that was killed: the device turns, and the circuits of all slots are the owner's."""
+    """As after a turner that was killed: the device turns, and the circuits of all slots are the
+    owner's.
+    """
     report, rotor = await bench.change_slot(ScheduleOptions(once=True)), rotor_of(bench)
     bench.store.own(bench.tenancy, report.run, frozenset[Setting]().union(*rotor.maps))
     await rotor.start(rotor.slot)
@@ -123,7 +141,9 @@ def test_a_device_that_lost_its_place_is_brought_back_and_turns_again(bench: Ben
     assert whole(bench) == report.slot and rotor_of(bench).shown[-1] == "stop"  # type: ignore[attr-defined]
 
 
-def test_a_device_that_a_killed_turner_left_turning_is_followed_from_where_it_is(bench: Bench) -> None:
+def test_a_device_that_a_killed_turner_left_turning_is_followed_from_where_it_is(
+    bench: Bench,
+) -> None:
     rotor = rotor_of(bench)
 
     async def twice() -> object:
@@ -135,7 +155,9 @@ def test_a_device_that_a_killed_turner_left_turning_is_followed_from_where_it_is
         return report
 
     report = asyncio.run(twice())
-    assert any(event["event"] == "adopted" for event in bench.reported) and whole(bench) == report.slot  # type: ignore[attr-defined]
+    assert (
+        any(event["event"] == "adopted" for event in bench.reported) and whole(bench) == report.slot
+    )  # type: ignore[attr-defined]
 
 
 def test_one_that_is_left_turning_comes_to_rest_on_request(bench: Bench) -> None:
@@ -150,7 +172,9 @@ def test_one_that_is_left_turning_comes_to_rest_on_request(bench: Bench) -> None
     assert rotor.scheduling is None and report.slot_changes == 0 and whole(bench) == report.slot  # type: ignore[attr-defined]
 
 
-def test_the_phases_of_a_job_end_slots_that_no_device_could_end_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_phases_of_a_job_end_slots_that_no_device_could_end_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = {"name": "sums", "workload": "allreduce", "ranks": ["gpu01", "gpu02", "gpu03", "gpu04"]}
     bench = with_rotor(Bench(tmp_path, monkeypatch, plan_text(job, kind="phase")))
 

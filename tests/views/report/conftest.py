@@ -1,4 +1,6 @@
-"""The command line under test, with directories of its own and an imagined lab whose runs are really recorded."""
+"""The command line under test, with directories of its own and an imagined lab whose runs are
+really recorded.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Typed:
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
     for name in ("DATA", "STATE", "LOCK"):
         monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -15,7 +15,9 @@ from orchestrator.telemetry.tables import Median, Percentile
 
 
 class Page(HTMLParser):
-    """`text`: all that is read; `shown`: value and origin of every number; `numbers`: what the page carries for programs."""
+    """`text`: all that is read; `shown`: value and origin of every number; `numbers`: what the page
+    carries for programs.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -55,7 +57,9 @@ class Page(HTMLParser):
 
 
 def from_csv(folders: list[Path]) -> sqlite3.Connection:
-    """What `testbed telemetry export` wrote, in a database that knows nothing of this program but its two aggregates."""
+    """What `testbed telemetry export` wrote, in a database that knows nothing of this program but
+    its two aggregates.
+    """
     database = sqlite3.connect(":memory:")
     database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
     database.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
@@ -63,8 +67,13 @@ def from_csv(folders: list[Path]) -> sqlite3.Connection:
     for name, known in MEASUREMENTS.items():
         columns = ["time_ns", *known.tags, *known.fields]
         database.execute(f'CREATE TABLE "{name}" ({", ".join(columns)})')
-        types = [int, *(str for _ in known.tags), *(kinds[field.kind] for field in known.fields.values())]
-        others: set[tuple[object, ...]] = set()  # what a job did is in the exports of the runs that moved its circuits, too
+        types = [
+            int,
+            *(str for _ in known.tags),
+            *(kinds[field.kind] for field in known.fields.values()),
+        ]
+        # what a job did is in the exports of the runs that moved its circuits, too
+        others: set[tuple[object, ...]] = set()
         for folder in folders:
             path = folder / f"{name}.csv"
             if path.exists():
@@ -73,10 +82,16 @@ def from_csv(folders: list[Path]) -> sqlite3.Connection:
                     assert next(rows) == columns
                     marks = ",".join("?" * len(columns))
                     values = [
-                        tuple(t(x) if x != "" or t is str else None for t, x in zip(types, row, strict=True))
+                        tuple(
+                            t(x) if x != "" or t is str else None
+                            for t, x in zip(types, row, strict=True)
+                        )
                         for row in rows  # type: ignore[operator]
                     ]
-                    database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [row for row in values if row not in others])
+                    database.executemany(
+                        f'INSERT INTO "{name}" VALUES ({marks})',
+                        [row for row in values if row not in others],
+                    )
                     others.update(values)
     return database
 
@@ -98,6 +113,10 @@ def disagreeing(page: Page, database: sqlite3.Connection) -> list[str]:
         if columns != answer["columns"] or len(rows) != len(answer["rows"]):
             found.append(f"{name}: {len(rows)} rows of {columns}")
             continue
-        pairs = [(x, y) for mine, theirs in zip(rows, answer["rows"], strict=True) for x, y in zip(mine, theirs, strict=True)]
+        pairs = [
+            (x, y)
+            for mine, theirs in zip(rows, answer["rows"], strict=True)
+            for x, y in zip(mine, theirs, strict=True)
+        ]
         found += [f"{name}: {x}, the page says {y}" for x, y in pairs if not _same(x, y)]
     return found

@@ -1,4 +1,6 @@
-"""`experiment compare`: two plans in turns, each measurement kept, the lab left as it says, intervals that mean something."""
+"""`experiment compare`: two plans in turns, each measurement kept, the lab left as it says,
+intervals that mean something.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ SPEED_MS = {"topoopt-12": 50.0, "parallel-ring-12": 40.0}
 
 @dataclass
 class Engine:
-    """The engine at its boundary; every run is really recorded. `fail`: what the verb of that number raises."""
+    """The engine at its boundary; every run is really recorded. `fail`: what the verb of that
+    number raises.
+    """
 
     lab: Lab
     up_now: str = ""
@@ -80,7 +84,9 @@ class Engine:
         self._next("stop")
         return self._job("stopped")
 
-    async def rollback(self, command: Command, run: str | None, **options: Any) -> UpReport | DownReport:
+    async def rollback(
+        self, command: Command, run: str | None, **options: Any
+    ) -> UpReport | DownReport:
         self._next(f"rollback {run}")
         self.up_now = ""
         return DownReport("r", "emulated")
@@ -95,12 +101,16 @@ class Engine:
 
 @pytest.fixture
 def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    inventory = typed.home / "inventory" / "emulated"  # without emulator.yml: a lab of hardware, so nothing is started
+    # without emulator.yml: a lab of hardware, so nothing is started
+    inventory = typed.home / "inventory" / "emulated"
     inventory.mkdir(parents=True)
     for name in ("hosts.yml", "devices.yml", "fibres.yml"):
         shutil.copy(ROOT / "inventory" / "emulated" / name, inventory)
     made = Engine(lab)
-    verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
+    verbs = {
+        name: getattr(made, name)
+        for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")
+    }
     monkeypatch.setitem(sys.modules, "orchestrator.verbs.change", SimpleNamespace(**verbs))  # type: ignore[arg-type]
     monkeypatch.setattr("orchestrator.experiments.scenario.runner.time.sleep", lambda s: None)
     yield made
@@ -134,9 +144,14 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     assert engine.reported == [a, *one, b, *one, b, *one, a, *one, f"rollback {first}"]
     assert data["left"] == "as it was before: nothing is up" and data["complete"]
     found = data["verdict"]
-    assert 0.7 < found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"] < 0.95 and found["sure"]
+    assert (
+        0.7 < found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"] < 0.95
+        and found["sure"]
+    )
     assert [len(v) for side in data["iteration_ms"].values() for v in side] == [20, 20, 20, 20]
-    assert all(v[0] < 60 for side in data["iteration_ms"].values() for v in side), "the first iteration of a launch does not count"
+    assert all(v[0] < 60 for side in data["iteration_ms"].values() for v in side), (
+        "the first iteration of a launch does not count"
+    )
     page, _ = report(typed, data["name"])
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
     again = page.numbers["answers"]["compared"]["rows"]
@@ -149,41 +164,81 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     once_more = compare_arms(arms["a"], arms["b"])
     assert once_more is not None and once_more.to_json() == found
     rows = page.numbers["answers"]["verdict"]["rows"]
-    assert [row[1] for row in rows[:3]] == [found[name]["value"] for name in ("a", "b", "difference")]
-    assert "Measured alternately: A B B A." in page.text and "B: parallel-ring-12: iterations" in page.text
+    assert [row[1] for row in rows[:3]] == [
+        found[name]["value"] for name in ("a", "b", "difference")
+    ]
+    assert (
+        "Measured alternately: A B B A." in page.text
+        and "B: parallel-ring-12: iterations" in page.text
+    )
     assert "The lab was left as it was before: nothing is up." in page.text
 
 
-def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be_gone_on_with(typed: Typed, engine: Engine) -> None:
+def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be_gone_on_with(
+    typed: Typed, engine: Engine
+) -> None:
     engine.fail[5] = RolledBack("ocs1: no answer")
     body = compare(typed, *PLANS, "--repeats", 1, code=6)
     name = body["message"].splitlines()[1].split(":")[0]
-    assert f"{name}: 1 of 2 measurements are saved; the lab was left as it was before: nothing is up" in body["message"]
+    assert (
+        f"{name}: 1 of 2 measurements are saved; the lab was left as it was before: nothing is up"
+        in body["message"]
+    )
     assert f"testbed experiment compare --resume {name}" in body["hint"]
-    kept = json.loads((engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text())
-    assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [("done", ""), ("failed", "ocs1: no answer")]
+    kept = json.loads(
+        (engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text()
+    )
+    assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [
+        ("done", ""),
+        ("failed", "ocs1: no answer"),
+    ]
     before = len(engine.reported)
     data = compare(typed, "--resume", name)["data"]
-    assert engine.reported[before] == "up parallel-ring-12" and "up topoopt-12" not in engine.reported[before:]
-    assert data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
+    assert (
+        engine.reported[before] == "up parallel-ring-12"
+        and "up topoopt-12" not in engine.reported[before:]
+    )
+    assert (
+        data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
+    )
     before = len(engine.reported)
-    assert compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"] and len(engine.reported) == before, "it is done"
+    assert (
+        compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"]
+        and len(engine.reported) == before
+    ), "it is done"
 
 
-def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(typed: Typed, engine: Engine) -> None:
+def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(
+    typed: Typed, engine: Engine
+) -> None:
     engine.fail[5] = Interrupted("interrupted: taken back")
     body = compare(typed, *PLANS, "--repeats", 1, code=130)
-    assert "1 of 2 measurements are saved; the lab was left as it was when stopped" in body["message"]
+    assert (
+        "1 of 2 measurements are saved; the lab was left as it was when stopped" in body["message"]
+    )
     assert not any(text.startswith("rollback") for text in engine.reported)
 
 
 def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: Engine) -> None:
     data = compare(typed, *PLANS, "--repeats", 2, "--leave", "a", "--within", "1ms")["data"]
-    assert [slot["state"] for slot in data["slots"]] == ["done", "done", "waiting", "waiting"] and not data["complete"]
-    assert engine.reported[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
+    assert [slot["state"] for slot in data["slots"]] == [
+        "done",
+        "done",
+        "waiting",
+        "waiting",
+    ] and not data["complete"]
+    assert (
+        engine.reported[-1] == "up topoopt-12"
+        and data["left"] == "A: topoopt-12 is up, its job does not run"
+    )
     folder = Path(data["file"]).parent
-    kept = ComparisonRecord(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
-    assert leave(kept, {"": SimpleNamespace(down=lambda: engine.reported.append("down"))}) == "nothing is up"  # type: ignore[arg-type]
+    kept = ComparisonRecord(
+        folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"}
+    )
+    assert (
+        leave(kept, {"": SimpleNamespace(down=lambda: engine.reported.append("down"))})
+        == "nothing is up"
+    )  # type: ignore[arg-type]
     assert engine.reported[-1] == "down"
 
 
@@ -213,7 +268,9 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: Typed, engine: Engine, name: str) -> None:
+def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(
+    typed: Typed, engine: Engine, name: str
+) -> None:
     change, text = BAD[name]
     result = typed("experiment", "compare", PLANS[0], rewritten(change, typed.home))
     assert result.code == 3 and text in result.err and not engine.reported
@@ -223,17 +280,26 @@ def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: 
 def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine: Engine) -> None:
     other = rewritten(BAD["another job"][0], typed.home)
     settings = engine.lab.settings
-    scenario = scenario_of([PLANS[0], other], job=PLANS[0], repeats=1, iterations=20, watchdog_s=1.0)
-    made = begin_comparison(settings, load_lab(settings.inventory), scenario, kind="compare", leave="before")
+    scenario = scenario_of(
+        [PLANS[0], other], job=PLANS[0], repeats=1, iterations=20, watchdog_s=1.0
+    )
+    made = begin_comparison(
+        settings, load_lab(settings.inventory), scenario, kind="compare", leave="before"
+    )
     jobs = [json.loads(made.plan(arm).read_text())["job"] for arm in "ab"]
     assert jobs[0]["args"] == jobs[1]["args"] and jobs[0]["rings"] != jobs[1]["rings"]
 
 
 def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
     assert "two plans are required" in typed("experiment", "compare", PLANS[0]).err
-    assert "the job ends after 300 iterations" in typed("experiment", "compare", *PLANS, "--iterations", 300).err
+    assert (
+        "the job ends after 300 iterations"
+        in typed("experiment", "compare", *PLANS, "--iterations", 300).err
+    )
     assert "there is no comparison 'x'" in typed("experiment", "compare", "--resume", "x").err
-    assert "give no plans and no --job" in typed("experiment", "compare", *PLANS, "--resume", "x").err
+    assert (
+        "give no plans and no --job" in typed("experiment", "compare", *PLANS, "--resume", "x").err
+    )
     assert "--within" in typed("experiment", "compare", *PLANS, "--within", "soon").err
     assert not engine.reported
 
@@ -257,22 +323,37 @@ def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -
 
 def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:
     rare = [[1.0, 1.0, 1.0, 9.0], [1.0, 1.0, 1.0, 9.0]]
-    by_median, by_mean = compare_arms([[1.0], [1.0]], rare), compare_arms([[1.0], [1.0]], rare, middle=fmean)
+    by_median, by_mean = (
+        compare_arms([[1.0], [1.0]], rare),
+        compare_arms([[1.0], [1.0]], rare, middle=fmean),
+    )
     assert by_median is not None and by_mean is not None
-    assert (by_median.ratio.value, by_mean.ratio.value) == (1.0, 3.0) and 1.0 < (by_mean.ratio.high or 0.0) <= 9.0
+    assert (by_median.ratio.value, by_mean.ratio.value) == (1.0, 3.0) and 1.0 < (
+        by_mean.ratio.high or 0.0
+    ) <= 9.0
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     hits = 0
     for seed in range(60):
         found = compare_arms(drawn(seed, 40.0), drawn(seed + 1000, 44.0), resamples=200)
-        assert found is not None and found.difference.low is not None and found.difference.high is not None
+        assert (
+            found is not None
+            and found.difference.low is not None
+            and found.difference.high is not None
+        )
         hits += found.difference.low <= 4.0 <= found.difference.high
     assert hits >= 54
 
 
 @given(st.lists(st.lists(st.floats(1, 1000), min_size=1, max_size=5), min_size=2, max_size=4))
-def test_a_plan_against_itself_is_never_sure_and_comes_out_the_same_every_time(side: list[list[float]]) -> None:
+def test_a_plan_against_itself_is_never_sure_and_comes_out_the_same_every_time(
+    side: list[list[float]],
+) -> None:
     found = compare_arms(side, side, resamples=50)
-    assert found is not None and found.ratio.value == 1.0 and found == compare_arms(side, side, resamples=50)
+    assert (
+        found is not None
+        and found.ratio.value == 1.0
+        and found == compare_arms(side, side, resamples=50)
+    )
     assert found.a.low is not None and found.a.high is not None and found.a.low <= found.a.high

@@ -11,9 +11,12 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened"
+    CHROMIUM is None,
+    reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened",
 )
 SMALLEST_LETTERS = """Math.min(...[...document.querySelectorAll('figure svg text')].filter((t) => t.textContent.trim())
     .map((t) => parseFloat(getComputedStyle(t).fontSize) * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b)))"""
@@ -27,12 +30,15 @@ LINES = """[...document.querySelectorAll('td:first-child')].filter((c) => /^2026
 @pytest.fixture
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # tests run as root
+        # tests run as root
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
-def test_on_a_phone_figures_can_be_read_and_names_of_runs_are_not_broken(browser: Browser, typed: Typed, lab: Lab) -> None:
+def test_on_a_phone_figures_can_be_read_and_names_of_runs_are_not_broken(
+    browser: Browser, typed: Typed, lab: Lab
+) -> None:
     lab.up("ring", RING)
     lab.up("crossed", CROSSED, before=("ring", RING))
     lab.up("broken", RING, status="failed", message="ocs1: no answer", moved=False)

@@ -1,4 +1,6 @@
-"""`experiment report`: what the page says is what the journals hold, what they do not hold is said, and the page needs nobody."""
+"""`experiment report`: what the page says is what the journals hold, what they do not hold is said,
+and the page needs nobody.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +49,23 @@ def exported(typed: Typed, page: Page) -> list[Path]:
 
 
 def recomputed(typed: Typed, page: Page) -> int:
-    """Ask every question of the page again, of nothing but the exported files; how many numbers agree."""
+    """Ask every question of the page again, of nothing but the exported files; how many numbers
+    agree.
+    """
     database = from_csv(exported(typed, page))
     assert disagreeing(page, database) == []
     database.close()
-    return sum(len(answer["rows"]) * len(answer["columns"]) for answer in page.numbers["answers"].values() if answer["sql"])
+    return sum(
+        len(answer["rows"]) * len(answer["columns"])
+        for answer in page.numbers["answers"].values()
+        if answer["sql"]
+    )
 
 
 def shown_as_answered(typed: Typed, page: Page) -> int:
-    """Every number on the page is the cell of the answer, or of the store's record, that it says it is."""
+    """Every number on the page is the cell of the answer, or of the store's record, that it says it
+    is.
+    """
     for value, origin in page.shown:
         if origin.startswith("store:"):
             run, *path = origin.removeprefix("store:").split("/")
@@ -70,7 +80,9 @@ def shown_as_answered(typed: Typed, page: Page) -> int:
     return len(page.shown)
 
 
-def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Typed, lab: Lab) -> None:
+def test_every_number_of_a_run_is_recomputed_from_the_exported_files(
+    typed: Typed, lab: Lab
+) -> None:
     lab.up("crossed", CROSSED, job_ms=55.0)
     run = lab.up("ring", RING, before=("crossed", CROSSED))
     page, _ = report(typed, run)
@@ -78,8 +90,15 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Type
     assert shown_as_answered(typed, page) > 60
     reply = {line: page.numbers["answers"][line]["rows"][0] for line in ("job", "throughput")}
     job = dict(zip(page.numbers["answers"]["job"]["columns"], reply["job"], strict=True))
-    assert job["before_n"] == job["after_n"] == 20 and 55 < job["before_ms"] < 57 and 40 < job["after_ms"] < 42
-    assert job["pause_ms"] == pytest.approx(1400 + 350 + 900 + 2000 + 5 * 40) and job["during_ms"] is None
+    assert (
+        job["before_n"] == job["after_n"] == 20
+        and 55 < job["before_ms"] < 57
+        and 40 < job["after_ms"] < 42
+    )
+    assert (
+        job["pause_ms"] == pytest.approx(1400 + 350 + 900 + 2000 + 5 * 40)
+        and job["during_ms"] is None
+    )
     assert "pause of the job 4.9 s longest time" in page.text
     _, before, _, across, after, _ = reply["throughput"]
     assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
@@ -88,12 +107,16 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Type
 def test_a_number_that_is_not_what_the_journal_says_is_noticed(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING))
     page.numbers["answers"]["reconfigs"]["rows"][0][7] += 0.001
-    assert [text.split(":")[0] for text in disagreeing(page, from_csv(exported(typed, page)))] == ["reconfigs"]
+    assert [text.split(":")[0] for text in disagreeing(page, from_csv(exported(typed, page)))] == [
+        "reconfigs"
+    ]
     with pytest.raises(AssertionError):
         shown_as_answered(typed, page)
 
 
-def test_every_number_of_a_campaign_is_recomputed_and_the_spread_is_that_of_its_runs(typed: Typed, lab: Lab) -> None:
+def test_every_number_of_a_campaign_is_recomputed_and_the_spread_is_that_of_its_runs(
+    typed: Typed, lab: Lab
+) -> None:
     for n in range(5):
         lab.up(("ring", "crossed")[n % 2], (RING, CROSSED)[n % 2], dark_ms=40.0 + n)
     lab.up("ring", RING, status="rolled-back", message="ocs1: no answer", moved=False, job_ms=None)
@@ -106,19 +129,43 @@ def test_every_number_of_a_campaign_is_recomputed_and_the_spread_is_that_of_its_
     assert "rolled back: everything is as it was before. ocs1: no answer" in page.text
     assert "testbed up --topology 'my plan.json' (6 x)" in page.text
     with (typed.home / "data" / "reconfig.csv").open() as file:
-        assert [float(row["dark_ms"]) for row in csv.DictReader(file)] == [40.0, 41.0, 42.0, 43.0, 44.0]
+        assert [float(row["dark_ms"]) for row in csv.DictReader(file)] == [
+            40.0,
+            41.0,
+            42.0,
+            43.0,
+            44.0,
+        ]
     assert json.loads((typed.home / "data" / "answers.json").read_text()) == page.numbers["answers"]
 
 
-def test_the_page_needs_no_network_no_script_and_no_exception_to_a_strict_content_policy(typed: Typed, lab: Lab) -> None:
+def test_the_page_needs_no_network_no_script_and_no_exception_to_a_strict_content_policy(
+    typed: Typed, lab: Lab
+) -> None:
     page, _ = report(typed, lab.up("ring", RING, before=("crossed", CROSSED)))
-    policy = next(a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy") or ""
+    policy = (
+        next(
+            a["content"]
+            for t, a in page.tags
+            if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+        )
+        or ""
+    )
     style = re.findall(r"<style>(.*?)</style>", page.html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
-    assert len(style) == 1 and f"style-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
+    assert (
+        len(style) == 1
+        and f"style-src 'sha256-{digest}'" in policy
+        and policy.startswith("default-src 'none'")
+    )
     assert not [t for t, a in page.tags if "style" in a or any(name.startswith("on") for name in a)]
     assert [a.get("type") for t, a in page.tags if t == "script"] == ["application/json"]
-    links = [value or "" for _, a in page.tags for name, value in a.items() if name in ("href", "src", "xlink:href")]
+    links = [
+        value or ""
+        for _, a in page.tags
+        for name, value in a.items()
+        if name in ("href", "src", "xlink:href")
+    ]
     assert links and all(link.startswith("#") for link in links)
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids)) and {link[1:] for link in links} <= set(ids)
@@ -126,7 +173,9 @@ def test_the_page_needs_no_network_no_script_and_no_exception_to_a_strict_conten
     assert "#0b0c0d" not in page.html and "currentColor" in page.html
 
 
-def test_the_topology_before_and_after_tells_kept_made_and_broken_links(typed: Typed, lab: Lab) -> None:
+def test_the_topology_before_and_after_tells_kept_made_and_broken_links(
+    typed: Typed, lab: Lab
+) -> None:
     page, _ = report(typed, lab.up("ring", RING, before=("crossed", CROSSED)))
     assert "2 kept" in page.text and "2 made" in page.text and "2 broken" in page.text
 
@@ -134,20 +183,45 @@ def test_the_topology_before_and_after_tells_kept_made_and_broken_links(typed: T
 def test_packet_switches_of_a_plan_are_in_the_figure(typed: Typed, lab: Lab) -> None:
     lab.up("ring", RING)
     mesh = list(combinations(SWITCHES["ideal"], 2))
-    over = lab.up("over-tree", [], switches=["tree"], before=("over-ideal", mesh), moved=False, job_ms=None)
+    over = lab.up(
+        "over-tree", [], switches=["tree"], before=("over-ideal", mesh), moved=False, job_ms=None
+    )
     page, _ = report(typed, over)
-    assert "0 kept" in page.text and "4 made" in page.text and "4 broken" in page.text, "links to the switch, not of a mesh"
+    assert "0 kept" in page.text and "4 made" in page.text and "4 broken" in page.text, (
+        "links to the switch, not of a mesh"
+    )
     assert "packet switches (squares in the figure): tree. No light is moved for them." in page.text
-    assert ">ideal</text>" in page.html and ">tree</text>" in page.html and "not reached" not in page.text
+    assert (
+        ">ideal</text>" in page.html
+        and ">tree</text>" in page.html
+        and "not reached" not in page.text
+    )
     page, _ = report(typed, "all")
-    assert ">over-tree</text>" in page.html and ">ring</text>" in page.html and "packet switches: no light moved" in page.text
+    assert (
+        ">over-tree</text>" in page.html
+        and ">ring</text>" in page.html
+        and "packet switches: no light moved" in page.text
+    )
     unnoted = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, noted=False)
     page, _ = report(typed, unnoted)
-    assert "packet switches (their hosts were not recorded): tree" in page.text and "No links" not in page.text
-    refused = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message="held by a tag")
+    assert (
+        "packet switches (their hosts were not recorded): tree" in page.text
+        and "No links" not in page.text
+    )
+    refused = lab.up(
+        "over-tree",
+        [],
+        switches=["tree"],
+        moved=False,
+        job_ms=None,
+        status="failed",
+        message="held by a tag",
+    )
     assert "requested, not reached" in report(typed, refused)[0].text
     text = "over-tree is up and stays up; its job does not run"
-    jobless = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=text)
+    jobless = lab.up(
+        "over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=text
+    )
     assert "requested, not reached" not in report(typed, jobless)[0].text
 
 
@@ -157,12 +231,17 @@ def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, 
     assert "No port counters were sampled around a move" in page.text
     assert "No job ran before or after a move" in page.text
     assert "emulated or real: not recorded, time scale not recorded" in page.text
-    assert "the command, as reconstructed from the store testbed up (plan ring, launch_job=True, rollback=True)" in page.text
+    assert (
+        "the command, as reconstructed from the store testbed up (plan ring, launch_job=True, rollback=True)"
+        in page.text
+    )
     answer = page.numbers["answers"]["reconfigs"]
     assert answer["rows"][0][answer["columns"].index("power_ms")] is None
 
 
-def test_times_of_devices_that_run_faster_are_told_in_their_own_time_too(typed: Typed, lab: Lab) -> None:
+def test_times_of_devices_that_run_faster_are_told_in_their_own_time_too(
+    typed: Typed, lab: Lab
+) -> None:
     lab.time_scale = 60.0
     page, _ = report(typed, lab.up("ring", RING, dark_ms=500.0))
     assert "30.0 s of device time (500 ms here, x60)" in page.text
@@ -173,10 +252,19 @@ def test_times_of_devices_that_run_faster_are_told_in_their_own_time_too(typed: 
 
 def test_a_run_that_did_not_do_what_was_asked_says_so_plainly(typed: Typed, lab: Lab) -> None:
     run = lab.up(
-        "ring", RING, status="rolled-back", message="ocs1: no <answer>", moved=False, job_ms=None, before=("crossed", CROSSED)
+        "ring",
+        RING,
+        status="rolled-back",
+        message="ocs1: no <answer>",
+        moved=False,
+        job_ms=None,
+        before=("crossed", CROSSED),
     )
     page, _ = report(typed, run)
-    assert "It failed and was rolled back: everything is as it was before." in page.text and "ocs1: no <answer>" in page.text
+    assert (
+        "It failed and was rolled back: everything is as it was before." in page.text
+        and "ocs1: no <answer>" in page.text
+    )
     assert "requested, not reached" in page.text and "No reconfiguration was completed" in page.text
     assert "FAILED" in page.text
 
@@ -200,16 +288,24 @@ def test_every_way_to_end_has_its_words(lab: Lab, status: str) -> None:
     assert record is not None and ENDS[status] in ending(record)
 
 
-def test_a_run_that_was_killed_tells_what_it_had_written(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_tells_what_it_had_written(
+    typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = lab.up("ring", RING, status="died", moved=False, job_ms=None)
     monkeypatch.setattr("orchestrator.store.store.process_alive", lambda *_: False)
-    assert "The program died during the run. This report shows what it had recorded by then." in report(typed, run)[0].text
+    assert (
+        "The program died during the run. This report shows what it had recorded by then."
+        in report(typed, run)[0].text
+    )
 
 
 def test_a_run_without_a_journal_is_told_from_the_store(typed: Typed, lab: Lab) -> None:
     lab.store.new_run("up", "emulated", plan_name="ring").finish("failed", 5, "ocs1: no answer")
     page, data = report(typed, "last")
-    assert "This run left no journal: none of its times were recorded." in page.text and "ocs1: no answer" in page.text
+    assert (
+        "This run left no journal: none of its times were recorded." in page.text
+        and "ocs1: no answer" in page.text
+    )
     assert "Nothing had been changed." in page.text and data["journals"] == []
 
 
@@ -225,13 +321,25 @@ def test_a_torn_journal_is_reported_with_what_it_lost(typed: Typed, lab: Lab) ->
 
 
 def test_hostile_words_of_a_plan_stay_words(typed: Typed, lab: Lab) -> None:
-    page, _ = report(typed, lab.up("</script><script>alert(1)</script>", RING, message="", job_ms=None))
+    page, _ = report(
+        typed, lab.up("</script><script>alert(1)</script>", RING, message="", job_ms=None)
+    )
     assert page.html.count("<script") == 1 and "<script>alert" not in page.html
-    page, _ = report(typed, lab.up("$\\frac{x$ \x1b[2J\u202e", [("gpu$1:p1", "gpu\x07$2:p1")], message="\x1b[31m", job_ms=None))
+    page, _ = report(
+        typed,
+        lab.up(
+            "$\\frac{x$ \x1b[2J\u202e",
+            [("gpu$1:p1", "gpu\x07$2:p1")],
+            message="\x1b[31m",
+            job_ms=None,
+        ),
+    )
     assert not set(page.text) & set("\x1b\x07\u202e") and "gpu$1" in page.text
 
 
-def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(typed: Typed, lab: Lab) -> None:
+def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(
+    typed: Typed, lab: Lab
+) -> None:
     chance = random.Random(1)
     lab.up("crossed", CROSSED)
     run = lab.up("ring", RING, before=("crossed", CROSSED))
@@ -239,7 +347,11 @@ def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(typed: Type
     lines = []
     for line in part.read_text().splitlines():
         series, fields, time_ns = re.fullmatch(r"(\S+) (.*) (\d+)", line).groups()  # type: ignore[union-attr]
-        kept = [field for field in re.findall(r'\w+="[^"]*"|\w+=[^,"]+', fields) if chance.random() > 0.3]
+        kept = [
+            field
+            for field in re.findall(r'\w+="[^"]*"|\w+=[^,"]+', fields)
+            if chance.random() > 0.3
+        ]
         lines += [f"{series} {','.join(kept)} {time_ns}"] if kept else []
     part.write_text("\n".join(lines) + "\n")
     page, _ = report(typed, run)
@@ -251,31 +363,53 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     run = lab.up("ring", RING)
     page, data = report(typed, run, "--figures", typed.home / "paper")
     made = {path.name: path.read_bytes() for path in (typed.home / "paper").iterdir()}
-    assert {f"{name}.pdf" for name in ("topology", "phases", "devices", "parts-cdf", "throughput", "job")} <= made.keys()
-    assert all(text.startswith(b"%PDF-" if name.endswith("pdf") else b"<?xml") for name, text in made.items())
+    assert {
+        f"{name}.pdf"
+        for name in ("topology", "phases", "devices", "parts-cdf", "throughput", "job")
+    } <= made.keys()
+    assert all(
+        text.startswith(b"%PDF-" if name.endswith("pdf") else b"<?xml")
+        for name, text in made.items()
+    )
     assert sorted(data["figures"]) == sorted(str(typed.home / "paper" / name) for name in made)
     assert report(typed, run)[0].html == page.html
     drawing = Drawing("t", "t", "", draw_topology(Topology(after=frozenset({("a:p1", "b:p1")}))))
-    drawn = [[path.read_bytes() for path in drawing.save(at)] for at in (typed.home, typed.home / "paper")]
+    drawn = [
+        [path.read_bytes() for path in drawing.save(at)]
+        for at in (typed.home, typed.home / "paper")
+    ]
     assert drawn[0] == drawn[1]
 
 
 def test_every_part_can_be_read_in_the_figure_beside_a_job_that_took_seconds_to_go_on() -> None:
     columns = ("part", "n", "least_ms", "median_ms", "p90_ms", "p99_ms", "most_ms")
-    rows = [("ack", 0.0, 0.0), ("link", 0.03, 0.04), ("route", 0.3, 0.4), ("dark", 64.0, 65.0), ("resume", 12_000.0, 13_000.0)]
-    spread = Answer("percentiles", "", "", columns, tuple((p, 9, m, m, last, last, last) for p, m, last in rows))
+    rows = [
+        ("ack", 0.0, 0.0),
+        ("link", 0.03, 0.04),
+        ("route", 0.3, 0.4),
+        ("dark", 64.0, 65.0),
+        ("resume", 12_000.0, 13_000.0),
+    ]
+    spread = Answer(
+        "percentiles", "", "", columns, tuple((p, 9, m, m, last, last, last) for p, m, last in rows)
+    )
     figure = breakdown(spread)
     assert figure is not None
     (axes,) = figure.axes
     figure.canvas.draw()
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [row[0] for row in rows]
     across = axes.transData + axes.transAxes.inverted()
-    dots = [across.transform(line.get_xydata())[0][0] for line in axes.lines if line.get_marker() == "o"]
+    dots = [
+        across.transform(line.get_xydata())[0][0] for line in axes.lines if line.get_marker() == "o"
+    ]
     assert len(dots) == len(rows) and dots[0] == pytest.approx(0.0, abs=0.03) and dots[-1] < 0.9
     assert all(b - a > 0.05 for a, b in itertools.pairwise(dots)), dots
 
 
-@pytest.mark.parametrize("part", ["_save", *(pytest.param(part, marks=pytest.mark.long) for part in ("_figures", "_tables"))])
+@pytest.mark.parametrize(
+    "part",
+    ["_save", *(pytest.param(part, marks=pytest.mark.long) for part in ("_figures", "_tables"))],
+)
 def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
     typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -313,7 +447,12 @@ def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) 
     run = lab.up("ring", RING)
     result = typed("experiment", "report")
     path = lab.settings.run_dir(run) / "report.html"
-    assert result.code == 0 and "Report: " in result.out and path.is_file() and not list(path.parent.glob(".*"))
+    assert (
+        result.code == 0
+        and "Report: " in result.out
+        and path.is_file()
+        and not list(path.parent.glob(".*"))
+    )
 
 
 def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, lab: Lab) -> None:
@@ -333,9 +472,25 @@ def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, l
 
 def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(lab: Lab) -> None:
     columns = ("kind", "subject", "phase", "begin_ms", "duration_ms", "ok", "detail")
-    notices = [("stage", 300.0, 2600.0), ("arm", 2900.0, 90.0), ("switch", 3000.0, 80.0), ("resume", 3070.0, 14000.0)]
-    notices += [("verify", 3090.0, 240.0), ("job", 3400.0, 900.0), ("launch", 4300.0, 2000.0), ("job", 6300.0, 12000.0)]
-    phases = Answer("phases", "", "", columns, tuple(("run", "", name, begin, ms, 1, "") for name, begin, ms in notices))
+    notices = [
+        ("stage", 300.0, 2600.0),
+        ("arm", 2900.0, 90.0),
+        ("switch", 3000.0, 80.0),
+        ("resume", 3070.0, 14000.0),
+    ]
+    notices += [
+        ("verify", 3090.0, 240.0),
+        ("job", 3400.0, 900.0),
+        ("launch", 4300.0, 2000.0),
+        ("job", 6300.0, 12000.0),
+    ]
+    phases = Answer(
+        "phases",
+        "",
+        "",
+        columns,
+        tuple(("run", "", name, begin, ms, 1, "") for name, begin, ms in notices),
+    )
     figure = run_waterfall(phases)
     assert figure is not None
     charts = {a.get_title(loc="left"): a for a in figure.axes}
@@ -348,12 +503,16 @@ def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(la
     assert [a.get_xlabel().split()[0] for a in figure.axes] == ["s", "ms", "s"]
     assert charts["the move"].get_xlim()[1] < 600
     hatched = [patch.get_hatch() for patch in charts["the job"].patches]
-    assert hatched == [None, None, None, "////"], "two bars of job, one of launch, and what runs beside them"
+    assert hatched == [None, None, None, "////"], (
+        "two bars of job, one of launch, and what runs beside them"
+    )
 
 
 def test_of_iterations_before_and_after_each_whole_dot_is_inside_the_figure() -> None:
     columns = ("reconfig_id", "before_ms", "after_ms")
-    figure = before_after(Answer("job", "", "", columns, (("a/1", 40.0, 30.0), ("a/2", 30.0, 41.0))))
+    figure = before_after(
+        Answer("job", "", "", columns, (("a/1", 40.0, 30.0), ("a/2", 30.0, 41.0)))
+    )
     assert figure is not None
     left, right = figure.axes[0].get_xlim()
     assert left == 0 and right > 1.02 * 41
@@ -361,31 +520,46 @@ def test_of_iterations_before_and_after_each_whole_dot_is_inside_the_figure() ->
 
 def test_no_median_is_drawn_where_the_job_paused() -> None:
     move = Reconfiguration("r/1", None, 10**10, 10**10, 10**10 + 10**8)  # type: ignore[arg-type]
-    points = [(10**10 - n * 10**9, 50.0, "a") for n in (3, 2, 1)] + [(10**10 + n * 10**9, 40.0, "b") for n in (14, 15)]
+    points = [(10**10 - n * 10**9, 50.0, "a") for n in (3, 2, 1)] + [
+        (10**10 + n * 10**9, 40.0, "b") for n in (14, 15)
+    ]
     figure = iteration_chart(move, points, 50.0, 40.0)
     assert figure is not None
     lines = [[round(x, 2) for x in line.get_xdata()] for line in figure.axes[0].lines[1:]]
     assert lines == [[-3.0, -0.95], [14.0, 15.04]]
 
 
-def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(typed: Typed, lab: Lab) -> None:
+def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(
+    typed: Typed, lab: Lab
+) -> None:
     lab.up("ring", RING)
     second = lab.up("crossed", CROSSED, before=("ring", RING))
     taken_down = lab.store.new_run("down", KEY, user="ann")
     taken_down.finish("ok")
     result = typed("experiment", "report")
-    assert result.code == 0 and "1 run\n" in result.out and "next: testbed experiment report all" in result.out + result.err
+    assert (
+        result.code == 0
+        and "1 run\n" in result.out
+        and "next: testbed experiment report all" in result.out + result.err
+    )
     assert report(typed)[1]["runs"] == [second]
     assert report(typed, "last")[1]["runs"] == [taken_down.id]
 
 
-def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(typed: Typed, lab: Lab) -> None:
+def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(
+    typed: Typed, lab: Lab
+) -> None:
     failed = lab.up("ring", RING, status="failed", message="held by a tag", moved=False)
     assert report(typed)[1]["runs"] == [failed], "where nothing came up, the newest that tried"
     second = lab.up("crossed", CROSSED, before=("ring", RING))
     lab.up("ring", RING, status="failed", message="held by a tag", moved=False)
     assert report(typed)[1]["runs"] == [second]
-    jobless = lab.up("ring", RING, status="failed", message="ring is up and stays up; its job does not run\nar failed")
+    jobless = lab.up(
+        "ring",
+        RING,
+        status="failed",
+        message="ring is up and stays up; its job does not run\nar failed",
+    )
     assert report(typed)[1]["runs"] == [jobless]
 
 
@@ -411,7 +585,9 @@ def test_a_place_that_cannot_be_written_is_named(typed: Typed, lab: Lab, flag: s
     place = typed.home / "file" / "below"
     result = typed("experiment", "report", run, flag, place)
     assert (
-        result.code == 2 and f"{place} cannot be written: Not a directory" in result.err and f"choose another {flag}" in result.err
+        result.code == 2
+        and f"{place} cannot be written: Not a directory" in result.err
+        and f"choose another {flag}" in result.err
     )
 
 
@@ -426,7 +602,10 @@ def test_a_campaign_by_time_or_tag_takes_the_runs_of_that_time_or_tag(
     monkeypatch.setattr("time.time", lambda: 1_795_000_000 + lab.clock.now_ns / 1e9)
     assert report(typed, "--since", "1h")[1]["runs"] == [second]
     assert report(typed, "--until", "1h", "--plan", "ring")[1]["runs"] == [first]
-    assert "no run that changed the lab matches" in typed("experiment", "report", "--tag", "paper-fig3").err
+    assert (
+        "no run that changed the lab matches"
+        in typed("experiment", "report", "--tag", "paper-fig3").err
+    )
     assert typed("run", "note", first, "--tag", "paper-fig3").code == 0
     assert report(typed, "--tag", "paper-fig3")[1]["runs"] == [first]
 
@@ -451,7 +630,9 @@ def test_nothing_is_written_where_the_page_cannot_be(typed: Typed, lab: Lab) -> 
     assert [path.name for path in (typed.home / "kept.html").iterdir()] == ["report.html"]
 
 
-def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Typed, lab: Lab) -> None:
+def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(
+    typed: Typed, lab: Lab
+) -> None:
     run = lab.up("ring", RING, job_ms=None)
     before = report(typed, run)[0].numbers["answers"]["throughput"]
     with Journal(lab.settings.run_dir(run), run, "emulated", clock=lab.clock) as journal:
@@ -459,7 +640,9 @@ def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Ty
         journal.point("port", tags, {"tx_bytes": 10**12}, lab.clock.now_ns + 3600 * 10**9)
     folder = lab.settings.run_dir(run)
     times = [point.time_ns for point in read_points(folder, ("port",))]
-    assert [p.time_ns for p in read_points(folder, ("port",), near=[(times[0], times[0] + 10**8)])] == times[:16]
+    assert [
+        p.time_ns for p in read_points(folder, ("port",), near=[(times[0], times[0] + 10**8)])
+    ] == times[:16]
     assert len([*read_points(folder, ("port",), near=[])]) == 0
     page, _ = report(typed, run)
     assert page.numbers["answers"]["throughput"] == before and recomputed(typed, page) > 100
@@ -471,21 +654,36 @@ def test_what_some_ports_sent_is_not_told_as_what_all_sent(typed: Typed, lab: La
     part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
     lines = part.read_text().splitlines(keepends=True)
     t0 = next(p.time_ns for p in read_points(part.parent.parent, ("reconfig",)))
-    kept = [n for n in lines if not (n.startswith("port,") and "host=gpu03" in n and int(n.split()[-1]) < t0)]
+    kept = [
+        n
+        for n in lines
+        if not (n.startswith("port,") and "host=gpu03" in n and int(n.split()[-1]) < t0)
+    ]
     assert len(kept) < len(lines)
     part.write_text("".join(kept))
     page, _ = report(typed, run)
     answer = page.numbers["answers"]["throughput"]
     reply = dict(zip(answer["columns"], answer["rows"][0], strict=True))
-    assert reply["before_mbps"] is None and reply["before_over_ms"] is None and reply["across_mbps"] is None
-    assert reply["after_mbps"] == whole[answer["columns"].index("after_mbps")] and 0 < reply["after_over_ms"] <= 2000
+    assert (
+        reply["before_mbps"] is None
+        and reply["before_over_ms"] is None
+        and reply["across_mbps"] is None
+    )
+    assert (
+        reply["after_mbps"] == whole[answer["columns"].index("after_mbps")]
+        and 0 < reply["after_over_ms"] <= 2000
+    )
 
 
-def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(typed: Typed, lab: Lab) -> None:
+def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(
+    typed: Typed, lab: Lab
+) -> None:
     page, _ = report(typed, lab.up("ring", RING, again=11, ports=False))
     assert recomputed(typed, page) > 500 and shown_as_answered(typed, page) > 100
     assert "Of 12 reconfigurations the 3 longest are drawn individually." in page.text
     assert "12 reconfigurations were recorded." in page.text
     drawn = [a["aria-label"] or "" for t, a in page.tags if t == "svg"]
     run = page.numbers["runs"][0]
-    assert [name for name in drawn if name.startswith("devices of")] == [f"devices of {run}/{n}" for n in (10, 11, 12)]
+    assert [name for name in drawn if name.startswith("devices of")] == [
+        f"devices of {run}/{n}" for n in (10, 11, 12)
+    ]

@@ -1,4 +1,6 @@
-"""A scenario's page: its figures follow from journals, its outcome from its bands; and what a change costs a job."""
+"""A scenario's page: its figures follow from journals, its outcome from its bands; and what a
+change costs a job.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def training(took: Sequence[float], numbers: Sequence[int] | None = None) -> lis
 
 def test_a_change_costs_what_its_iterations_took_beyond_the_usual() -> None:
     found = training([100.0] * 30 + [180.0] + [90.0] * 30)
-    assert lost_ms(found, 3050 * MS, 3110 * MS) == pytest.approx(90.0), "the new usual, since it ended after light was back"
+    assert lost_ms(found, 3050 * MS, 3110 * MS) == pytest.approx(90.0), (
+        "the new usual, since it ended after light was back"
+    )
     assert lost_ms(training([100.0] * 60), 3050 * MS, 3110 * MS) == 0.0
 
 
@@ -54,14 +58,20 @@ def test_no_figure_is_made_of_too_few_iterations() -> None:
 
 def test_a_span_counts_progress_and_not_iterations_made_twice() -> None:
     assert span_ms(training([100.0] * 30), 9, 10) == pytest.approx(1000.0)
-    assert span_ms(training([100.0] * 30, [*range(1, 16), *range(11, 26)]), 9, 10) == pytest.approx(1500.0)
+    assert span_ms(training([100.0] * 30, [*range(1, 16), *range(11, 26)]), 9, 10) == pytest.approx(
+        1500.0
+    )
     assert span_ms(training([100.0] * 12), 9, 10) is None
 
 
 @given(
-    st.lists(st.floats(50, 60), min_size=25, max_size=40), st.lists(st.floats(50, 60), min_size=30, max_size=40), st.floats(0, 1e4)
+    st.lists(st.floats(50, 60), min_size=25, max_size=40),
+    st.lists(st.floats(50, 60), min_size=30, max_size=40),
+    st.floats(0, 1e4),
 )
-def test_what_is_lost_grows_by_what_one_iteration_takes_longer(before: list[float], after: list[float], more: float) -> None:
+def test_what_is_lost_grows_by_what_one_iteration_takes_longer(
+    before: list[float], after: list[float], more: float
+) -> None:
     def lost(extra: float) -> float:
         found = training([*before, 60.0 + extra, *after])
         begin = found[len(before)].end_ns - MS
@@ -73,7 +83,9 @@ def test_what_is_lost_grows_by_what_one_iteration_takes_longer(before: list[floa
 
 
 def test_an_iteration_counts_from_the_end_of_the_one_before() -> None:
-    lines = [{"iter": n, "iter_ms": 10.0, "time_ns": at * MS} for n, at in ((1, 0), (2, 10), (3, 120))]
+    lines = [
+        {"iter": n, "iter_ms": 10.0, "time_ns": at * MS} for n, at in ((1, 0), (2, 10), (3, 120))
+    ]
     assert [step.took_ms for step in steps(lines)] == [10.0, 10.0, 110.0]
 
 
@@ -82,9 +94,16 @@ FIVE = "abbaabbaab"
 
 
 def record(lab: Lab, text: str, slots: list[dict[str, Any]], *, ended: bool = True) -> str:
-    """Keep a record of these measurements, as `testbed experiment reproduce` does; not `ended`: as before rounds."""
+    """Keep a record of these measurements, as `testbed experiment reproduce` does; not `ended`: as
+    before rounds.
+    """
     found = scenario(text)
-    facts = to_json({n: getattr(found, n) for n in ("name", "title", "source", "claim", "label", "differs", "compared")})
+    facts = to_json(
+        {
+            n: getattr(found, n)
+            for n in ("name", "title", "source", "claim", "label", "differs", "compared")
+        }
+    )
     arms = {name: {"swept": to_json(arm.swept)} for name, arm in found.arms.items()}
     data = {
         "schema": "testbed.campaign/1",
@@ -109,17 +128,36 @@ def record(lab: Lab, text: str, slots: list[dict[str, Any]], *, ended: bool = Tr
 
 def stayed(lab: Lab, speed: float, arm: str, state: str = "done") -> dict[str, Any]:
     run = lab.up(arm, RING if arm == "a" else CROSSED, job_ms=speed)
-    return {"arm": arm, "state": state, "runs": [run], "jobs": {"ann": [{"run": run, "first": 1, "last": 30}]}, "changes": {}}
+    return {
+        "arm": arm,
+        "state": state,
+        "runs": [run],
+        "jobs": {"ann": [{"run": run, "first": 1, "last": 30}]},
+        "changes": {},
+    }
 
 
-def test_the_page_of_a_scenario_says_what_it_shows_and_every_number_follows(typed: Typed, lab: Lab) -> None:
+def test_the_page_of_a_scenario_says_what_it_shows_and_every_number_follows(
+    typed: Typed, lab: Lab
+) -> None:
     slots = [stayed(lab, 40.0 + n / 10, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
     slots += [stayed(lab, 90.0, "c") | {"round": 1}]
-    slots += [stayed(lab, 90.0, "c", "stalled") | {"error": "j made 0 of 7 iterations in 30 s", "round": 2}]
+    slots += [
+        stayed(lab, 90.0, "c", "stalled")
+        | {"error": "j made 0 of 7 iterations in 30 s", "round": 2}
+    ]
     page, _ = report(typed, record(lab, STAY, slots))
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
-    assert "Claim holds. Claim: b is as fast as a" in page.text and "0.9 to 1.1" in page.text and "Source: a paper" in page.text
-    assert "c (stalled)" in page.text and "j made 0 of 7 iterations in 30 s" in page.text and "cubic" in page.text
+    assert (
+        "Claim holds. Claim: b is as fast as a" in page.text
+        and "0.9 to 1.1" in page.text
+        and "Source: a paper" in page.text
+    )
+    assert (
+        "c (stalled)" in page.text
+        and "j made 0 of 7 iterations in 30 s" in page.text
+        and "cubic" in page.text
+    )
     assert "Measuring ended when the interval of every ratio was at most 5%" in page.text
     assert "geometric mean of the rounds' ratios, 95 % t-interval" in page.text
     rows = page.numbers["answers"]["compared"]["rows"]
@@ -129,12 +167,20 @@ def test_the_page_of_a_scenario_says_what_it_shows_and_every_number_follows(type
 
 
 def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: Lab) -> None:
-    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
+    slots = [
+        stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2}
+        for n, arm in enumerate(FIVE)
+    ]
     page, _ = report(typed, record(lab, STAY, slots))
-    assert "Refuted. Claim" in page.text and "Refuted, the whole interval is outside the band: iteration_ms b / a." in page.text
+    assert (
+        "Refuted. Claim" in page.text
+        and "Refuted, the whole interval is outside the band: iteration_ms b / a." in page.text
+    )
 
 
-def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhere(typed: Typed, lab: Lab) -> None:
+def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhere(
+    typed: Typed, lab: Lab
+) -> None:
     slots = [stayed(lab, 40.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
     void = stayed(lab, 400.0, "a", "void") | {"round": 5}
     counts = {"retransmitted": 17, "rwnd_limited_ms": 2500.4, "refused": 3, "limit": 0.2}
@@ -145,58 +191,105 @@ def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhe
     page, _ = report(typed, record(lab, STAY, [*slots, void]))
     assert "Claim holds. Claim" in page.text and "a (void)" in page.text
     assert "37.5%, gpu02" in page.text and "not known" in page.text and "2500 ms" in page.text
-    assert "1 of 11 measurements are void" in page.text and "more than 20% of an iteration" in page.text
+    assert (
+        "1 of 11 measurements are void" in page.text
+        and "more than 20% of an iteration" in page.text
+    )
     (finding,) = page.numbers["answers"]["findings"]["rows"]
     assert finding[1] == pytest.approx(1.0) and finding[5] == 5
 
 
-def test_a_record_that_is_older_than_rounds_is_read_as_rounds_and_starved_of_them(typed: Typed, lab: Lab) -> None:
+def test_a_record_that_is_older_than_rounds_is_read_as_rounds_and_starved_of_them(
+    typed: Typed, lab: Lab
+) -> None:
     slots = [stayed(lab, 40.0, arm) for arm in "abcabc"]
     page, _ = report(typed, record(lab, STAY, slots, ended=False))
-    assert "Starved. Claim" in page.text and "2 of the 5 rounds that are the least count: iteration_ms b / a." in page.text
+    assert (
+        "Starved. Claim" in page.text
+        and "2 of the 5 rounds that are the least count: iteration_ms b / a." in page.text
+    )
 
 
-def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(typed: Typed, lab: Lab) -> None:
+def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
+    typed: Typed, lab: Lab
+) -> None:
     text = STAY[: STAY.index("  - {metric")] + "".join(
         f"  - {{metric: {metric}, of: b, over: a, band: {{min: 0, max: 9}}}}\n"
         for metric in ("wire_bytes", "loss", "span_ms", "iteration_p99_ms")
     )
-    slots = [stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2} for n, arm in enumerate("abba")]
+    slots = [
+        stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2}
+        for n, arm in enumerate("abba")
+    ]
     for slot in slots:
         sent = {"iter_ms": 1.0, "wire_bytes": 1000 if slot["arm"] == "a" else 250}
-        with Journal(lab.settings.run_dir(slot["runs"][0]), slot["runs"][0], "emulated", clock=lab.clock) as journal:
+        with Journal(
+            lab.settings.run_dir(slot["runs"][0]), slot["runs"][0], "emulated", clock=lab.clock
+        ) as journal:
             for n in range(30):
                 journal.point(
-                    "collective", {"job": "ddp", "op": "all_reduce", "algo": "ring"}, sent | {"iter": n}, lab.clock.now_ns
+                    "collective",
+                    {"job": "ddp", "op": "all_reduce", "algo": "ring"},
+                    sent | {"iter": n},
+                    lab.clock.now_ns,
                 )
     page, _ = report(typed, record(lab, text, slots))
     found = [row[1] for row in page.numbers["answers"]["findings"]["rows"]]
-    assert found == [0.25, pytest.approx(2.8 / 2.4), pytest.approx(2.0, abs=0.05), pytest.approx(2.0, abs=0.1)]
+    assert found == [
+        0.25,
+        pytest.approx(2.8 / 2.4),
+        pytest.approx(2.0, abs=0.05),
+        pytest.approx(2.0, abs=0.1),
+    ]
     assert recomputed(typed, page) > 100
 
 
-def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(typed: Typed, lab: Lab) -> None:
+def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(
+    typed: Typed, lab: Lab
+) -> None:
     text = (
         CHANGE.replace("span_ms, of: go, over: stay", "lost_ms, of: go, over: again")
-        .replace("stay: {}, go: {then: b.json, mode: live}", "again: {then: b.json, mode: restart}, go: {then: b.json, mode: live}")
+        .replace(
+            "stay: {}, go: {then: b.json, mode: live}",
+            "again: {then: b.json, mode: restart}, go: {then: b.json, mode: live}",
+        )
         .replace("[then]", "[mode]")
     )
     slots = []
     for n, arm in enumerate(("again", "go", "go", "again")):
         first = lab.up("ring", RING, job_ms=40.0, iterations=40)
         dark = 60.0 if arm == "go" else 60.0 + n
-        run = lab.up("crossed", CROSSED, before=("ring", RING), dark_ms=dark, job_ms=40.0, iterations=40)
-        parts = [{"run": first, "first": 1, "last": 40, "after": None}, {"run": run, "first": 1, "last": 40, "after": 0}]
-        slot = {"arm": arm, "round": 1 + n // 2, "state": "done", "runs": [first, run], "jobs": {"ann": parts}}
+        run = lab.up(
+            "crossed", CROSSED, before=("ring", RING), dark_ms=dark, job_ms=40.0, iterations=40
+        )
+        parts = [
+            {"run": first, "first": 1, "last": 40, "after": None},
+            {"run": run, "first": 1, "last": 40, "after": 0},
+        ]
+        slot = {
+            "arm": arm,
+            "round": 1 + n // 2,
+            "state": "done",
+            "runs": [first, run],
+            "jobs": {"ann": parts},
+        }
         slots.append(slot | {"changes": {"ann": run}})
     page, _ = report(typed, record(lab, text, slots))
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
     (finding,) = page.numbers["answers"]["findings"]["rows"]
     assert finding[1] == pytest.approx(1.0, abs=0.05)
-    assert [row[5] for row in page.numbers["answers"]["changes"]["rows"]] == [60.0, 60.0, 60.0, 63.0]
+    assert [row[5] for row in page.numbers["answers"]["changes"]["rows"]] == [
+        60.0,
+        60.0,
+        60.0,
+        63.0,
+    ]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened")
+@pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened",
+)
 def test_a_scenarios_page_fits_a_phone(browser: Browser, typed: Typed, lab: Lab) -> None:  # noqa: F811
     slots = [stayed(lab, 40.0 + n, arm) for n, arm in enumerate("abba")]
     record(lab, STAY, slots)

@@ -1,4 +1,6 @@
-"""A report on a run says the same whenever it is written: what anybody did later is none of that run."""
+"""A report on a run says the same whenever it is written: what anybody did later is none of that
+run.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def taken_down(lab: Lab) -> None:
     job = lab.store.latest_job(tenancy_key(KEY, "ann"))
     assert job is not None
     run = lab.store.new_run("down", KEY, plan_name="", inventory="/nowhere", user="ann")
-    run.found({"current": None, "ours": {}, "others": {}, "generations": {}, "lit": [], "job": job.id}, {"hosts": []})
+    run.found(
+        {"current": None, "ours": {}, "others": {}, "generations": {}, "lit": [], "job": job.id},
+        {"hosts": []},
+    )
     lab.store.set_job(job.id, "stopped", ended=True)
     run.finish("ok")
 
@@ -60,7 +65,9 @@ LATER = [taken_down, another_program, launched_by_hand]
 
 @pytest.mark.parametrize("later", LATER, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("kind", ["launched", "turned", "kept"])
-def test_a_report_written_later_is_the_same_byte_for_byte(typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]) -> None:
+def test_a_report_written_later_is_the_same_byte_for_byte(
+    typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]
+) -> None:
     launched = lab.up("ring", RING)
     lab.ranks(launched)
     run = {"launched": lambda: launched, "changed": lab.change, "kept": lab.keep}[kind]()
@@ -71,7 +78,9 @@ def test_a_report_written_later_is_the_same_byte_for_byte(typed: Typed, lab: Lab
     assert page_of(typed, run) == at_once
 
 
-def test_what_the_job_does_after_the_next_change_is_none_of_this_one(typed: Typed, lab: Lab) -> None:
+def test_what_the_job_does_after_the_next_change_is_none_of_this_one(
+    typed: Typed, lab: Lab
+) -> None:
     lab.up("ring", RING)
     run = lab.keep(after=12)
     at_once = page_of(typed, run)
@@ -80,30 +89,41 @@ def test_what_the_job_does_after_the_next_change_is_none_of_this_one(typed: Type
     later = page_of(typed, run)
     assert row(later, "job")["after_n"] == 12, "the job went on with 90 ms after the next change"
     first, second = (Page(html).numbers["answers"] for html in (at_once, later))
-    assert {name: one["rows"] for name, one in first.items()} == {name: one["rows"] for name, one in second.items()}
+    assert {name: one["rows"] for name, one in first.items()} == {
+        name: one["rows"] for name, one in second.items()
+    }
     assert disagreeing(Page(later), _exported(typed, later)) == []
 
 
-def test_every_view_tells_the_same_iteration_before_and_after_a_turn(typed: Typed, lab: Lab) -> None:
+def test_every_view_tells_the_same_iteration_before_and_after_a_turn(
+    typed: Typed, lab: Lab
+) -> None:
     lab.up("ring", RING)
     run = lab.change(slow=False)
     html = page_of(typed, run)
     ring_change, job = row(html, "ring_changes"), row(html, "job")
-    assert (job["before_ms"], job["after_ms"]) == (ring_change["before_ms"], ring_change["after_ms"]) == (212.0, 172.0)
+    assert (
+        (job["before_ms"], job["after_ms"])
+        == (ring_change["before_ms"], ring_change["after_ms"])
+        == (212.0, 172.0)
+    )
     assert "iteration before / after 212 ms / 172 ms" in Page(html).text
     assert job["before_n"] is None, "how many those were is the turn's to know"
 
 
 def test_a_job_that_had_ended_before_is_not_the_one_before(typed: Typed, lab: Lab) -> None:
     lab.up("crossed", CROSSED, job_ms=55.0)
-    lab.clock.now_ns += 26 * 60 * 1000 * MS  # and the lab was stopped: nobody marked the job as ended
+    # and the lab was stopped: nobody marked the job as ended
+    lab.clock.now_ns += 26 * 60 * 1000 * MS
     run = lab.up("ring", RING, found_job=False)
     job = row(page_of(typed, run), "job")
     assert (job["was"], job["before_ms"], job["pause_ms"]) == ("", None, None)
 
 
 def _exported(typed: Typed, html: str) -> Any:
-    folders = [typed.home / "csv" / run for run in json.loads(json.dumps(Page(html).numbers["journals"]))]
+    folders = [
+        typed.home / "csv" / run for run in json.loads(json.dumps(Page(html).numbers["journals"]))
+    ]
     for folder in folders:
         assert typed("telemetry", "export", folder.name, "--out", folder).code == 0
     return from_csv(folders)

@@ -1,4 +1,6 @@
-"""The page's server in this process, on a free port of loopback; and its stream read as a browser does."""
+"""The page's server in this process, on a free port of loopback; and its stream read as a browser
+does.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,18 @@ class Served:
 
 
 @asynccontextmanager
-async def served(lab_writer: LabWriter, plan: Path | None = None, port: int = 0) -> AsyncIterator[Served]:
+async def served(
+    lab_writer: LabWriter, plan: Path | None = None, port: int = 0
+) -> AsyncIterator[Served]:
     with lab_writer.watcher() as watcher, socket.create_server(("127.0.0.1", port)) as listener:
         at = listener.getsockname()[1]
         keys, ready = Keys(), asyncio.Event()
-        page = Page(watcher, SafeState(lab_writer.settings, plan, plan.stem if plan else ""), Names("127.0.0.1", at), keys)
+        page = Page(
+            watcher,
+            SafeState(lab_writer.settings, plan, plan.stem if plan else ""),
+            Names("127.0.0.1", at),
+            keys,
+        )
         serving = asyncio.create_task(serve_page(page, listener, ready.set))
         await asyncio.wait_for(ready.wait(), 10)
         try:
@@ -46,7 +55,8 @@ async def served(lab_writer: LabWriter, plan: Path | None = None, port: int = 0)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            if (process := page.safe._process) is not None:  # in life it goes on; nothing outlives a test
+            # in life it goes on; nothing outlives a test
+            if (process := page.safe._process) is not None:
                 await asyncio.to_thread(process.wait, 60)
             page.safe.leave()
 
@@ -54,7 +64,10 @@ async def served(lab_writer: LabWriter, plan: Path | None = None, port: int = 0)
 @asynccontextmanager
 async def stream(url: str) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
     """The events of a page's stream."""
-    async with httpx.AsyncClient(timeout=10) as client, client.stream("GET", f"{url}events") as answer:
+    async with (
+        httpx.AsyncClient(timeout=10) as client,
+        client.stream("GET", f"{url}events") as answer,
+    ):
         assert answer.status_code == 200, await answer.aread()
         yield _events(answer)
 

@@ -1,4 +1,6 @@
-"""What knows a job's traffic, as live views show it: shadow, functions of packet switches, what is sent, lost and saved."""
+"""What knows a job's traffic, as live views show it: shadow, functions of packet switches, what is
+sent, lost and saved.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,48 @@ JOB = {"job": "ddp"}
 SUMMED = {**JOB, "op": "all_reduce", "algo": "ring"}
 
 
-def carry(journal: Journal, count: int = 30, flagged: tuple[int, ...] = (12,), fetched: tuple[int, ...] = (14,)) -> None:
-    """A job with a shadow, both functions of a switch, sums that lose and compress, and a checkpoint every ten iterations."""
+def carry(
+    journal: Journal,
+    count: int = 30,
+    flagged: tuple[int, ...] = (12,),
+    fetched: tuple[int, ...] = (14,),
+) -> None:
+    """A job with a shadow, both functions of a switch, sums that lose and compress, and a
+    checkpoint every ten iterations.
+    """
     now = journal.now_ns() - count * 200_000_000
     for n in range(1, count + 1):
         at, checkpoint = now + n * 200_000_000, n - 1 if n in flagged else n
-        seen: dict[str, Any] = {"iter": n, "equal": int(n not in flagged), "fetched": int(n in fetched), "missing": 0, "lost": 0}
-        seen |= {"lag_ms": 4.0 + n % 3, "checkpoint": checkpoint, "host": "gpu07", "taps": "gpu01 gpu02"}
+        seen: dict[str, Any] = {
+            "iter": n,
+            "equal": int(n not in flagged),
+            "fetched": int(n in fetched),
+            "missing": 0,
+            "lost": 0,
+        }
+        seen |= {
+            "lag_ms": 4.0 + n % 3,
+            "checkpoint": checkpoint,
+            "host": "gpu07",
+            "taps": "gpu01 gpu02",
+        }
         journal.point("shadow", JOB, seen, at)
-        summed = {"size_bytes": 4_000_000, "iter": n, "iter_ms": 60.0, "wire_bytes": 600_000, "whole_bytes": 6_000_000}
+        summed = {
+            "size_bytes": 4_000_000,
+            "iter": n,
+            "iter_ms": 60.0,
+            "wire_bytes": 600_000,
+            "whole_bytes": 6_000_000,
+        }
         lost = {"resent_bytes": 6_000, "lost_share": 0.008, "loss_bound": 0.02}
         journal.point("collective", SUMMED, {**summed, **lost}, at)
         save = {"save_ms": 12.0} if n % 10 == 1 and n > 1 else {}
-        journal.point("iteration", {**JOB, "workload": "train"}, {"iter": n, "iter_ms": 180.0, "comm_ms": 60.0, **save}, at)
+        journal.point(
+            "iteration",
+            {**JOB, "workload": "train"},
+            {"iter": n, "iter_ms": 180.0, "comm_ms": 60.0, **save},
+            at,
+        )
     had = {
         "total": 64,
         "size": 15,
@@ -42,7 +73,14 @@ def carry(journal: Journal, count: int = 30, flagged: tuple[int, ...] = (12,), f
         "lease_left_s": 52.0,
     }
     journal.point("function", {**JOB, "segment": "ideal", "function": "aggregate"}, had)
-    had = {"total": 1024, "size": 512, "gets": 9000, "hits": 6400, "stored": 480, "lease_left_s": 48.0}
+    had = {
+        "total": 1024,
+        "size": 512,
+        "gets": 9000,
+        "hits": 6400,
+        "stored": 480,
+        "lease_left_s": 48.0,
+    }
     journal.point("function", {**JOB, "segment": "tree", "function": "cache"}, had)
     journal.flush()
 
@@ -66,15 +104,26 @@ def test_each_has_a_line_and_a_mark_until_the_job_has_ended(lab_writer: LabWrite
         assert {mark["name"]: mark["message"] for mark in reply["marks"]} == TEXTS
         assert reply["copied"] == {"to": "gpu07", "from": ["gpu01", "gpu02"]}
         shares = {mark["name"]: mark["share"] for mark in reply["marks"]}
-        assert shares == {"shadow": None, "aggregate": 0.2344, "cache": 0.7111, "sends": 0.1, "datagrams": 0.4, "saves": 0.0066}
+        assert shares == {
+            "shadow": None,
+            "aggregate": 0.2344,
+            "cache": 0.7111,
+            "sends": 0.1,
+            "datagrams": 0.4,
+            "saves": 0.0066,
+        }
         cells = next(mark["cells"] for mark in reply["marks"] if mark["name"] == "shadow")
-        assert cells[11:14] == ["flagged", "equal", "fetched"] and not any(mark["bad"] for mark in reply["marks"])
+        assert cells[11:14] == ["flagged", "equal", "fetched"] and not any(
+            mark["bad"] for mark in reply["marks"]
+        )
         console = Console(file=StringIO(), width=150, height=60)
         console.print(screen(picture, 150, 60))
         for name, text in TEXTS.items():
             assert f"{name:<10}{text}" in console.file.getvalue()  # type: ignore[attr-defined]
         picture.job["ended"] = True
-        assert [line.plain[:6] for line in carried_lines(picture)] == ["shadow"], "of an ended job one goes on from its shadow"
+        assert [line.plain[:6] for line in carried_lines(picture)] == ["shadow"], (
+            "of an ended job one goes on from its shadow"
+        )
 
 
 def at(measurement: str, tags: dict[str, str], run: str, **fields: object) -> Point:
@@ -88,7 +137,10 @@ def test_a_shadow_that_falls_behind_and_a_loss_beyond_its_bound_are_trouble() ->
     assert [mark[2] for mark in carrying.text(ended=False)] == [True]
     lost = {"wire_bytes": 100, "whole_bytes": 100, "lost_share": 0.03, "loss_bound": 0.02}
     carrying.point(at("collective", {"op": "all_reduce", "algo": "ring"}, "b", **lost))
-    assert [(name, bad) for name, _, bad in carrying.text(ended=False)] == [("shadow", True), ("datagrams", True)]
+    assert [(name, bad) for name, _, bad in carrying.text(ended=False)] == [
+        ("shadow", True),
+        ("datagrams", True),
+    ]
 
 
 def test_a_newer_job_takes_the_marks_away_and_an_older_one_says_nothing() -> None:
@@ -103,5 +155,13 @@ def test_a_newer_job_takes_the_marks_away_and_an_older_one_says_nothing() -> Non
 
 def test_whole_sums_without_loss_make_no_mark() -> None:
     carrying = Carrying()
-    carrying.point(at("collective", {"op": "all_reduce", "algo": "ring"}, "b", wire_bytes=6_010_000, whole_bytes=6_000_000))
+    carrying.point(
+        at(
+            "collective",
+            {"op": "all_reduce", "algo": "ring"},
+            "b",
+            wire_bytes=6_010_000,
+            whole_bytes=6_000_000,
+        )
+    )
     assert carrying.text(ended=False) == []

@@ -1,4 +1,6 @@
-"""`testbed watch` and `testbed ui` as processes: lines, JSON, a terminal, Ctrl-C, and what they say when something is wrong."""
+"""`testbed watch` and `testbed ui` as processes: lines, JSON, a terminal, Ctrl-C, and what they say
+when something is wrong.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
 
 
 def started(*argv: str, **more: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen([*TESTBED, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload]
+    process = subprocess.Popen(
+        [*TESTBED, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )  # type: ignore[call-overload]
     assert isinstance(process, subprocess.Popen)
     return process
 
@@ -68,7 +72,9 @@ def lines_until(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(lab_writer: LabWriter, number: int) -> None:
+def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(
+    lab_writer: LabWriter, number: int
+) -> None:
     lab_writer.up()
     process = started("watch", "--passive")
     first = lines_until(process, lambda line: "circuits lit" in line)
@@ -84,7 +90,9 @@ def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(l
 
 
 @pytest.mark.parametrize("argv", [(), ("--jsonl",), ("--json",)])
-def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(lab_writer: LabWriter, argv: tuple[str, ...]) -> None:
+def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(
+    lab_writer: LabWriter, argv: tuple[str, ...]
+) -> None:
     lab_writer.up()
     process = started("watch", "--passive", *argv)
     assert process.stdout is not None and process.stderr is not None
@@ -109,7 +117,9 @@ def test_jsonl_begins_with_the_picture_and_goes_on_with_events(lab_writer: LabWr
     journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": 7, "iter_ms": 41.5})
     journal.flush()
     event = json.loads(lines_until(process, lambda line: '"iteration"' in line)[-1])
-    assert event["iter_ms"] == 41.5 and event["job"] == "ddp" and abs(event["at"] - time.time()) < 30
+    assert (
+        event["iter_ms"] == 41.5 and event["job"] == "ddp" and abs(event["at"] - time.time()) < 30
+    )
     assert process.stdout is not None
     process.stdout.close()  # whoever read has seen enough
     journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": 8, "iter_ms": 41.5})
@@ -120,16 +130,28 @@ def test_jsonl_begins_with_the_picture_and_goes_on_with_events(lab_writer: LabWr
 
 
 def test_one_picture_tells_what_there_is_and_what_there_is_not(
-    lab_writer: LabWriter, tmp_path: Path, ran: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    lab_writer: LabWriter,
+    tmp_path: Path,
+    ran: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     empty = ran("watch", "--once", "--passive")
-    assert empty.returncode == 0 and "no plan is up: testbed up --topology PLAN" in empty.stdout and "no run yet" in empty.stdout
+    assert (
+        empty.returncode == 0
+        and "no plan is up: testbed up --topology PLAN" in empty.stdout
+        and "no run yet" in empty.stdout
+    )
     lab_writer.up()
     run = lab_writer.run(plan="next")
     lab_writer.move(run)
     run.finish("ok")
     shown = ran("watch", "--once", "--passive").stdout
-    assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last change" in shown and "ocs1 switch" in shown and "\x1b" not in shown
+    assert (
+        re.search(r"gpu01 ● gpu02:p1", shown)
+        and "the last change" in shown
+        and "ocs1 switch" in shown
+        and "\x1b" not in shown
+    )
     with monkeypatch.context() as patched:
         patched.setenv("COLUMNS", "70")
         narrow = ran("watch", "--once", "--passive")
@@ -147,7 +169,9 @@ def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(lab_writer: LabWrit
         for age in (60_000.0, 0.0):
             watcher.picture.iterations.set(now - age, 40.0)
             (curve,) = curves(watcher.picture, unicode=True)
-            assert curve.plain.endswith(f"40 ms  at {clock(now - age)}" if age else "  40 ms"), curve.plain
+            assert curve.plain.endswith(f"40 ms  at {clock(now - age)}" if age else "  40 ms"), (
+                curve.plain
+            )
 
 
 @pytest.mark.parametrize(("encoding", "marks"), [("utf-8", "●▆▼"), ("ascii", "*v")])
@@ -160,12 +184,25 @@ def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", "PYTHONIOENCODING": encoding}
-        process = subprocess.Popen([*TESTBED, "watch", "--passive"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+        environment = os.environ | {
+            "TERM": "xterm-256color",
+            "COLUMNS": "80",
+            "LINES": "24",
+            "PYTHONIOENCODING": encoding,
+        }
+        process = subprocess.Popen(
+            [*TESTBED, "watch", "--passive"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+        )
         os.close(theirs)
         shown = _read(ours, lambda text: "ocs4" in text and all(mark in text for mark in marks))
         assert shown.isascii() == (encoding == "ascii")
-        assert shown.startswith("\x1b[?1049h") and "gpu01" in shown and "48/48 circuits lit" in shown
+        assert (
+            shown.startswith("\x1b[?1049h") and "gpu01" in shown and "48/48 circuits lit" in shown
+        )
         frames = re.split(r"\x1b\[H", shown)
         plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame) for frame in frames]
         assert all(len(line.rstrip()) <= 80 for frame in plain for line in frame.splitlines())
@@ -197,8 +234,14 @@ def test_ui_prints_its_address_serves_and_ends_with_0(lab_writer: LabWriter) -> 
     key = re.search(r"#key=([\w-]{43})$", lines[1].strip())
     assert url and key and "topoopt-12" in lines[1]
     picture = httpx.get(f"{url[0]}picture").json()
-    assert picture["safe"]["plan"] == "topoopt-12" and picture["safe"]["state"] == "ready" and key[1] not in json.dumps(picture)
-    entered = httpx.post(f"{url[0]}enter", json={"key": key[1]}, headers={"origin": url[0].rstrip("/")})
+    assert (
+        picture["safe"]["plan"] == "topoopt-12"
+        and picture["safe"]["state"] == "ready"
+        and key[1] not in json.dumps(picture)
+    )
+    entered = httpx.post(
+        f"{url[0]}enter", json={"key": key[1]}, headers={"origin": url[0].rstrip("/")}
+    )
     assert entered.status_code == 200
     assert "Key for another browser" in lines_until(process, lambda line: True)[0]
     with httpx.stream("GET", f"{url[0]}events") as answer:  # an open stream does not keep it
@@ -210,7 +253,11 @@ def test_ui_prints_its_address_serves_and_ends_with_0(lab_writer: LabWriter) -> 
 
 def addresses() -> list[tuple[str, str | None]]:
     """What to listen on and what is printed for it; of IPv6 where this machine has it."""
-    found: list[tuple[str, str | None]] = [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("localhost", None)]
+    found: list[tuple[str, str | None]] = [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("localhost", None),
+    ]
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -228,9 +275,18 @@ def test_the_address_that_is_printed_can_be_opened_here(listen: str, url: str | 
         socket.create_connection((host.rpartition(":")[0].strip("[]"), port), 5).close()
 
 
-def test_the_safe_plan_may_stand_in_the_settings(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_safe_plan_may_stand_in_the_settings(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "testbed.toml").write_text(f'safe_plan = "{os.path.relpath(PLAN, tmp_path)}"\n')
-    process = started("ui", "--port", "0", "--passive", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PLAN.parents[1])})
+    process = started(
+        "ui",
+        "--port",
+        "0",
+        "--passive",
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PLAN.parents[1])},
+    )
     assert "topoopt-12" in lines_until(process, lambda line: "#key=" in line)[-1]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
@@ -242,10 +298,20 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = ran("ui", "--port", str(taken.getsockname()[1]), "--passive")
-    assert refused.returncode == 2 and "cannot listen" in refused.stderr and "testbed ui --port 0" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "cannot listen" in refused.stderr
+        and "testbed ui --port 0" in refused.stderr
+    )
     nowhere = ran("ui", "--listen", "192.0.2.7", "--passive")
-    assert nowhere.returncode == 2 and "192.0.2.7" in nowhere.stderr and "another one" not in nowhere.stderr
-    (tmp_path / "bad.json").write_text('{"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu99:p1", "b": "gpu01:p1"}]}')
+    assert (
+        nowhere.returncode == 2
+        and "192.0.2.7" in nowhere.stderr
+        and "another one" not in nowhere.stderr
+    )
+    (tmp_path / "bad.json").write_text(
+        '{"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu99:p1", "b": "gpu01:p1"}]}'
+    )
     bad = ran("ui", "--port", "0", "--passive", "--safe-plan", str(tmp_path / "bad.json"))
     assert bad.returncode == 3 and "gpu99" in bad.stderr
     for argv in (("--for", "soon"), ("--svg", "x.svg")):
@@ -255,9 +321,16 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(
     assert no_lab.returncode == 3 and "hosts.yml" in no_lab.stderr
 
 
-def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(lab_writer: LabWriter, ran: Callable[..., Ended]) -> None:
+def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(
+    lab_writer: LabWriter, ran: Callable[..., Ended]
+) -> None:
     lab_writer.up()
     shown = ran("watch", "--once", "--for", "2s").stdout
-    assert "48/48 circuits lit" in shown and re.search(r"! 12 of 12 hosts do not answer: gpu01", shown)
+    assert "48/48 circuits lit" in shown and re.search(
+        r"! 12 of 12 hosts do not answer: gpu01", shown
+    )
     (lab_writer.settings.inventory / "emulator.yml").write_text("hosts: true\n")
-    assert "! the emulated lab does not run: testbed lab start" in ran("watch", "--once", "--for", "2s").stdout
+    assert (
+        "! the emulated lab does not run: testbed lab start"
+        in ran("watch", "--once", "--for", "2s").stdout
+    )

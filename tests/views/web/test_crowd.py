@@ -31,9 +31,14 @@ sys.stdin.read()
 
 
 @asynccontextmanager
-async def held(at: Served, text: str, count: int = 1, source: str = "127.0.0.2") -> AsyncIterator[list[asyncio.StreamReader]]:
+async def held(
+    at: Served, text: str, count: int = 1, source: str = "127.0.0.2"
+) -> AsyncIterator[list[asyncio.StreamReader]]:
     """Connections that said `text` and say nothing more."""
-    opened = [await asyncio.open_connection("127.0.0.1", at.port, local_addr=(source, 0)) for _ in range(count)]
+    opened = [
+        await asyncio.open_connection("127.0.0.1", at.port, local_addr=(source, 0))
+        for _ in range(count)
+    ]
     try:
         for _, writer in opened:
             writer.write(text.replace("HOST", f"127.0.0.1:{at.port}").encode())
@@ -45,7 +50,10 @@ async def held(at: Served, text: str, count: int = 1, source: str = "127.0.0.2")
 
 async def test_idle_streams_on_every_place_shut_nobody_out(lab_writer: LabWriter) -> None:
     lab_writer.up()
-    async with served(lab_writer) as at, held(at, "GET /events HTTP/1.1\r\nHost: HOST\r\n\r\n", server.PAGES) as readers:
+    async with (
+        served(lab_writer) as at,
+        held(at, "GET /events HTTP/1.1\r\nHost: HOST\r\n\r\n", server.PAGES) as readers,
+    ):
         for reader in readers:
             assert await reader.read(1)
         for _ in range(3):
@@ -55,7 +63,9 @@ async def test_idle_streams_on_every_place_shut_nobody_out(lab_writer: LabWriter
         assert len(at.page.hub) <= server.PAGES
 
 
-async def test_who_makes_room_is_told_so_and_when_to_come_back(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_makes_room_is_told_so_and_when_to_come_back(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "PAGES", 1)
     async with served(lab_writer) as at, stream(at.url) as first, stream(at.url) as second:
         assert (await anext(first))[0] == "whole"
@@ -65,7 +75,8 @@ async def test_who_makes_room_is_told_so_and_when_to_come_back(lab_writer: LabWr
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root may act as another user: that users do not displace each other was not tried"
+    os.geteuid() != 0,
+    reason="only root may act as another user: that users do not displace each other was not tried",
 )
 async def test_streams_of_another_user_of_this_machine_take_no_place_of_mine(
     lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
@@ -75,7 +86,9 @@ async def test_streams_of_another_user_of_this_machine_take_no_place_of_mine(
         assert (await anext(mine))[0] == "whole"
         argv = ["-c", STREAMS, str(at.port), str(server.PAGES + 8)]
         pipe = asyncio.subprocess.PIPE
-        attacker = await asyncio.create_subprocess_exec(sys.executable, *argv, stdin=pipe, stdout=pipe)
+        attacker = await asyncio.create_subprocess_exec(
+            sys.executable, *argv, stdin=pipe, stdout=pipe
+        )
         try:
             assert attacker.stdout is not None
             assert await asyncio.wait_for(attacker.stdout.readline(), 60) == b"held\n"
@@ -103,7 +116,9 @@ async def test_a_request_that_is_never_finished_is_hung_up_on(
         await asyncio.wait_for(reader.read(), 20)
 
 
-async def test_a_trickle_of_bytes_is_no_reason_to_wait_longer(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trickle_of_bytes_is_no_reason_to_wait_longer(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crowd, "HEAD_S", 0.3)
     async with served(lab_writer) as at:
         reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
@@ -128,14 +143,20 @@ async def _end(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def test_a_body_that_never_comes_is_not_waited_for(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_comes_is_not_waited_for(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "BODY_S", 0.2)
-    text = "POST /enter HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 20\r\n\r\n{"
+    text = (
+        "POST /enter HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Length: 20\r\n\r\n{"
+    )
     async with served(lab_writer) as at, held(at, text, source="127.0.0.1") as (reader,):
         assert b"403" in await asyncio.wait_for(reader.readline(), 20)
 
 
-async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crowd, "READ_S", 0.3)
     async with served(lab_writer) as at:
         _, writer = await asyncio.open_connection("127.0.0.1", at.port, limit=1)
@@ -151,7 +172,9 @@ async def test_who_reads_nothing_of_what_he_asked_for_is_hung_up_on(lab_writer: 
             writer.transport.abort()
 
 
-async def test_connections_that_ask_for_nothing_shut_nobody_out(lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_ask_for_nothing_shut_nobody_out(
+    lab_writer: LabWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crowd, "CONNECTIONS", 20)
     async with AsyncExitStack() as stack:
         at = await stack.enter_async_context(served(lab_writer))

@@ -1,4 +1,6 @@
-"""Journals followed together: nothing is missed, nothing is told twice, whatever becomes of the files."""
+"""Journals followed together: nothing is missed, nothing is told twice, whatever becomes of the
+files.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_the_next_part_follows_and_the_closed_one_may_be_packed(tmp_path: Path) 
     journals.close()
 
 
-def test_of_old_parts_and_far_back_only_events_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_old_parts_and_far_back_only_events_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "RECENT_BYTES", 1000)
     with write(tmp_path, "r", 0, 1) as journal:
         journal.point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"})
@@ -141,7 +145,9 @@ def test_a_packed_part_that_a_disk_cut_short_is_left_out(tmp_path: Path) -> None
     journals.close()
 
 
-def test_a_part_that_is_packed_and_spoilt_while_it_is_followed_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+def test_a_part_that_is_packed_and_spoilt_while_it_is_followed_keeps_nobody_else_waiting(
+    tmp_path: Path,
+) -> None:
     journals = Journals(tmp_path, lambda run: True)
     write(tmp_path, "r", 0, 50).close()
     assert taken(journals) == list(range(50))

@@ -1,4 +1,6 @@
-"""The service `metrics`: what Prometheus reads is what the store and the journals say, and nobody else's page reads it."""
+"""The service `metrics`: what Prometheus reads is what the store and the journals say, and nobody
+else's page reads it.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,23 @@ from tests.kit.jobs import spec
 from tests.views.web.conftest import LabWriter
 from tests.views.web.test_commands import lines_until, started
 
-OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+OPENMETRICS = {
+    "accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+}
 """As Prometheus asks."""
 
 
 def samples(text: str, parse: Any = text_string_to_metric_families) -> dict[tuple[str, ...], float]:
-    """Every sample by name and, in the order of their names, labels other than `lab`; all are of the one lab."""
+    """Every sample by name and, in the order of their names, labels other than `lab`; all are of
+    the one lab.
+    """
     found = {}
     for family in parse(text):
         for sample in family.samples:
             assert sample.labels.pop("lab", "emulated") == "emulated"
-            found[(sample.name, *(value for _, value in sorted(sample.labels.items())))] = sample.value
+            found[(sample.name, *(value for _, value in sorted(sample.labels.items())))] = (
+                sample.value
+            )
     return found
 
 
@@ -57,7 +65,10 @@ def samples(text: str, parse: Any = text_string_to_metric_families) -> dict[tupl
 async def scraped(lab_writer: LabWriter) -> AsyncIterator[httpx.AsyncClient]:
     with lab_writer.watcher() as watcher, socket.create_server(("127.0.0.1", 0)) as listener:
         port, ready = listener.getsockname()[1], asyncio.Event()
-        endpoint = Endpoint(LabMetrics(lab_writer.settings, watcher.store, watcher).families, Names("127.0.0.1", port))
+        endpoint = Endpoint(
+            LabMetrics(lab_writer.settings, watcher.store, watcher).families,
+            Names("127.0.0.1", port),
+        )
         serving = asyncio.create_task(serve_page(endpoint, listener, ready.set))
         await asyncio.wait_for(ready.wait(), 10)
         try:
@@ -76,40 +87,74 @@ def now(metrics: LabMetrics) -> dict[tuple[str, ...], float]:
     return samples(generate_latest(CollectedFamilies(metrics.families())).decode())
 
 
-async def test_a_scrape_has_every_family_and_its_figures_are_those_of_store_and_journals(lab_writer: LabWriter) -> None:
+async def test_a_scrape_has_every_family_and_its_figures_are_those_of_store_and_journals(
+    lab_writer: LabWriter,
+) -> None:
     run = lab_writer.up()
     lab_writer.move(run, dark_ms=64.0)
     lab_writer.train(run, until_ms=time.time() * 1e3, count=40)
     lab_writer.store.add_job(lab_writer.tenancy, run.id, "ddp", spec(), "running")
     lab_writer.run().finish("failed")
     lab_writer.run("verify")
-    lock = locks_of(lab_writer.lab, lab_writer.settings, lab_writer.store).take("reservation", Scope(), "maintenance", for_s=3600)
+    lock = locks_of(lab_writer.lab, lab_writer.settings, lab_writer.store).take(
+        "reservation", Scope(), "maintenance", for_s=3600
+    )
     with lab_writer.watcher() as watcher:
         circuit = next(iter(watcher.picture.light.circuits.values()))
-    points = [LightPoint(circuit.id, " ".join(circuit.path), at, 1.0, dbm, 2.0) for at, dbm in ((50.0, -9.0), (60.0, -1.5))]
+    points = [
+        LightPoint(circuit.id, " ".join(circuit.path), at, 1.0, dbm, 2.0)
+        for at, dbm in ((50.0, -9.0), (60.0, -1.5))
+    ]
     other = LightPoint(circuit.id, "another path", 70.0, 1.0, 0.0, 2.0)
     add_light(lab_writer.store, lab_writer.key, run.id, [*points, other])
     async with scraped(lab_writer) as client:
         answer = await client.get("/metrics", headers=OPENMETRICS)
         plain = await client.get("/metrics")
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith(
+        "application/openmetrics-text; version=1.0.0"
+    )
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
-    assert {name: family.type for name, family in families.items()} == {name: kind for name, (kind, _, _) in FAMILIES.items()}
+    assert {name: family.type for name, family in families.items()} == {
+        name: kind for name, (kind, _, _) in FAMILIES.items()
+    }
     found = samples(answer.text)
-    assert sum(n for (name, *labels), n in found.items() if name == "testbed_circuits" and labels[1] == "lit") == 48
+    assert (
+        sum(
+            n
+            for (name, *labels), n in found.items()
+            if name == "testbed_circuits" and labels[1] == "lit"
+        )
+        == 48
+    )
     assert found["testbed_circuits", "ocs1", "lost"] == 0
-    assert found["testbed_circuit_power_dbm", circuit.id] == -1.5, "the newest over the present path"
-    assert found["testbed_circuit_margin_db", circuit.id] == 28.5 and found["testbed_light_measured_timestamp_seconds",] == 60.0
-    assert found["testbed_dark_seconds_bucket", "0.06"] == 0 and found["testbed_dark_seconds_bucket", "0.075"] == 1
+    assert found["testbed_circuit_power_dbm", circuit.id] == -1.5, (
+        "the newest over the present path"
+    )
+    assert (
+        found["testbed_circuit_margin_db", circuit.id] == 28.5
+        and found["testbed_light_measured_timestamp_seconds",] == 60.0
+    )
+    assert (
+        found["testbed_dark_seconds_bucket", "0.06"] == 0
+        and found["testbed_dark_seconds_bucket", "0.075"] == 1
+    )
     assert found["testbed_dark_seconds_count",] == 1 and found["testbed_dark_seconds_sum",] == 0.064
-    assert found["testbed_runs_total", "ok", "up"] == 1 == found["testbed_runs_total", "failed", "up"]
+    assert (
+        found["testbed_runs_total", "ok", "up"] == 1 == found["testbed_runs_total", "failed", "up"]
+    )
     assert found["testbed_runs_running",] == 1 == found["testbed_jobs", "running"]
-    assert found["testbed_locks", "reservation", lock.state] == 1 and found["testbed_locks", "run", "active"] == 0
+    assert (
+        found["testbed_locks", "reservation", lock.state] == 1
+        and found["testbed_locks", "run", "active"] == 0
+    )
     assert found["testbed_job_iterations_total", "ddp"] == 40
     assert found["testbed_job_iteration_seconds_total", "ddp"] == pytest.approx(40 * 0.2 + 0.039)
     assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
     old = samples(plain.text, older)
-    assert old.items() >= {k: v for k, v in found.items() if not k[0].startswith("testbed_build")}.items()
+    assert (
+        old.items()
+        >= {k: v for k, v in found.items() if not k[0].startswith("testbed_build")}.items()
+    )
 
 
 def test_counters_take_in_what_is_added_once_and_never_become_less(lab_writer: LabWriter) -> None:
@@ -122,33 +167,58 @@ def test_counters_take_in_what_is_added_once_and_never_become_less(lab_writer: L
         with journal.open("ab") as file:
             file.write(b"iteration,job=ddp half a li")
         assert now(metrics)["testbed_job_iterations_total", "ddp"] == 10
-        lab_writer.train(first, until_ms=time.time() * 1e3, first=10, count=5)  # cuts off what is torn
+        # cuts off what is torn
+        lab_writer.train(first, until_ms=time.time() * 1e3, first=10, count=5)
         lab_writer.move(lab_writer.run(), dark_ms=5.0)
         found = now(metrics)
-        assert found["testbed_job_iterations_total", "ddp"] == 15 and found["testbed_dark_seconds_bucket", "0.005"] == 1
+        assert (
+            found["testbed_job_iterations_total", "ddp"] == 15
+            and found["testbed_dark_seconds_bucket", "0.005"] == 1
+        )
         journal.unlink()  # as `run list --prune` and `telemetry prune` do
         lab_writer.store.write("DELETE FROM runs WHERE id=?", (first.id,))
         found = now(metrics)
-        assert found["testbed_job_iterations_total", "ddp"] == 15 and found["testbed_runs_total", "ok", "up"] == 1
+        assert (
+            found["testbed_job_iterations_total", "ddp"] == 15
+            and found["testbed_runs_total", "ok", "up"] == 1
+        )
 
 
 def test_every_result_of_a_verb_is_there_before_it_happens(lab_writer: LabWriter) -> None:
-    """Prometheus takes the first value of a series for its beginning: an alert would miss the first failure."""
+    """Prometheus takes the first value of a series for its beginning: an alert would miss the first
+    failure.
+    """
     lab_writer.run("verify").finish("ok")
     with lab_writer.watcher() as watcher:
         found = now(LabMetrics(lab_writer.settings, watcher.store, watcher))
-    assert found["testbed_runs_total", "ok", "verify"] == 1 and found["testbed_runs_total", "failed", "verify"] == 0
+    assert (
+        found["testbed_runs_total", "ok", "verify"] == 1
+        and found["testbed_runs_total", "failed", "verify"] == 0
+    )
     assert found["testbed_runs_total", "rolled-back", "up"] == 0
 
 
 def test_of_jobs_of_many_names_the_latest_are_shown(lab_writer: LabWriter) -> None:
     with lab_writer.journal(lab_writer.up()) as journal:
         for name in ["first", *(f"job{n}" for n in range(MOST_JOBS)), "first"]:
-            journal.point("iteration", {"job": name, "workload": "train"}, {"iter": 1, "iter_ms": 2.0}, journal.now_ns())
+            journal.point(
+                "iteration",
+                {"job": name, "workload": "train"},
+                {"iter": 1, "iter_ms": 2.0},
+                journal.now_ns(),
+            )
     with lab_writer.watcher() as watcher:
         found = now(LabMetrics(lab_writer.settings, watcher.store, watcher))
-    names = [name for what, name in (key for key in found if len(key) == 2) if what == "testbed_job_iterations_total"]
-    assert len(names) == MOST_JOBS and "job0" not in names and found["testbed_job_iterations_total", "first"] == 2
+    names = [
+        name
+        for what, name in (key for key in found if len(key) == 2)
+        if what == "testbed_job_iterations_total"
+    ]
+    assert (
+        len(names) == MOST_JOBS
+        and "job0" not in names
+        and found["testbed_job_iterations_total", "first"] == 2
+    )
 
 
 def test_a_store_that_was_moved_away_is_not_read_on(lab_writer: LabWriter) -> None:
@@ -168,25 +238,38 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(lab_writer: LabWriter
     journal.write_bytes(b"iteration,job=\xff\n" + journal.read_bytes() + b"reconfig,x=y dark_ms=\n")
     with lab_writer.watcher() as watcher:
         found = now(LabMetrics(lab_writer.settings, watcher.store, watcher))
-    assert found["testbed_journal_unread_total",] == 2 and found["testbed_job_iterations_total", "ddp"] == 2
+    assert (
+        found["testbed_journal_unread_total",] == 2
+        and found["testbed_job_iterations_total", "ddp"] == 2
+    )
 
 
-async def test_a_store_that_cannot_be_read_is_an_answer_that_prometheus_counts_as_down(lab_writer: LabWriter) -> None:
+async def test_a_store_that_cannot_be_read_is_an_answer_that_prometheus_counts_as_down(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     async with scraped(lab_writer) as client:
         lab_writer.store.write("ALTER TABLE held RENAME TO gone")
         answer = await client.get("/metrics", headers=OPENMETRICS)
         assert answer.status_code == 503 and "held" in answer.text
         lab_writer.store.write("ALTER TABLE gone RENAME TO held")
-        assert (await client.get("/metrics", headers=OPENMETRICS)).status_code == 200, "it goes on by itself"
+        assert (await client.get("/metrics", headers=OPENMETRICS)).status_code == 200, (
+            "it goes on by itself"
+        )
 
 
 async def test_foreign_names_pages_and_methods_are_refused(lab_writer: LabWriter) -> None:
     async with scraped(lab_writer) as client:
         port = client.base_url.port
-        for headers in ({"host": f"evil.example:{port}"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        for headers in (
+            {"host": f"evil.example:{port}"},
+            {"origin": "http://evil.example"},
+            {"sec-fetch-site": "cross-site"},
+        ):
             assert (await client.get("/metrics", headers=headers)).status_code == 403
-        assert (await client.post("/metrics")).status_code == 403 and (await client.get("/picture")).status_code == 404
+        assert (await client.post("/metrics")).status_code == 403 and (
+            await client.get("/picture")
+        ).status_code == 404
         assert "/metrics" in (await client.get("/")).text
 
 
@@ -198,7 +281,9 @@ def test_the_command_says_where_it_serves_and_ends_with_0_by_a_signal(
     line = lines_until(process, lambda line: "/metrics" in line)[-1]
     at = re.fullmatch(r"\S+  serving       emulated: (http://127\.0\.0\.1:\d+/metrics)\n", line)
     assert at is not None
-    assert ("testbed_runs_total", "ok", "up") in samples(httpx.get(at[1], headers=OPENMETRICS, timeout=30).text)
+    assert ("testbed_runs_total", "ok", "up") in samples(
+        httpx.get(at[1], headers=OPENMETRICS, timeout=30).text
+    )
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=20)[1] == "" and process.returncode == 0
     assert main.run(["service", "run", "metrics", "--once"]) == 0
@@ -221,10 +306,15 @@ def test_in_the_background_it_is_one_of_a_kind_and_started_again_when_it_is_kill
     first = typed("start", "--port", "0")["data"]["state"]
     try:
         assert first["state"] == "serving" and now() is not None
-        assert ("testbed_runs_total", "ok", "up") in samples(httpx.get(first["url"], headers=OPENMETRICS, timeout=30).text)
+        assert ("testbed_runs_total", "ok", "up") in samples(
+            httpx.get(first["url"], headers=OPENMETRICS, timeout=30).text
+        )
         again = typed("start")["data"]
         assert (again["started"], again["state"]["pid"]) == (False, first["pid"])
-        assert "another metrics service runs for this lab" in typed("run", "--port", "0", code=4)["message"]
+        assert (
+            "another metrics service runs for this lab"
+            in typed("run", "--port", "0", code=4)["message"]
+        )
         os.kill(first["pid"], signal.SIGKILL)
         while (other := now()) is None or other.pid == first["pid"] or other.state != "serving":
             time.sleep(0.01)
@@ -245,7 +335,10 @@ def test_without_the_library_the_error_says_how_to_install_it(
 def test_the_page_lists_every_family_with_its_labels_and_meaning() -> None:
     text = (ROOT / "docs" / "how-to" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(testbed_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
-    wanted = [(name, kind, ", ".join(f"`{x}`" for x in labels), text) for name, (kind, labels, text) in FAMILIES.items()]
+    wanted = [
+        (name, kind, ", ".join(f"`{x}`" for x in labels), text)
+        for name, (kind, labels, text) in FAMILIES.items()
+    ]
     assert [tuple(cell.strip() for cell in row) for row in rows] == wanted
     assert all(f"{limit:g}" in text for limit in DARK_S)
 
@@ -261,7 +354,11 @@ async def test_many_scrapes_at_once_read_the_journals_once() -> None:
         return []
 
     app = Endpoint(collect, Names("127.0.0.1", 8421)).app
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8421") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8421"
+    ) as client:
         assert (await client.get("/metrics")).status_code == 503
-        answers = await asyncio.gather(*(client.get("/metrics", headers=OPENMETRICS) for _ in range(20)))
+        answers = await asyncio.gather(
+            *(client.get("/metrics", headers=OPENMETRICS) for _ in range(20))
+        )
     assert count == 2 and {a.text for a in answers} == {"# EOF\n"}

@@ -1,4 +1,6 @@
-"""What is shown of a lab: circuits, devices, carriers, moves, news; from points and from the store."""
+"""What is shown of a lab: circuits, devices, carriers, moves, news; from points and from the
+store.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,21 @@ def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_
 def test_before_the_first_run_there_is_nothing_and_it_is_said_so(lab_writer: LabWriter) -> None:
     with lab_writer.watcher() as watcher:
         entire = whole_picture(watcher.picture)
-    assert entire["run"] is None and entire["circuits"] == [] and entire["plan"] == [] and entire["move"] is None
+    assert (
+        entire["run"] is None
+        and entire["circuits"] == []
+        and entire["plan"] == []
+        and entire["move"] is None
+    )
     assert {d["phase"] for d in entire["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
     assert len(json.dumps(entire)) < 4000
 
 
 def test_what_devices_did_before_anybody_looked_is_history(lab_writer: LabWriter) -> None:
     run = lab_writer.run()
-    lab_writer.journal(run).point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"})
+    lab_writer.journal(run).point(
+        "device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"}
+    )
     run.finish("ok")
     with lab_writer.watcher() as watcher:
         assert watcher.picture.devices["ocs1"].phase == "idle"
@@ -71,12 +80,18 @@ def test_a_plan_that_is_up_is_circuits_between_host_ports(lab_writer: LabWriter)
         assert len(picture.light.circuits) == 48 and set(picture.light.states.values()) == {"lit"}
         assert picture.light.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
-        assert changed_sections(picture) == {} and picture.events.since(0) == [], "what was is no news"
+        assert changed_sections(picture) == {} and picture.events.since(0) == [], (
+            "what was is no news"
+        )
         log = whole_picture(picture)["log"]
-        assert isinstance(log, list) and [e["message"] for e in log] == ["run " + picture.state.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
+        assert isinstance(log, list) and [e["message"] for e in log] == [
+            "run " + picture.state.runs[0].id + ": up topoopt-12 ok"
+        ]  # type: ignore[index,call-overload]
 
 
-def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(lab_writer: LabWriter) -> None:
+def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         run = lab_writer.run(plan="next")
@@ -90,7 +105,9 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(lab
         watcher.refresh()
         states = watcher.picture.light.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
-        assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
+        assert (
+            watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
+        )
         changed = changed_sections(watcher.picture)
         assert {"circuits", "devices", "run", "marks"} <= changed.keys()
         lab_writer.store.disown(lab_writer.tenancy, [old])
@@ -107,7 +124,9 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(lab
     assert told_text[-1] == f"run {run.id}: up next failed: ocs2 does not answer"
 
 
-def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(lab_writer: LabWriter) -> None:
+def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     run = lab_writer.run(plan="next")
     step = run.plan("device", "ocs3", "-1 +1", {"remove": [], "add": []})
@@ -122,7 +141,9 @@ def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(lab_writ
         assert watcher.picture.devices["ocs3"].phase == "up"
 
 
-def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(lab_writer: LabWriter) -> None:
+def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         picture = watcher.picture
@@ -137,10 +158,14 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(lab_wri
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit"
         picture.carrier("gpu02:p1", at + 2, False)
         picture.tick(at + 20_000)
-        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
+        assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit", (
+            "what nobody said for long is not known"
+        )
 
 
-def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(lab_writer: LabWriter) -> None:
+def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(
+    lab_writer: LabWriter,
+) -> None:
     with lab_writer.watcher() as watcher:
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
         lab_writer.up()
@@ -150,7 +175,9 @@ def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(la
         assert watcher.picture.light.states["gpu01:p1->gpu02:p1"] == "lost"
 
 
-def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(lab_writer: LabWriter) -> None:
+def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         picture = watcher.picture
@@ -167,8 +194,12 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(lab
         step.end()
         watcher.refresh()
         picture.carrier(heard, now_ms() + 1, False)
-        assert picture.light.states[made] == "making", "the device is ready, its light is on the way"
-        lost = [e.fields["circuits"] for e in picture.events.since(0) if e.fields.get("state") == "lost"]
+        assert picture.light.states[made] == "making", (
+            "the device is ready, its light is on the way"
+        )
+        lost = [
+            e.fields["circuits"] for e in picture.events.since(0) if e.fields.get("state") == "lost"
+        ]
         assert not any(made in circuits for circuits in lost)  # type: ignore[operator]
         picture.carrier(heard, now_ms() + 2, True)
         assert picture.light.states[made] == "lit"
@@ -177,7 +208,9 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(lab
         assert picture.light.states[made] == "lost", "now it had some"
 
 
-def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(lab_writer: LabWriter) -> None:
+def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         run = lab_writer.run(plan="next")
@@ -189,15 +222,21 @@ def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(lab_write
         assert not any("lost" in w for w in text(watcher))
 
 
-def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(lab_writer: LabWriter) -> None:
+def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         run = lab_writer.run(plan="next")
         step = run.plan("device", "ocs1", "+1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
-        lab_writer.store.own(lab_writer.tenancy, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
+        lab_writer.store.own(
+            lab_writer.tenancy, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))]
+        )
         watcher.refresh()
-        lab_writer.store.disown(lab_writer.tenancy, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
+        lab_writer.store.disown(
+            lab_writer.tenancy, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))]
+        )
         step.end()
         watcher.refresh()
         watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
@@ -218,16 +257,27 @@ def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(lab_writer: LabWri
         assert set(states.values()) == {"lit"}
 
 
-def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(lab_writer: LabWriter) -> None:
+def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(
+    lab_writer: LabWriter,
+) -> None:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         picture, at = watcher.picture, now_ms() + 5
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, 1000.0))
-        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0))
-        assert set(picture.light.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
+        picture.feed(
+            point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0)
+        )
+        assert (
+            set(picture.light.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
+        )
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, at))
-        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"}, at))
-        assert picture.light.states["gpu01:p1->gpu02:p1"] == "dark" and picture.devices["ocs1"].phase == "dark"
+        picture.feed(
+            point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"}, at)
+        )
+        assert (
+            picture.light.states["gpu01:p1->gpu02:p1"] == "dark"
+            and picture.devices["ocs1"].phase == "dark"
+        )
         picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "up"}, at + 1))
         assert picture.light.states["gpu01:p1->gpu02:p1"] == "lit"
 
@@ -236,13 +286,23 @@ def test_points_of_another_lab_and_of_unknown_devices_change_nothing(lab_writer:
     lab_writer.up()
     with lab_writer.watcher() as watcher:
         other = point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, now_ms() + 5)
-        watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
-        watcher.picture.feed(point("device_phase", {"device": "ended", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
+        watcher.picture.feed(
+            Point(
+                other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns
+            )
+        )
+        watcher.picture.feed(
+            point(
+                "device_phase", {"device": "ended", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5
+            )
+        )
         watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
         assert changed_sections(watcher.picture) == {}
 
 
-def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(lab_writer: LabWriter) -> None:
+def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(
+    lab_writer: LabWriter,
+) -> None:
     moved = lab_writer.run()
     lab_writer.move(moved)
     moved.finish("ok")
@@ -265,10 +325,17 @@ def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_li
     assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
 
 
-def iterations(picture: Picture, job: str, run: str, count: int, ms: float, begin_ms: float) -> None:
+def iterations(
+    picture: Picture, job: str, run: str, count: int, ms: float, begin_ms: float
+) -> None:
     for n in range(count):
         picture.feed(
-            point("iteration", {"job": job, "workload": "train", "run": run}, {"iter": n, "iter_ms": ms}, begin_ms + n * ms)
+            point(
+                "iteration",
+                {"job": job, "workload": "train", "run": run},
+                {"iter": n, "iter_ms": ms},
+                begin_ms + n * ms,
+            )
         )
 
 
@@ -288,22 +355,34 @@ def test_the_iteration_time_is_that_of_one_job(lab_writer: LabWriter) -> None:
 
 def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(lab_writer: LabWriter) -> None:
     run = lab_writer.up()
-    other = lab_writer.store.new_run("up", lab_writer.key, plan_name="next", user="bob", owner="bob")
+    other = lab_writer.store.new_run(
+        "up", lab_writer.key, plan_name="next", user="bob", owner="bob"
+    )
     other.finish("ok")
     number = lab_writer.store.add_job(lab_writer.tenancy, run.id, "a", spec())
     with lab_writer.watcher() as watcher:
         picture, now = watcher.picture, now_ms()
         iterations(picture, "b", other.id, 3, 1000.0, now)
-        assert "iteration_ms" not in picture.job and not picture.iterations.values, "a has not come so far yet"
+        assert "iteration_ms" not in picture.job and not picture.iterations.values, (
+            "a has not come so far yet"
+        )
         iterations(picture, "a", run.id, 3, 2000.0, now)
         iterations(picture, "b", other.id, 3, 1000.0, now + 10_000)
-        assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == ("a", 2000.0, [2000.0] * 3)
-        assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
+        assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == (
+            "a",
+            2000.0,
+            [2000.0] * 3,
+        )
+        assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, (
+            "they are told all the same"
+        )
         lab_writer.store.set_job(number, "finished", ended=True)
         second = lab_writer.up()
         lab_writer.store.add_job(lab_writer.tenancy, second.id, "c", spec())
         watcher.refresh()
-        assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
+        assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, (
+            "what a took is not told as of c"
+        )
 
 
 def test_news_come_once_and_memory_has_a_bound(lab_writer: LabWriter) -> None:
@@ -313,9 +392,20 @@ def test_news_come_once_and_memory_has_a_bound(lab_writer: LabWriter) -> None:
         changed_sections(picture)
         for n in range(3000):
             picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
-            picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
-        assert {e.event for e in picture.events.log} == {"circuits"}, "iterations do not push out what happened"
-        assert {e.event for e in picture.events.since(0)} == {"circuits", "iteration"} and len(picture.events.since(0)) == 400
+            picture.feed(
+                point(
+                    "iteration",
+                    {"job": "ddp", "workload": "train"},
+                    {"iter": n, "iter_ms": 40.0},
+                    now_ms() + 40 * n,
+                )
+            )
+        assert {e.event for e in picture.events.log} == {"circuits"}, (
+            "iterations do not push out what happened"
+        )
+        assert {e.event for e in picture.events.since(0)} == {"circuits", "iteration"} and len(
+            picture.events.since(0)
+        ) == 400
         first, second = changed_sections(picture), changed_sections(picture)
         assert len(picture.events.log) == 200 and "log" in first and second == {}
         assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
@@ -332,18 +422,29 @@ def test_news_come_once_and_memory_has_a_bound(lab_writer: LabWriter) -> None:
 
 
 def test_light_that_ends_nowhere_is_no_circuit(lab_writer: LabWriter) -> None:
-    assert live_circuits(lab_writer.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
+    assert (
+        live_circuits(lab_writer.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE})
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
     ("lab", "plan"),
-    [("emulated", "torus-3x4"), ("emulated-wss", "wss-ring-8"), ("emulated-wss", "wss-fold-8"), ("emulated-lookahead", "six-ring")],
+    [
+        ("emulated", "torus-3x4"),
+        ("emulated-wss", "wss-ring-8"),
+        ("emulated-wss", "wss-fold-8"),
+        ("emulated-lookahead", "six-ring"),
+    ],
 )
 def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> None:
     """Over trunks, over wavelengths: what a plan makes is what is drawn."""
     other = load_lab(ROOT / "inventory" / lab)
     goal = target(
-        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, other), other, dict.fromkeys(other.devices, NONE), ()
+        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, other),
+        other,
+        dict.fromkeys(other.devices, NONE),
+        (),
     )
     held = {setting: MINE for settings in goal.wanted.values() for setting in settings}
     drawn = live_circuits(other, held)
@@ -352,7 +453,9 @@ def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> N
     some = goal.circuits[0].path[-1]
     moved = live_circuits(other, held, remove={str(some)})
     dark = {i for i, path in moved.items() if path.state == "dark"}
-    assert dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
+    assert (
+        dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
+    )
 
 
 def test_the_store_is_read_again_only_when_somebody_wrote(lab_writer: LabWriter) -> None:
@@ -378,8 +481,15 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
         picture.count(f"gpu01:p{number}", now + at, sent, 0)
     lines = painted(picture).splitlines()
     row = next(line for line in lines if line.startswith("gpu01"))
-    assert "oversub… 46" in row and f"p{number}, Mb/s" in "".join(lines) and f"p{number + 1}, Mb/s" not in "".join(lines)
-    assert "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1] and "circuits lit" not in lines[1]
+    assert (
+        "oversub… 46" in row
+        and f"p{number}, Mb/s" in "".join(lines)
+        and f"p{number + 1}, Mb/s" not in "".join(lines)
+    )
+    assert (
+        "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1]
+        and "circuits lit" not in lines[1]
+    )
     entire = whole_picture(picture)["plan"]
     assert isinstance(entire, list) and entire[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
 
@@ -390,7 +500,9 @@ def painted(picture: Picture) -> str:
     return console.export_text()
 
 
-def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(lab_writer: LabWriter) -> None:
+def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(
+    lab_writer: LabWriter,
+) -> None:
     with lab_writer.watcher() as watcher:
         lab_writer.up()
         run = lab_writer.run(plan="next")
@@ -400,14 +512,24 @@ def test_the_phase_at_work_has_its_name_and_a_bar_from_its_begin_until_now(lab_w
         with recorder.phase("launch", "train"):
             watcher.refresh()
             move = watcher.picture.move
-            assert watcher.picture.doing == "launch" and move is not None and list(move.working) == ["launch"]
+            assert (
+                watcher.picture.doing == "launch"
+                and move is not None
+                and list(move.working) == ["launch"]
+            )
             (bar,) = move.at_work(time.time() * 1e3 + 5000)
             assert bar.phase == "launch" and 5000 <= bar.ms < 65_000
             assert "launch: up next" in drawn(watcher.picture, 80)
-            assert re.search(r"launch +\d+\.\d +█* *[▏▎▍▌▋▊▉█]? +so far", drawn(watcher.picture, 110, height=50))
+            assert re.search(
+                r"launch +\d+\.\d +█* *[▏▎▍▌▋▊▉█]? +so far", drawn(watcher.picture, 110, height=50)
+            )
             assert cast(dict[str, Any], whole_picture(watcher.picture)["run"])["doing"] == "launch"
         watcher.refresh()
-        assert watcher.picture.doing == "" and move.working == {} and "so far" not in drawn(watcher.picture, 110)
+        assert (
+            watcher.picture.doing == ""
+            and move.working == {}
+            and "so far" not in drawn(watcher.picture, 110)
+        )
         with suppress(KeyboardInterrupt), recorder.phase("job"):
             raise KeyboardInterrupt
         watcher.refresh()

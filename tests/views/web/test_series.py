@@ -14,7 +14,8 @@ def test_a_port_that_sends_evenly_has_its_rate_and_the_curve_is_flat() -> None:
     total, ports = Traffic(), {name: Counter() for name in "ab"}
     for n in range(40):
         for name, counter in ports.items():
-            counter.add(name, 1000.0 + 100 * n, 125_000 * n, 0, total)  # 10 Mb/s: 125 kB each 100 ms
+            # 10 Mb/s: 125 kB each 100 ms
+            counter.add(name, 1000.0 + 100 * n, 125_000 * n, 0, total)
     assert [c.mbps(5000.0) for c in ports.values()] == [(10.0, 0.0)] * 2
     curve = total.series.all(total.until)
     assert len(curve) > 10 and all(abs(value - 20.0) < 1e-6 for _, value in curve)
@@ -31,8 +32,12 @@ def test_no_rate_is_told_across_a_gap_nor_when_counters_begin_anew() -> None:
     assert counter.mbps(400.0 + 2 * GAP_MS) is None, "nobody has looked since"
 
 
-def collected_by_host(total: Traffic, ports: dict[str, Counter], begin: float, seconds: int) -> None:
-    """What hosts kept of a job, once a second, 10 Mb/s each: all of one host, then all of the next."""
+def collected_by_host(
+    total: Traffic, ports: dict[str, Counter], begin: float, seconds: int
+) -> None:
+    """What hosts kept of a job, once a second, 10 Mb/s each: all of one host, then all of the
+    next.
+    """
     for k, (name, counter) in enumerate(ports.items()):
         for n in range(seconds + 1):
             at = begin + 83 * k + 1000 * n
@@ -56,7 +61,9 @@ def test_samples_from_before_a_view_was_opened_may_come_after_its_first_own_ones
     collected_by_host(total, ports, 1000.0, 51)
     curve = [(at, value) for at, value in total.series.all() if 3000 <= at < 53_000]
     times = [at for at, _ in curve]
-    assert all(abs(value - 120.0) < 1e-6 for _, value in curve) and len(curve) >= 246, "at most where they meet some are missing"
+    assert all(abs(value - 120.0) < 1e-6 for _, value in curve) and len(curve) >= 246, (
+        "at most where they meet some are missing"
+    )
     assert max(b - a for a, b in pairwise(times)) <= 1000, "no gap"
 
 
@@ -82,14 +89,19 @@ def test_the_curve_of_one_port_has_all_that_was_sent(steps: list[tuple[float, in
     curve = total.series.all()
     whole = sum(value for _, value in curve[:-1]) * BUCKET_MS
     part = curve[-1][1] * ((at - 1e-9) % BUCKET_MS)
-    assert abs(whole + part - sent * 8e-3) <= 1e-3 * max(1.0, sent * 8e-3) + len(curve) * BUCKET_MS * 6e-4
+    assert (
+        abs(whole + part - sent * 8e-3)
+        <= 1e-3 * max(1.0, sent * 8e-3) + len(curve) * BUCKET_MS * 6e-4
+    )
 
 
 def test_a_series_keeps_its_order_and_forgets_what_is_old() -> None:
     series = Series()
     for at in (3000.0, 1000.0, 2000.0, 2000.0):
         series.set(at, at)
-    assert series.taken(2500.0) == [[1000.0, 1000.0], [2000.0, 2000.0]] and series.taken() == [[3000.0, 3000.0]]
+    assert series.taken(2500.0) == [[1000.0, 1000.0], [2000.0, 2000.0]] and series.taken() == [
+        [3000.0, 3000.0]
+    ]
     for n in range(5000):
         series.set(5000.0 + n * 1000, n)
     assert len(series.at) <= 1.2 * WINDOW_MS / 1000 + 1 and series.at == sorted(series.at)

@@ -16,7 +16,15 @@ from orchestrator.change.standstill import pause_parts
 from orchestrator.cli.watchscreen import clock, screen, summary
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changed_sections, whole_picture
-from orchestrator.views.ringtext import Change, Span, is_slow_iteration, judged, pause_summary, ring_change_text, usual_iteration_ms
+from orchestrator.views.ringtext import (
+    Change,
+    Span,
+    is_slow_iteration,
+    judged,
+    pause_summary,
+    ring_change_text,
+    usual_iteration_ms,
+)
 from tests.views.web.conftest import LabWriter
 
 PAUSED = "job stood 96 ms: 60 dark, 4 commit, 32 boundary"
@@ -33,9 +41,16 @@ def events(watcher: Watcher, name: str) -> list[Event]:
 
 
 def scene(
-    lab_writer: LabWriter, watcher: Watcher, *, now: float | None = None, launch: Any = None, job: bool = True
+    lab_writer: LabWriter,
+    watcher: Watcher,
+    *,
+    now: float | None = None,
+    launch: Any = None,
+    job: bool = True,
 ) -> tuple[Any, Any]:
-    """A job of 200 ms an iteration whose ranks turned after iteration 30, which took 310 ms: it met the dark."""
+    """A job of 200 ms an iteration whose ranks turned after iteration 30, which took 310 ms: it met
+    the dark.
+    """
     end = now or time.time() * 1e3
     launch = launch or lab_writer.up()
     if job:
@@ -53,7 +68,9 @@ def scene(
     return run, began
 
 
-def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(lab_writer: LabWriter) -> None:
+def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(
+    lab_writer: LabWriter,
+) -> None:
     with lab_writer.watcher() as watcher:
         run, began = scene(lab_writer, watcher)
         (ring_change,) = cast(list[dict[str, Any]], whole_picture(watcher.picture)["ring_changes"])
@@ -64,7 +81,12 @@ def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(la
             and ring_change["mode"] == "send"
             and ring_change["ok"]
         )
-        assert (ring_change["paused_ms"], ring_change["worst_rank_ms"], ring_change["move"], ring_change["after"]) == (
+        assert (
+            ring_change["paused_ms"],
+            ring_change["worst_rank_ms"],
+            ring_change["move"],
+            ring_change["after"],
+        ) == (
             96.0,
             71.0,
             3,
@@ -73,16 +95,18 @@ def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(la
         assert [e.message for e in events(watcher, "ring_change")] == [ring_change["message"]]
         json.dumps(changed_sections(watcher.picture))
     with lab_writer.watcher() as later:
-        assert whole_picture(later.picture)["ring_changes"] == [ring_change] and not events(later, "ring_change"), (
-            "history is no news"
-        )
+        assert whole_picture(later.picture)["ring_changes"] == [ring_change] and not events(
+            later, "ring_change"
+        ), "history is no news"
 
 
 def test_a_slow_iteration_is_blamed_on_what_it_overlaps(lab_writer: LabWriter) -> None:
     with lab_writer.watcher() as watcher:
         scene(lab_writer, watcher)
         (slow,) = events(watcher, "slow")
-        assert slow.message == "iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45"
+        assert (
+            slow.message == "iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45"
+        )
         assert slow.json()["causes"] == {"dark": 60.0, "commit": 4.0, "boundary": 45.0}
         assert slow in watcher.picture.events.log
 
@@ -92,7 +116,9 @@ def test_what_no_change_overlaps_is_a_straggler_and_no_rank_is_named(lab_writer:
         launch = lab_writer.up()
         watcher.refresh()
         end = time.time() * 1e3
-        lab_writer.train(launch, until_ms=end - 20_000, count=12, slow={3: 900.0, 8: 280.0, 9: 330.0, 10: 340.0})
+        lab_writer.train(
+            launch, until_ms=end - 20_000, count=12, slow={3: 900.0, 8: 280.0, 9: 330.0, 10: 340.0}
+        )
         watcher.refresh()
         (slow,) = events(watcher, "slow")
         assert slow.message == (
@@ -112,7 +138,10 @@ def test_a_pause_between_two_iterations_is_no_straggler(lab_writer: LabWriter) -
         lab_writer.train(launch, until_ms=end, first=10, count=10)
         watcher.refresh()
         (slow,) = events(watcher, "slow")
-        assert "pause (the time passed before it began" in slow.message and "pause" in slow.json()["causes"]  # type: ignore[operator]
+        assert (
+            "pause (the time passed before it began" in slow.message
+            and "pause" in slow.json()["causes"]
+        )  # type: ignore[operator]
 
 
 def test_an_iteration_is_compared_with_those_on_its_own_rings(lab_writer: LabWriter) -> None:
@@ -120,16 +149,23 @@ def test_an_iteration_is_compared_with_those_on_its_own_rings(lab_writer: LabWri
     with lab_writer.watcher() as watcher:
         end = time.time() * 1e3
         launch = lab_writer.up()
-        lab_writer.train(launch, until_ms=end, count=50, slow=dict.fromkeys(range(31, 50), 400.0) | {45: 900.0})
+        lab_writer.train(
+            launch, until_ms=end, count=50, slow=dict.fromkeys(range(31, 50), 400.0) | {45: 900.0}
+        )
         run = lab_writer.run(plan="next")
         lab_writer.change_rings(run, end - 18 * 400 - 900 - 100, after=30, dark_ms=10.0)
         run.finish("ok")
         watcher.refresh()
         assert [e.json()["iter"] for e in events(watcher, "slow")] == [31, 45]
-        assert "boundary" in events(watcher, "slow")[0].message and "straggler" in events(watcher, "slow")[1].message
+        assert (
+            "boundary" in events(watcher, "slow")[0].message
+            and "straggler" in events(watcher, "slow")[1].message
+        )
 
 
-def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(lab_writer: LabWriter) -> None:
+def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(
+    lab_writer: LabWriter,
+) -> None:
     with lab_writer.watcher() as watcher:
         run = lab_writer.run(plan="next")
         lab_writer.change_rings(run, time.time() * 1e3, after=0, ok=False)
@@ -157,16 +193,24 @@ def test_a_turn_whose_iterations_arrive_later_is_placed_then(lab_writer: LabWrit
 
 
 @pytest.mark.parametrize("width", [80, 110, 150])
-def test_the_screen_marks_the_turn_on_the_curve_and_says_what_the_job_stood(lab_writer: LabWriter, width: int) -> None:
+def test_the_screen_marks_the_turn_on_the_curve_and_says_what_the_job_stood(
+    lab_writer: LabWriter, width: int
+) -> None:
     with lab_writer.watcher() as watcher:
         scene(lab_writer, watcher)
         lines = drawn(watcher.picture, width).splitlines()
         (curve,) = (line for line in lines if line.startswith("iteration "))
         (ring_change,) = (line for line in lines if line.startswith("turn "))
-        assert "▼" in curve and PAUSED in ring_change and "▼" in ring_change and "212 -> 172 ms" in ring_change
-        assert clock(cast(float, watcher.picture.ring_change and watcher.picture.ring_change["at"])) in ring_change, (
-            "also where there is little room"
+        assert (
+            "▼" in curve
+            and PAUSED in ring_change
+            and "▼" in ring_change
+            and "212 -> 172 ms" in ring_change
         )
+        assert (
+            clock(cast(float, watcher.picture.ring_change and watcher.picture.ring_change["at"]))
+            in ring_change
+        ), "also where there is little room"
         assert "send" not in ring_change and all(len(line) <= width for line in lines)
         plain = drawn(watcher.picture, width, unicode=False)
         assert re.search(rf"v \d\d:\d\d:\d\d {PAUSED}", plain) and plain.isascii()
@@ -178,21 +222,32 @@ def test_the_turn_that_is_told_is_one_of_the_job_that_runs(lab_writer: LabWriter
         scene(lab_writer, watcher, launch=launch)
         lab_writer.store.set_job(1, "finished", ended=True)
         watcher.refresh()
-        assert watcher.picture.ring_change is None and "turn " not in drawn(watcher.picture, 100), "it has ended"
+        assert watcher.picture.ring_change is None and "turn " not in drawn(watcher.picture, 100), (
+            "it has ended"
+        )
         assert "job ddp finished" in drawn(watcher.picture, 100)
-        assert cast(dict[str, Any], whole_picture(watcher.picture)["job"])["message"] == "job ddp finished"
+        assert (
+            cast(dict[str, Any], whole_picture(watcher.picture)["job"])["message"]
+            == "job ddp finished"
+        )
         assert not [
             ring_change
-            for ring_change in cast(list[dict[str, Any]], whole_picture(watcher.picture)["ring_changes"])
+            for ring_change in cast(
+                list[dict[str, Any]], whole_picture(watcher.picture)["ring_changes"]
+            )
             if ring_change["last"]
         ]
         lab_writer.launched(lab_writer.run(plan="again"), time.time() * 1e3)
         watcher.refresh()
-        assert watcher.picture.ring_change is None, "another job of the same name has not turned yet"
+        assert watcher.picture.ring_change is None, (
+            "another job of the same name has not turned yet"
+        )
         assert "finished" not in summary(watcher.picture)
         lab_writer.store.clear_current(lab_writer.tenancy, launch.id)
         watcher.refresh()
-        assert watcher.picture.state.running_job is None, "no plan is up: nobody has said that the job of a stopped lab ended"
+        assert watcher.picture.state.running_job is None, (
+            "no plan is up: nobody has said that the job of a stopped lab ended"
+        )
 
 
 def test_figures_that_have_no_room_are_left_out_whole(lab_writer: LabWriter) -> None:
@@ -200,12 +255,18 @@ def test_figures_that_have_no_room_are_left_out_whole(lab_writer: LabWriter) -> 
         scene(lab_writer, watcher)
         for n in range(48):
             for k in range(2):
-                watcher.picture.count(f"h{n}:p1", time.time() * 1e3 - 1000 + 1000 * k, 20_000_000 * k, 0)
+                watcher.picture.count(
+                    f"h{n}:p1", time.time() * 1e3 - 1000 + 1000 * k, 20_000_000 * k, 0
+                )
         whole_line = summary(watcher.picture)
-        assert whole_line.endswith("iteration 202 ms (ddp)") or re.search(r"iteration \d+ ms \(ddp\)$", whole_line)
+        assert whole_line.endswith("iteration 202 ms (ddp)") or re.search(
+            r"iteration \d+ ms \(ddp\)$", whole_line
+        )
         for width in range(30, len(whole_line) + 1):
             line = summary(watcher.picture, width)
-            assert len(line) <= width and (line == whole_line or f"{whole_line} ".startswith((f"{line},", f"{line} (")))
+            assert len(line) <= width and (
+                line == whole_line or f"{whole_line} ".startswith((f"{line},", f"{line} ("))
+            )
 
 
 def test_a_small_screen_keeps_the_turn_and_stays_small(lab_writer: LabWriter) -> None:
@@ -222,10 +283,17 @@ def test_rules_of_slow() -> None:
         and not is_slow_iteration(150, 100)
         and is_slow_iteration(151, 100)
     )
-    assert usual_iteration_ms([1.0] * 4) is None and usual_iteration_ms([9.0] * 5 + [1.0] * 20) == 1.0
+    assert (
+        usual_iteration_ms([1.0] * 4) is None and usual_iteration_ms([9.0] * 5 + [1.0] * 20) == 1.0
+    )
     change = Change({"dark": (0.0, 10.0)})
-    assert judged(Span(1, 5, 205, 200), 100, [change]).message == "iteration 1 took 200 ms, usually 100: dark 5, other 95"
-    assert judged(Span(1, 5, 205, 200), 198, [change]).parts == {"dark": 2.0}, "no more than there is to explain"
+    assert (
+        judged(Span(1, 5, 205, 200), 100, [change]).message
+        == "iteration 1 took 200 ms, usually 100: dark 5, other 95"
+    )
+    assert judged(Span(1, 5, 205, 200), 198, [change]).parts == {"dark": 2.0}, (
+        "no more than there is to explain"
+    )
     assert judged(Span(1, 50, 255, 205), 100, [change]).causes == ("straggler",)
     assert judged(Span(1, 50, 255, 90), 100, [change]).causes == ("pause",)
     assert pause_summary({}) == "job went on; for how long it stood is not recorded"
@@ -237,5 +305,14 @@ def test_the_parts_of_the_time_that_a_job_stood_add_up() -> None:
     assert pause_parts(30.0, 60.0, 4.0) == {"dark": 30, "commit": 0, "boundary": 0}
     assert pause_parts(62.0, 60.0, 4.0) == {"dark": 60, "commit": 2, "boundary": 0}
     assert pause_parts(5.0, None, None) == {"boundary": 5}
-    fields = {"paused_ms": 10.4, "dark_ms": 3.4, "commit_ms": 3.4, "boundary_ms": 3.6, "mode": "drain"}
-    assert pause_summary(fields) == "job stood 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
+    fields = {
+        "paused_ms": 10.4,
+        "dark_ms": 3.4,
+        "commit_ms": 3.4,
+        "boundary_ms": 3.6,
+        "mode": "drain",
+    }
+    assert (
+        pause_summary(fields)
+        == "job stood 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
+    )

@@ -1,4 +1,6 @@
-"""Sums that a packet switch makes, through the emulated one on loopback, against integers reckoned apart."""
+"""Sums that a packet switch makes, through the emulated one on loopback, against integers reckoned
+apart.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ from workloads.programs.options import conflicts
 from workloads.programs.program import Job, _about_a_peer
 
 
-def summed(at: Switch, given: list[list[Any]], timeout_s: float = 20.0, slots: int = 8) -> tuple[list[list[Any]], list[Aggregate]]:
+def summed(
+    at: Switch, given: list[list[Any]], timeout_s: float = 20.0, slots: int = 8
+) -> tuple[list[list[Any]], list[Aggregate]]:
     """What each rank has of its tensors once all were summed, and what it counted."""
     world, grant = len(given), Grant.of(at.grant("aggregate", len(given), slots))
-    carriers = [Aggregate(grant, "127.0.0.1", rank, world, 7, timeout_s, torch) for rank in range(world)]
+    carriers = [
+        Aggregate(grant, "127.0.0.1", rank, world, 7, timeout_s, torch) for rank in range(world)
+    ]
 
     def rank(me: int) -> list[Any]:
         mine = [tensor.clone() for tensor in given[me]]
@@ -58,7 +64,10 @@ def reckoned(parts: list[Any]) -> Any:
 
 def drawn(world: int, *sizes: int, seed: int = 1) -> list[list[Any]]:
     chance = torch.Generator().manual_seed(seed)
-    return [[torch.randn(size, generator=chance) * 10.0 ** (3 * k - 6) for k, size in enumerate(sizes)] for _ in range(world)]
+    return [
+        [torch.randn(size, generator=chance) * 10.0 ** (3 * k - 6) for k, size in enumerate(sizes)]
+        for _ in range(world)
+    ]
 
 
 @pytest.mark.parametrize(("world", "percent"), [(2, 0), (3, 1), (2, 10)])
@@ -75,15 +84,20 @@ def test_sums_are_the_integers_of_the_page_whatever_is_lost(world: int, percent:
     numbers = sum(each.numel() for each in given[0])
     chunks = sum(1 - (-each.numel() // 256) for each in given[0])
     assert counted["sums"] == chunks
-    for carrier in carriers:  # what was sent again comes on top: ranks of a busy machine begin apart, too
+    # what was sent again comes on top: ranks of a busy machine begin apart, too
+    for carrier in carriers:
         once = 4 * numbers + 4 * 256 + 32 * chunks
         assert once <= carrier.sent <= once + carrier.again * (1024 + 32)
 
 
 @pytest.mark.parametrize(("late", "most"), [("to begin", 0.01), ("to scale", 0.004)])
-def test_ranks_that_begin_apart_send_next_to_nothing_again_where_nothing_is_lost(late: str, most: float) -> None:
+def test_ranks_that_begin_apart_send_next_to_nothing_again_where_nothing_is_lost(
+    late: str, most: float
+) -> None:
     class Late(Aggregate):
-        """A rank that is late once, before it says how large its numbers are, or before it sends them."""
+        """A rank that is late once, before it says how large its numbers are, or before it sends
+        them.
+        """
 
         def _carry(self, whole: Any) -> None:
             if (whole.numel() > 64) is (late == "to scale"):
@@ -94,7 +108,9 @@ def test_ranks_that_begin_apart_send_next_to_nothing_again_where_nothing_is_lost
     with switch() as at:
         grant = Grant.of(at.grant("aggregate", 4, 8))
         carriers = [Late(grant, "127.0.0.1", rank, 4, 7, 20.0, torch) for rank in range(4)]
-        together(4, lambda me: [carriers[me].start(torch.ones(numbers))[0].wait() for _ in range(2)])
+        together(
+            4, lambda me: [carriers[me].start(torch.ones(numbers))[0].wait() for _ in range(2)]
+        )
         for carrier in carriers:
             carrier.close()
         chunks = 2 * (1 - (-numbers // 256))
@@ -121,7 +137,9 @@ def test_a_switch_that_forgets_and_one_that_loses_all_for_a_while_are_told_apart
     with switch() as at:
         carrier = Aggregate(Grant.of(at.grant("aggregate", 2, 8)), "127.0.0.1", 0, 2, 7, 0.5, torch)
         at.order(do="restart")
-        with pytest.raises(RuntimeError, match=r"timed out: .* or the switch no longer has the allocation"):
+        with pytest.raises(
+            RuntimeError, match=r"timed out: .* or the switch no longer has the allocation"
+        ):
             carrier.start(torch.ones(3))[0].wait()
         carrier.close()
 
@@ -143,14 +161,21 @@ def test_extremes_of_float32_neither_overflow_nor_vanish() -> None:
     with switch() as at:
         found, _ = summed(at, given)
     for mine in found:
-        assert mine[0].tolist() == pytest.approx([3 * most] * 3, rel=1e-7) and mine[1].tolist() == [3 * 2.0**-125] * 3
+        assert (
+            mine[0].tolist() == pytest.approx([3 * most] * 3, rel=1e-7)
+            and mine[1].tolist() == [3 * 2.0**-125] * 3
+        )
 
 
 def test_a_rank_that_never_comes_is_given_up_with_what_was_waited_for() -> None:
     with switch() as at:
         carrier = Aggregate(Grant.of(at.grant("aggregate", 2, 8)), "127.0.0.1", 0, 2, 1, 0.5, torch)
-        for _ in range(2):  # every later sum fails as well: ranks no longer agree which chunk is next
-            with pytest.raises(RuntimeError, match=r"timed out: 1 of 1 sums .* had the part of this rank, and waited"):
+        # every later sum fails as well: ranks no longer agree which chunk is next
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeError,
+                match=r"timed out: 1 of 1 sums .* had the part of this rank, and waited",
+            ):
                 carrier.start(torch.ones(3))[0].wait()
         carrier.close()
 
@@ -167,9 +192,28 @@ def test_answers_that_are_not_the_switchs_own_change_nothing() -> None:
     head = list(HEADER.unpack(data[:32]))
     assert len(data) == 96 and head == [0x4654, 1, 1, 3, bytes(range(8)), 1, 64, 9, 0]
     head[2] = 2  # a sum
-    for place, value in ((0, 1), (1, 2), (2, 17), (3, 4), (4, bytes(8)), (5, 0), (6, 60), (7, 8), (8, 5)):
-        liar.sendto(HEADER.pack(*[value if n == place else reported for n, reported in enumerate(head)]) + b"\xff" * 64, at)
-    for wrong in (b"", b"x" * 31, HEADER.pack(*head) + b"\xff" * 60, HEADER.pack(*head) + b"\xff" * 9000):
+    for place, value in (
+        (0, 1),
+        (1, 2),
+        (2, 17),
+        (3, 4),
+        (4, bytes(8)),
+        (5, 0),
+        (6, 60),
+        (7, 8),
+        (8, 5),
+    ):
+        liar.sendto(
+            HEADER.pack(*[value if n == place else reported for n, reported in enumerate(head)])
+            + b"\xff" * 64,
+            at,
+        )
+    for wrong in (
+        b"",
+        b"x" * 31,
+        HEADER.pack(*head) + b"\xff" * 60,
+        HEADER.pack(*head) + b"\xff" * 9000,
+    ):
         liar.sendto(wrong, at)
     while True:  # twice the rank's own: as if the other had said the same
         data, at = liar.recvfrom(2000)
@@ -187,7 +231,9 @@ def test_answers_that_are_not_the_switchs_own_change_nothing() -> None:
 
 def test_who_sends_what_is_no_sum_without_a_pause_does_not_keep_a_rank_from_giving_up() -> None:
     class Flooded:
-        """A socket with something to read always, and never a sum. It ends a rank that reads on and on."""
+        """A socket with something to read always, and never a sum. It ends a rank that reads on and
+        on.
+        """
 
         def __init__(self, link: socket.socket, left: int) -> None:
             self._link, self._left = link, left
@@ -213,7 +259,9 @@ def test_who_sends_what_is_no_sum_without_a_pause_does_not_keep_a_rank_from_givi
 
 
 @pytest.mark.parametrize("direction", ["sendmsg", "recvmsg_into"])
-def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_peer(direction: str) -> None:
+def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_peer(
+    direction: str,
+) -> None:
     class Cut:
         """A socket whose network refuses `left` packets in one direction."""
 
@@ -231,13 +279,17 @@ def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_
     with switch() as at:
         grant = Grant.of(at.grant("aggregate", 1, 8))
         for left in (2, math.inf):
-            carrier = Aggregate(grant, "127.0.0.1", 0, 1, 1 if left == 2 else 2, 20.0 if left == 2 else 0.3, torch)
+            carrier = Aggregate(
+                grant, "127.0.0.1", 0, 1, 1 if left == 2 else 2, 20.0 if left == 2 else 0.3, torch
+            )
             carrier._link, own = cast(Any, Cut(carrier._link, left)), carrier._link
             work = carrier.start(torch.ones(3))[0]
             if left == 2:
                 work.wait()
             else:
-                with pytest.raises(RuntimeError, match=r"timed out: .* \(No route to host\)") as lost:
+                with pytest.raises(
+                    RuntimeError, match=r"timed out: .* \(No route to host\)"
+                ) as lost:
                     work.wait()
                 assert _about_a_peer(lost.value, torch), "which ends the rank with 75"
             carrier.close()
@@ -246,7 +298,8 @@ def test_a_network_that_refuses_is_borne_with_until_the_timeout_and_then_a_lost_
 
 def test_a_port_that_the_largest_packet_does_not_fit_is_named() -> None:
     with pytest.raises(
-        OSError, match=r"packet switch 127\.0\.0\.1:9 by lo from 127\.0\.0\.1: packets of 70060 bytes do not fit its MTU, 6553"
+        OSError,
+        match=r"packet switch 127\.0\.0\.1:9 by lo from 127\.0\.0\.1: packets of 70060 bytes do not fit its MTU, 6553",
     ):
         Grant(1, bytes(8), "127.0.0.1", 9, "lo", 1, 70_000).connect("127.0.0.1")
     with pytest.raises(OSError, match="by away0 from"):
@@ -254,10 +307,22 @@ def test_a_port_that_the_largest_packet_does_not_fit_is_named() -> None:
 
 
 def test_what_a_packet_switch_cannot_do_is_refused() -> None:
-    for compress, refused in (("fp16", True), ("topk:0.1", True), ("powersgd:2", False), ("none", False)):
-        found = [name for name, _ in conflicts("train", {"exchange": "aggregate", "compress": compress}, nccl=False)]
+    for compress, refused in (
+        ("fp16", True),
+        ("topk:0.1", True),
+        ("powersgd:2", False),
+        ("none", False),
+    ):
+        found = [
+            name
+            for name, _ in conflicts(
+                "train", {"exchange": "aggregate", "compress": compress}, nccl=False
+            )
+        ]
         assert found == (["compress"] if refused else [])
-    assert [name for name, _ in conflicts("train", {"exchange": "aggregate"}, nccl=True)] == ["exchange"]
+    assert [name for name, _ in conflicts("train", {"exchange": "aggregate"}, nccl=True)] == [
+        "exchange"
+    ]
 
 
 def test_a_training_over_a_lossy_switch_has_the_same_weights_at_all_ranks(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Sums by datagrams: exact where nothing is lost; else the mean of those that came, the same on all ranks, and never too few."""
+"""Sums by datagrams: exact where nothing is lost; else the mean of those that came, the same on all
+ranks, and never too few.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,36 @@ from workloads.collectives.blocks import BlockRound
 from workloads.collectives.spray import DatagramSet
 from workloads.programs.options import conflicts
 from workloads.transport.buffers import Buffer
-from workloads.transport.datagrams import ACK, DATA, HEADER, KEPT, NOTHING, Block, Item, Lane, Receipts, full, unpacked
+from workloads.transport.datagrams import (
+    ACK,
+    DATA,
+    HEADER,
+    KEPT,
+    NOTHING,
+    Block,
+    Item,
+    Lane,
+    Receipts,
+    full,
+    unpacked,
+)
 from workloads.transport.neighbours import End, Neighbour, Tally
 
 ORDERS = [[0, 1, 2], [2, 1, 0]]
 
 
 def numbers(me: int, step: int, length: int) -> Any:
-    return torch.randint(-100, 100, (length,), generator=torch.Generator().manual_seed(100 * step + me)).float()
+    return torch.randint(
+        -100, 100, (length,), generator=torch.Generator().manual_seed(100 * step + me)
+    ).float()
 
 
 def summed(
-    orders: Sequence[Sequence[int]], length: int, bound: float = 0.02, times: int = 3, timeout_s: float = 10.0
+    orders: Sequence[Sequence[int]],
+    length: int,
+    bound: float = 0.02,
+    times: int = 3,
+    timeout_s: float = 10.0,
 ) -> tuple[list[list[Any]], list[Tally]]:
     """The sums that each rank got, and what it counted."""
     store, world, met = Store(), len(orders[0]), threading.Barrier(len(orders[0]))
@@ -74,7 +94,10 @@ def test_sums_are_exact_where_nothing_is_lost(orders: list[list[int]], length: i
     for step in range(3):
         wanted = torch.stack([numbers(me, step, length) for me in range(len(orders[0]))]).sum(0)
         assert all(torch.equal(mine[step], wanted) for mine in sums)
-    assert all((tally.missing, tally.contributions) == (0, 3 * length * len(orders[0])) for tally in tallies)
+    assert all(
+        (tally.missing, tally.contributions) == (0, 3 * length * len(orders[0]))
+        for tally in tallies
+    )
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.02])
@@ -87,11 +110,19 @@ def test_ranks_hold_the_same_means_of_what_came_and_never_lose_more_than_the_bou
     for step in range(2):
         parts = torch.stack([numbers(me, step, 400_003) for me in range(3)])
         assert all(torch.equal(mine[step], sums[0][step]) for mine in sums)
-        some = [parts[list(few)].sum(0) * 3 / len(few) for few in ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))]
+        some = [
+            parts[list(few)].sum(0) * 3 / len(few)
+            for few in ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+        ]
         near = torch.stack([(sums[0][step] - each).abs() < 1e-3 for each in some])
         assert near.any(0).all() and (bound or near[0].all())
-    assert len({(tally.missing, tally.contributions) for tally in tallies}) == 1, "all know what is missing"
-    assert bool(bound) == bool(tallies[0].missing) and tallies[0].missing <= bound * tallies[0].contributions
+    assert len({(tally.missing, tally.contributions) for tally in tallies}) == 1, (
+        "all know what is missing"
+    )
+    assert (
+        bool(bound) == bool(tallies[0].missing)
+        and tallies[0].missing <= bound * tallies[0].contributions
+    )
     assert sum(tally.resent for tally in tallies) > 0
 
 
@@ -103,7 +134,9 @@ def test_after_a_darkness_sums_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tallies[0].missing <= 0.02 * tallies[0].contributions
 
 
-def test_in_a_slot_without_a_path_nothing_is_sent_and_nothing_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_slot_without_a_path_nothing_is_sent_and_nothing_is_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begin_s, sent_s = time.monotonic(), list[float]()
 
     def lit(_: End) -> bool:
@@ -112,7 +145,10 @@ def test_in_a_slot_without_a_path_nothing_is_sent_and_nothing_is_taken_for_lost(
     monkeypatch.setattr(End, "open", property(lit))
     loses(monkeypatch, lambda _: bool(sent_s.append(time.monotonic() - begin_s)))  # type: ignore[func-returns-value]
     sums, tallies = summed(ORDERS, 100_003, times=2)
-    assert all(torch.equal(mine[1], torch.stack([numbers(me, 1, 100_003) for me in range(3)]).sum(0)) for mine in sums)
+    assert all(
+        torch.equal(mine[1], torch.stack([numbers(me, 1, 100_003) for me in range(3)]).sum(0))
+        for mine in sums
+    )
     assert sent_s and min(sent_s) > 0.1 and tallies[0].missing == 0
 
 
@@ -123,7 +159,9 @@ def test_strangers_and_garbage_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     def out(self: DatagramSet, end: End, head: bytes, memory: Any) -> int:
         token, name, number, _, _, *before = HEADER.unpack_from(head)
         wrong = HEADER.pack(token ^ 1, name, number + 7, 1, DATA, *before)
-        other = HEADER.pack(token, draw.getrandbits(64), number, draw.getrandbits(16), DATA, NOTHING, NOTHING)
+        other = HEADER.pack(
+            token, draw.getrandbits(64), number, draw.getrandbits(16), DATA, NOTHING, NOTHING
+        )
         never = HEADER.pack(token, 1 << 40, number + 4096, 0, ACK, NOTHING, NOTHING)
         garbage = [
             wrong + bytes(memory),  # who does not know the token
@@ -141,7 +179,12 @@ def test_strangers_and_garbage_change_nothing(monkeypatch: pytest.MonkeyPatch) -
     with stranger:
         sums, tallies = summed(ORDERS, 20_011)
     for step in range(3):
-        assert all(torch.equal(mine[step], torch.stack([numbers(me, step, 20_011) for me in range(3)]).sum(0)) for mine in sums)
+        assert all(
+            torch.equal(
+                mine[step], torch.stack([numbers(me, step, 20_011) for me in range(3)]).sum(0)
+            )
+            for mine in sums
+        )
     assert tallies[0].missing == 0
 
 
@@ -172,7 +215,9 @@ def test_what_no_peer_answers_ends_with_the_timeout(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_lost_no_more_than_the_bound_is_missing(seed: int) -> None:
-    """Ranks without sockets: a block that is lost is forgone if its receiver may, else it is sent again."""
+    """Ranks without sockets: a block that is lost is forgone if its receiver may, else it is sent
+    again.
+    """
     draw = random.Random(seed)
     size, length, bound, share = (
         draw.randint(2, 6),
@@ -186,7 +231,10 @@ def test_whatever_is_lost_no_more_than_the_bound_is_missing(seed: int) -> None:
     def forward(to: int) -> Callable[[Block, memoryview, int], None]:
         return lambda name, memory, count: sent.append((to, name, bytes(memory), count))
 
-    rounds = [BlockRound(1, 0, me, size, Buffer.of(flats[me]), 64, bound, torch, forward((me + 1) % size)) for me in range(size)]
+    rounds = [
+        BlockRound(1, 0, me, size, Buffer.of(flats[me]), 64, bound, torch, forward((me + 1) % size))
+        for me in range(size)
+    ]
     for each in rounds:
         each.begin()
     while sent:
@@ -197,11 +245,17 @@ def test_whatever_is_lost_no_more_than_the_bound_is_missing(seed: int) -> None:
                 share *= 0.99
                 sent.append(entry)
         else:
-            assert rounds[to].take(name.hop, name.at, count, torch.frombuffer(bytearray(payload), dtype=torch.float32))
+            assert rounds[to].take(
+                name.hop, name.at, count, torch.frombuffer(bytearray(payload), dtype=torch.float32)
+            )
     assert all(each.done for each in rounds)
     assert all(torch.equal(flat, flats[0]) for flat in flats)
     found = [tuple(map(sum, zip(*each.missing(), strict=True))) for each in rounds]
-    assert set(found) == {found[0]} and found[0][1] == size * length and found[0][0] <= bound * size * length
+    assert (
+        set(found) == {found[0]}
+        and found[0][1] == size * length
+        and found[0][0] <= bound * size * length
+    )
 
 
 def test_a_count_that_cannot_be_is_not_taken() -> None:
@@ -218,10 +272,17 @@ def test_a_gap_is_seen_at_once_and_what_is_not_settled_is_sent_again() -> None:
     lane, other = Lane(7, 1000, 1 << 20), Receipts()
     items = [Item(Block(0, 0, 0, at, False).packed(), b"x" * 900, 1, 0) for at in range(4)]
     heads = [HEADER.unpack(lane.send(item, 1.0)) for item in items]
-    assert [unpacked(heads[3][5]).at, unpacked(heads[3][6]).at] == [2, 1], "each names the two before it"
+    assert [unpacked(heads[3][5]).at, unpacked(heads[3][6]).at] == [2, 1], (
+        "each names the two before it"
+    )
     other.take(heads[0][2], 1.0)
     number = other.take(heads[3][2], 1.0)
-    assert other.ack_s == 1.0 and other.missing(number - 1) and other.missing(number - 2) and not other.missing(number - 3)
+    assert (
+        other.ack_s == 1.0
+        and other.missing(number - 1)
+        and other.missing(number - 2)
+        and not other.missing(number - 3)
+    )
     other.settle(number - 1)  # its receiver goes on without
     _, begun, top, ended, kind, *_ = HEADER.unpack_from(ack := other.acknowledgement(9, 5))
     assert (begun, top, ended, kind) == (5, 4, 2, ACK)
@@ -234,7 +295,11 @@ def test_a_gap_is_seen_at_once_and_what_is_not_settled_is_sent_again() -> None:
 def test_numbers_go_on_where_four_bytes_end() -> None:
     other = Receipts()
     other.top = (1 << 32) - 1
-    assert other.take(0xFFFFFFFF, 0.0) == (1 << 32) - 1 and other.take(1, 0.0) == (1 << 32) + 1 and other.missing(1 << 32)
+    assert (
+        other.take(0xFFFFFFFF, 0.0) == (1 << 32) - 1
+        and other.take(1, 0.0) == (1 << 32) + 1
+        and other.missing(1 << 32)
+    )
     assert full(2, (1 << 24) - 1, 1 << 24) == (1 << 24) + 2
 
 
@@ -244,7 +309,9 @@ def test_nobody_is_sent_more_than_it_keeps_of_sums_that_it_has_not_begun() -> No
         for at in range(60):
             peer.queue(Item(Block(number, 0, 0, at, False).packed(), bytes(100_000), 1, number))
     ahead = list(iter(peer.next, None))
-    assert sum(len(item.memory) for item in ahead) <= 4 << 20 and {item.sum for item in ahead} == {2}, "the newest first"
+    assert sum(len(item.memory) for item in ahead) <= 4 << 20 and {item.sum for item in ahead} == {
+        2
+    }, "the newest first"
     assert peer.waits
     peer.has_begun(1)
     assert {item.sum for item in iter(peer.next, None)} == {0}
@@ -255,17 +322,42 @@ def test_nobody_is_sent_more_than_it_keeps_of_sums_that_it_has_not_begun() -> No
 def test_a_job_trains_over_datagrams_and_turns(tmp_path: Path) -> None:
     changed = json.dumps([{"after": 3, "rings": [[0, 2, 1]]}])
     command = (*TRAIN, "--iterations", "6", "--exchange", "datagrams", "--loss-bound", "0.05")
-    with ranks(3, *command, directory=tmp_path, rings=ORDERS, more=lambda _: {"TESTBED_RING_CHANGES": changed}) as running:
+    with ranks(
+        3,
+        *command,
+        directory=tmp_path,
+        rings=ORDERS,
+        more=lambda _: {"TESTBED_RING_CHANGES": changed},
+    ) as running:
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
-    assert summary(tmp_path)["weights_identical"] and [ring_change["after"] for ring_change in ring_changes(tmp_path)] == [3]
+    assert summary(tmp_path)["weights_identical"] and [
+        ring_change["after"] for ring_change in ring_changes(tmp_path)
+    ] == [3]
     seen = records(tmp_path)
-    assert len(seen) == 6 and all(each["lost_share"] == 0 and "resent_bytes" in each for each in seen)
+    assert len(seen) == 6 and all(
+        each["lost_share"] == 0 and "resent_bytes" in each for each in seen
+    )
     wire, size = (sum(int(str(each[name])) for each in seen) for name in ("wire_bytes", "bytes"))
-    assert 1.1 < wire / size < 1.7, "4/3, headers; what is sent after a sum counts for the next, of the last one not"
+    assert 1.1 < wire / size < 1.7, (
+        "4/3, headers; what is sent after a sum counts for the next, of the last one not"
+    )
 
 
 def test_what_datagrams_lack_is_refused() -> None:
-    assert [name for name, _ in conflicts("train", {"exchange": "datagrams", "compress": "topk:0.1"}, nccl=False)] == ["compress"]
-    assert [name for name, _ in conflicts("train", {"loss_bound": 0.1}, nccl=False)] == ["loss_bound"]
-    assert not list(conflicts("train", {"exchange": "datagrams", "loss_bound": 0.1, "compress": "fp16"}, nccl=False))
-    assert [name for name, _ in conflicts("train", {"exchange": "datagrams"}, nccl=True)] == ["exchange"]
+    assert [
+        name
+        for name, _ in conflicts(
+            "train", {"exchange": "datagrams", "compress": "topk:0.1"}, nccl=False
+        )
+    ] == ["compress"]
+    assert [name for name, _ in conflicts("train", {"loss_bound": 0.1}, nccl=False)] == [
+        "loss_bound"
+    ]
+    assert not list(
+        conflicts(
+            "train", {"exchange": "datagrams", "loss_bound": 0.1, "compress": "fp16"}, nccl=False
+        )
+    )
+    assert [name for name, _ in conflicts("train", {"exchange": "datagrams"}, nccl=True)] == [
+        "exchange"
+    ]

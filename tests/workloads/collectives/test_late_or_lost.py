@@ -1,4 +1,6 @@
-"""A rank and a packet switch in virtual time, over a network that loses packets, with peers that are late: what is sent again."""
+"""A rank and a packet switch in virtual time, over a network that loses packets, with peers that
+are late: what is sent again.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ HOSTS = tuple(f"10.0.0.{n + 1}" for n in range(4))
 
 
 class Network:
-    """The clock, the poll and the socket of one rank, 0; the switch; and peers that begin at `late_s` and ask again each PEER_S.
+    """The clock, the poll and the socket of one rank, 0; the switch; and peers that begin at
+    `late_s` and ask again each PEER_S.
 
-    heard: types of the answers that reached the rank. sent: chunks that it sent, in order; lost: which of these sendings are lost.
+    heard: types of the answers that reached the rank. sent: chunks that it sent, in order; lost:
+    which of these sendings are lost.
     """
 
-    def __init__(self, peers: int, slots: int, chunks: int, late_s: float, loss: float = 0.0, seed: int = 1) -> None:
+    def __init__(
+        self, peers: int, slots: int, chunks: int, late_s: float, loss: float = 0.0, seed: int = 1
+    ) -> None:
         self.now, self.loss, self.chance = 100.0, loss, random.Random(seed)
         self.sent: list[int] = []
         self.heard: list[int] = []
@@ -37,12 +43,17 @@ class Network:
         self._inbox: list[bytes] = []
         self._events: list[tuple[float, int, Any]] = []
         self._order = count()
-        self.switch = Switch({"aggregate": {"slots": slots, "slot_bytes": SLOT_BYTES, "jobs": 1}}, self._answered)
+        self.switch = Switch(
+            {"aggregate": {"slots": slots, "slot_bytes": SLOT_BYTES, "jobs": 1}}, self._answered
+        )
         made = self.switch.allocate("aggregate", "a", HOSTS[: peers + 1], slots, 1e6, 0.0)
         self.grant = Grant(made.number, made.token, "127.0.0.1", 9, "", slots, SLOT_BYTES)
         known = {"allocation": made.number, "token": made.token.hex()}
         text = torch.zeros((chunks, SLOT_BYTES // 4), dtype=torch.int32).numpy()
-        self.peers = {n: Worker(known, n, cast(Any, [text] * (peers + 1))[n], slots, 7) for n in range(1, peers + 1)}
+        self.peers = {
+            n: Worker(known, n, cast(Any, [text] * (peers + 1))[n], slots, 7)
+            for n in range(1, peers + 1)
+        }
         self.asked: dict[int, set[int]] = {n: set() for n in self.peers}
         self._at(self.now + late_s, lambda: self._peers())
 
@@ -51,7 +62,9 @@ class Network:
 
     def _to_switch(self, data: bytes, host: str) -> None:
         if self.chance.random() >= self.loss:
-            self._at(self.now + DELAY_S, lambda: self.switch.receive(memoryview(data), (host, 5000)))
+            self._at(
+                self.now + DELAY_S, lambda: self.switch.receive(memoryview(data), (host, 5000))
+            )
 
     def _answered(self, data: memoryview, peer: tuple[str, int]) -> bool:
         answer, host = bytes(data), peer[0]
@@ -80,7 +93,9 @@ class Network:
         for chunk in worker.waiting:
             if chunk not in self.asked[worker.number]:
                 self.asked[worker.number].add(chunk)
-                part = packet(worker.made, worker.number, ADD, chunk, worker.parts[chunk].tobytes(), 7)
+                part = packet(
+                    worker.made, worker.number, ADD, chunk, worker.parts[chunk].tobytes(), 7
+                )
                 self._to_switch(part, HOSTS[worker.number])
 
     # ---- what the rank sees
@@ -116,7 +131,9 @@ class Network:
 
 
 def carried(network: Network, chunks: int, sound: int = SOUND) -> int:
-    """Have the rank sum so many chunks; return how often it sent a part again. sound: sums since a loss."""
+    """Have the rank sum so many chunks; return how often it sent a part again. sound: sums since a
+    loss.
+    """
     carrier = Aggregate(network.grant, "127.0.0.1", 0, len(network.peers) + 1, 7, 60.0, torch)
     carrier._link.close()
     carrier._link, carrier._sound, carrier._usual_s = cast(Any, network), sound, 2 * DELAY_S
@@ -134,7 +151,10 @@ def carried(network: Network, chunks: int, sound: int = SOUND) -> int:
 def test_a_peer_that_is_late_costs_one_part(chunks: int, late_s: float) -> None:
     network = Network(peers=2, slots=8, chunks=chunks, late_s=late_s)
     assert carried(network, chunks) <= 1
-    assert network.heard.count(SUM) == chunks and network.heard.count(WAIT) == len(network.sent) - chunks
+    assert (
+        network.heard.count(SUM) == chunks
+        and network.heard.count(WAIT) == len(network.sent) - chunks
+    )
 
 
 def test_a_peer_that_is_late_for_a_window_costs_one_part_soon_after_losses_too() -> None:

@@ -1,4 +1,6 @@
-"""The agreement about a move, whatever order messages and steps come in: one decision, and no wait past the lease."""
+"""The agreement about a move, whatever order messages and steps come in: one decision, and no wait
+past the lease.
+"""
 
 from __future__ import annotations
 
@@ -127,9 +129,13 @@ def message(do: str, number: int, **more: object) -> dict[str, object]:
 
 
 def iterate(
-    ranks: list[Rank], iteration: int, between: Mapping[int, list[tuple[int, dict[str, object]]]] | None = None
+    ranks: list[Rank],
+    iteration: int,
+    between: Mapping[int, list[tuple[int, dict[str, object]]]] | None = None,
 ) -> list[bool]:
-    """One iteration of all ranks: no rank ends it before all have begun it. between: what arrives after so many steps."""
+    """One iteration of all ranks: no rank ends it before all have begun it. between: what arrives
+    after so many steps.
+    """
     arrivals = between or {}
     for step, rank in enumerate(ranks):
         rank.ring_changes.before(iteration)
@@ -152,13 +158,23 @@ def iterate(
 
 
 ASKED = st.one_of(
-    st.builds(lambda n, rings: message("prepare", n, **rings), st.integers(1, 3), st.sampled_from([{}, {"rings": [[0, 2, 1]]}])),
+    st.builds(
+        lambda n, rings: message("prepare", n, **rings),
+        st.integers(1, 3),
+        st.sampled_from([{}, {"rings": [[0, 2, 1]]}]),
+    ),
     st.builds(lambda n: message("hold", n, lease_s=0.02), st.integers(1, 3)),
     st.builds(lambda n, decide: message("go", n, decide=decide), st.integers(1, 3), st.booleans()),
     st.builds(lambda n: message("drop", n), st.integers(1, 3)),
 )
 SENT = st.lists(
-    st.tuples(st.integers(0, 7), st.integers(0, 2 * WORLD - 1), st.sets(st.integers(0, WORLD - 1), min_size=1), ASKED), max_size=14
+    st.tuples(
+        st.integers(0, 7),
+        st.integers(0, 2 * WORLD - 1),
+        st.sets(st.integers(0, WORLD - 1), min_size=1),
+        ASKED,
+    ),
+    max_size=14,
 )
 PREPARED = [(0, 0, {0, 1, 2}, message("prepare", 1, rings=[[0, 2, 1]]))]
 
@@ -166,7 +182,9 @@ PREPARED = [(0, 0, {0, 1, 2}, message("prepare", 1, rings=[[0, 2, 1]]))]
 @settings(max_examples=200, deadline=None)
 @given(SENT, st.booleans(), st.lists(st.permutations(range(WORLD)), min_size=8, max_size=8))
 def test_all_ranks_obey_the_same_decision_after_the_same_iteration(
-    sent: list[tuple[int, int, set[int], dict[str, object]]], prepared: bool, orders: list[list[int]]
+    sent: list[tuple[int, int, set[int], dict[str, object]]],
+    prepared: bool,
+    orders: list[list[int]],
 ) -> None:
     store = Store()
     ranks = [Rank(number, store) for number in range(WORLD)]
@@ -178,18 +196,26 @@ def test_all_ranks_obey_the_same_decision_after_the_same_iteration(
                 between.setdefault(step, []).extend((target, each) for target in targets)
         places = {number: place for place, number in enumerate(orders[iteration - 1])}
         order = [ranks[number] for number in orders[iteration - 1]]
-        between = {step: [(places[target], each) for target, each in group] for step, group in between.items()}
+        between = {
+            step: [(places[target], each) for target, each in group]
+            for step, group in between.items()
+        }
         assert iterate(order, iteration, between) == [False] * WORLD
         assert len({rank.sets.layout for rank in ranks}) == 1, "they sum over the same rings"
     changed = [[(record["move"], record["after"]) for record in rank.records] for rank in ranks]
     assert changed[0] == changed[1] == changed[2]
     for number, after in changed[0]:
-        assert store.kept[f"move/{number}"] == str(after) and store.kept[f"prepared/{number}"] == str(WORLD)
+        assert store.kept[f"move/{number}"] == str(after) and store.kept[
+            f"prepared/{number}"
+        ] == str(WORLD)
     for rank in ranks:
         rank.ring_changes.close()
         open_now = [each for each in rank.made if each.open]
-        assert len(open_now) <= 2 and rank.sets.current in open_now, "the current set, the previous one, and no other"
-        done = {number for number, state in rank.states if state == "changed"}  # repeated to whoever asks later
+        assert len(open_now) <= 2 and rank.sets.current in open_now, (
+            "the current set, the previous one, and no other"
+        )
+        # repeated to whoever asks later
+        done = {number for number, state in rank.states if state == "changed"}
         assert done == {number for number, _ in changed[0]}
 
 
@@ -203,7 +229,10 @@ def test_a_stop_asked_at_a_hold_stops_all_ranks_there() -> None:
     ranks[2].asked = True
     assert iterate(ranks, 2) == [True] * WORLD
     assert store.kept["move/1"] == "stop"
-    assert all(rank.states[-2:] == [(1, "held"), (1, "void")] and rank.sets.layout == Layout(NATURAL) for rank in ranks)
+    assert all(
+        rank.states[-2:] == [(1, "held"), (1, "void")] and rank.sets.layout == Layout(NATURAL)
+        for rank in ranks
+    )
 
 
 def test_without_all_ranks_prepared_nothing_is_decided_and_nobody_holds() -> None:
@@ -222,8 +251,14 @@ def test_without_all_ranks_prepared_nothing_is_decided_and_nobody_holds() -> Non
     assert {rank.sets.layout for rank in ranks} == {Layout(OTHER)}
 
 
-def test_planned_turns_come_at_their_boundaries_and_a_resumed_job_begins_with_the_last_of_them() -> None:
-    planned = (PlannedRingChange(2, OTHER), PlannedRingChange(4, NATURAL), PlannedRingChange(6, OTHER))
+def test_planned_turns_come_at_their_boundaries_and_a_resumed_job_begins_with_the_last_of_them() -> (
+    None
+):
+    planned = (
+        PlannedRingChange(2, OTHER),
+        PlannedRingChange(4, NATURAL),
+        PlannedRingChange(6, OTHER),
+    )
     rank = Rank(0, Store())
     rank.ring_changes = rank.with_planned(planned)
     seen = []
@@ -244,7 +279,9 @@ def test_planned_turns_come_at_their_boundaries_and_a_resumed_job_begins_with_th
 def test_a_lease_that_is_no_time_is_refused(lease_s: object) -> None:
     rank = Rank(0, Store())
     rank.receive({"do": "prepare", "move": 1, "lease_s": lease_s})
-    assert rank.sent[-1]["state"] == "cannot" and str(rank.sent[-1]["error"]).startswith("lease_s: ")
+    assert rank.sent[-1]["state"] == "cannot" and str(rank.sent[-1]["error"]).startswith(
+        "lease_s: "
+    )
 
 
 def test_ranks_that_are_asked_for_different_layouts_do_not_turn() -> None:
@@ -254,7 +291,9 @@ def test_ranks_that_are_asked_for_different_layouts_do_not_turn() -> None:
         rank.receive(message("prepare", 1, rings=rings))
         rank.receive(message("go", 1, decide=True))
     iterate(ranks, 1)
-    assert ranks[2].sent[0]["error"] == "another rank was asked to prepare move 1 with another layout"
+    assert (
+        ranks[2].sent[0]["error"] == "another rank was asked to prepare move 1 with another layout"
+    )
     assert "move/1" not in store.kept
 
 

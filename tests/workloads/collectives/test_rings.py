@@ -1,4 +1,6 @@
-"""Real process groups between local processes: the sums, the table, and what happens when a rank is not there."""
+"""Real process groups between local processes: the sums, the table, and what happens when a rank is
+not there.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,12 @@ rings.close()
 """
 
 
-@pytest.mark.parametrize("rings", [[[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1]]], ids=["five"])
-def test_sums_are_right_over_several_rings_in_any_order(tmp_path: Path, rings: list[list[int]]) -> None:
+@pytest.mark.parametrize(
+    "rings", [[[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1]]], ids=["five"]
+)
+def test_sums_are_right_over_several_rings_in_any_order(
+    tmp_path: Path, rings: list[list[int]]
+) -> None:
     with ranks(4, "-c", SUMS, directory=tmp_path, rings=rings) as job:
         ended = job.finish()
     for code, out, err in ended:
@@ -65,15 +71,37 @@ def test_a_job_of_one_rank_sums_alone(tmp_path: Path) -> None:
     assert json.loads(out)["wrong"] == [[]]
 
 
-def test_the_benchmark_prints_nccl_tests_columns_and_counts_no_wrong_element(tmp_path: Path) -> None:
-    command = ("-m", "workloads.programs.allreduce", "-b", "8", "-e", "512K", "-f", "256", "-n", "2")
+def test_the_benchmark_prints_nccl_tests_columns_and_counts_no_wrong_element(
+    tmp_path: Path,
+) -> None:
+    command = (
+        "-m",
+        "workloads.programs.allreduce",
+        "-b",
+        "8",
+        "-e",
+        "512K",
+        "-f",
+        "256",
+        "-n",
+        "2",
+    )
     with ranks(3, *command, directory=tmp_path, rings=[[0, 1, 2], [2, 1, 0]]) as job:
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 3
     met, *lines = ended[0][1].splitlines()
     assert met.startswith("# workloads.programs.allreduce: rank 0 on ") and "3 ranks met" in met
     assert lines[0] == "# ranks 3, rings 2, backend gloo, in-place"
-    assert lines[1].split()[1:] == ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"]
+    assert lines[1].split()[1:] == [
+        "size",
+        "count",
+        "type",
+        "redop",
+        "time",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ]
     table = [line.split() for line in lines if not line.startswith("#")]
     assert [(row[0], row[1], row[2], row[3], row[7]) for row in table] == [
         ("8", "2", "float", "sum", "0"),
@@ -82,10 +110,16 @@ def test_the_benchmark_prints_nccl_tests_columns_and_counts_no_wrong_element(tmp
     ]
     rows = json.loads((tmp_path / "0" / "allreduce.json").read_text())["rows"]
     for record in rows:
-        assert record["busbw_gbytes_per_s"] == pytest.approx(record["algbw_gbytes_per_s"] * 4 / 3, abs=2e-6)
-        assert record["algbw_gbytes_per_s"] == pytest.approx(record["size_bytes"] / record["time_us"] / 1e3, rel=1e-3, abs=1e-6)
+        assert record["busbw_gbytes_per_s"] == pytest.approx(
+            record["algbw_gbytes_per_s"] * 4 / 3, abs=2e-6
+        )
+        assert record["algbw_gbytes_per_s"] == pytest.approx(
+            record["size_bytes"] / record["time_us"] / 1e3, rel=1e-3, abs=1e-6
+        )
     assert [record["bytes"] for record in records(tmp_path)] == [8, 2048, 524288]
-    assert all(len(out.splitlines()) == 1 for _, out, _ in ended[1:]), "the table is for rank 0 to print"
+    assert all(len(out.splitlines()) == 1 for _, out, _ in ended[1:]), (
+        "the table is for rank 0 to print"
+    )
 
 
 def test_a_wrong_sum_is_counted(tmp_path: Path) -> None:
@@ -108,17 +142,31 @@ def test_a_rank_that_never_comes_ends_the_others_within_the_timeout(tmp_path: Pa
 
 
 def test_a_bad_environment_is_told_before_torch_is_imported(tmp_path: Path) -> None:
-    with ranks(1, "-X", "importtime", "-m", "workloads.programs.train", directory=tmp_path, rings=[[0, 1]]) as job:
+    with ranks(
+        1, "-X", "importtime", "-m", "workloads.programs.train", directory=tmp_path, rings=[[0, 1]]
+    ) as job:
         [(code, _, err)] = job.finish()
     assert code == 2
     assert "TESTBED_RINGS[0]: [0, 1]: does not name each of the 1 ranks once" in err
     assert "| torch" not in err
 
 
-def test_ranks_meet_where_they_are_managed_and_not_on_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TESTBED_LANES": '["127.0.0.2"]'}
+def test_ranks_meet_where_they_are_managed_and_not_on_a_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "TESTBED_LANES": '["127.0.0.2"]',
+    }
     rings = object.__new__(Rings)
     rings.place, rings.store = read_place(env), "store"
     rings._dist = SimpleNamespace(PrefixStore=lambda name, store: (name, store))
-    monkeypatch.setattr(Rings, "_gloo", lambda _self, store, position, size, address: (store, position, size, address))
+    monkeypatch.setattr(
+        Rings,
+        "_gloo",
+        lambda _self, store, position, size, address: (store, position, size, address),
+    )
     assert rings.management_group("meet") == (("meet", "store"), 0, 1, "127.0.0.1")

@@ -1,4 +1,6 @@
-"""The environment a rank is given: what is read from it and how everything wrong with it is told at once."""
+"""The environment a rank is given: what is read from it and how everything wrong with it is told at
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,27 @@ def test_the_least_environment_gives_one_ring_over_one_lane() -> None:
 
 
 def test_more_rings_than_lanes_take_turns() -> None:
-    place = read_place(GOOD | {"TESTBED_RINGS": "[[0,1,2],[2,1,0],[1,0,2]]", "TESTBED_LANES": '["10.255.0.1","10.255.1.1"]'})
+    place = read_place(
+        GOOD
+        | {
+            "TESTBED_RINGS": "[[0,1,2],[2,1,0],[1,0,2]]",
+            "TESTBED_LANES": '["10.255.0.1","10.255.1.1"]',
+        }
+    )
     assert [place.lane(ring) for ring in range(3)] == ["10.255.0.1", "10.255.1.1", "10.255.0.1"]
 
 
 def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
     place = read_place(
-        GOOD | {"TESTBED_RING_CHANGES": '[{"after": 9, "rings": [[0,1,2]]}, {"after": 4, "rings": [[2,1,0]], "move": 8}]'}
+        GOOD
+        | {
+            "TESTBED_RING_CHANGES": '[{"after": 9, "rings": [[0,1,2]]}, {"after": 4, "rings": [[2,1,0]], "move": 8}]'
+        }
     )
-    assert [(ring_change.after, ring_change.rings) for ring_change in place.ring_changes] == [(4, ((2, 1, 0),)), (9, ((0, 1, 2),))]
+    assert [(ring_change.after, ring_change.rings) for ring_change in place.ring_changes] == [
+        (4, ((2, 1, 0),)),
+        (9, ((0, 1, 2),)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +49,18 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
         ({"RANK": "3"}, "RANK: 3: not among the 3 ranks 0..2"),
         ({"RANK": "one"}, "RANK: 'one': not a whole number"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE: 0: a job has at least one rank"),
-        ({"TESTBED_RINGS": "[[0,1,1]]"}, "TESTBED_RINGS[0]: [0, 1, 1]: does not name each of the 3 ranks once"),
-        ({"TESTBED_RINGS": '[[0,1,2],["a"]]'}, 'TESTBED_RINGS[1]: ["a"]: does not name each of the 3 ranks once'),
-        ({"TESTBED_RINGS": "[[true,0,2]]"}, "TESTBED_RINGS[0]: [true, 0, 2]: does not name each of the 3 ranks once"),
+        (
+            {"TESTBED_RINGS": "[[0,1,1]]"},
+            "TESTBED_RINGS[0]: [0, 1, 1]: does not name each of the 3 ranks once",
+        ),
+        (
+            {"TESTBED_RINGS": '[[0,1,2],["a"]]'},
+            'TESTBED_RINGS[1]: ["a"]: does not name each of the 3 ranks once',
+        ),
+        (
+            {"TESTBED_RINGS": "[[true,0,2]]"},
+            "TESTBED_RINGS[0]: [true, 0, 2]: does not name each of the 3 ranks once",
+        ),
         ({"TESTBED_RINGS": "{}"}, "TESTBED_RINGS: not a JSON list"),
         ({"TESTBED_LANES": "[1]"}, "TESTBED_LANES[0]: 1: not an address"),
         ({"TESTBED_LANES": "10.0.0.1"}, "TESTBED_LANES: not JSON"),
@@ -46,14 +69,20 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
             {"TESTBED_RING_CHANGES": '[{"after": 0, "rings": [[0,1,2]]}]'},
             'TESTBED_RING_CHANGES[0]: {"after": 0, "rings": [[0, 1, 2]]}: needs "after"',
         ),
-        ({"TESTBED_RING_CHANGES": '[{"after": 3}]'}, 'TESTBED_RING_CHANGES[0]: {"after": 3}: needs "after"'),
+        (
+            {"TESTBED_RING_CHANGES": '[{"after": 3}]'},
+            'TESTBED_RING_CHANGES[0]: {"after": 3}: needs "after"',
+        ),
         (
             {"TESTBED_RING_CHANGES": '[{"after": 3, "rings": [[0,1]]}]'},
             "TESTBED_RING_CHANGES[0].rings[0]: [0, 1]: does not name each of the 3 ranks once",
         ),
         ({"TESTBED_TIMEOUT_S": "nan"}, "TESTBED_TIMEOUT_S: 'nan': not a number of seconds"),
         *(
-            ({"TESTBED_STORAGE_MBPS": text}, f"TESTBED_STORAGE_MBPS: {text!r}: not a number of Mb/s")
+            (
+                {"TESTBED_STORAGE_MBPS": text},
+                f"TESTBED_STORAGE_MBPS: {text!r}: not a number of Mb/s",
+            )
             for text in ("", "0", "-1", "inf")
         ),
         ({"TESTBED_STORAGE_MBPS": "fast"}, "TESTBED_STORAGE_MBPS: 'fast': not a number of Mb/s"),

@@ -1,4 +1,6 @@
-"""The library by which a program learns whom it reaches: lines in pieces, hostile lines, an agent that ends, the gate."""
+"""The library by which a program learns whom it reaches: lines in pieces, hostile lines, an agent
+that ends, the gate.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,13 @@ class Agent:
         self.wires: list[Wire] = []
         """Both ends of a connection to a rank."""
 
-    def emit(self, reach: dict[str, int | None] | None, slot: int | None = 1, until_ns: int | None = None) -> None:
-        self.send(json.dumps({"slot": slot, "cycle": 0, "until_ns": until_ns, "reach": reach}).encode() + b"\n")
+    def emit(
+        self, reach: dict[str, int | None] | None, slot: int | None = 1, until_ns: int | None = None
+    ) -> None:
+        self.send(
+            json.dumps({"slot": slot, "cycle": 0, "until_ns": until_ns, "reach": reach}).encode()
+            + b"\n"
+        )
 
     def notify(self, reach: dict[str, int | None], until_s: float | None) -> None:
         """As `emit`, and what is told has come."""
@@ -108,7 +115,9 @@ def test_waiting_ends_with_the_slot_that_reaches_the_peer_or_with_its_time(agent
         b"\xff",
     ],
 )
-def test_a_line_that_says_nothing_keeps_no_peer_from_being_reached(agent: Agent, line: bytes) -> None:
+def test_a_line_that_says_nothing_keeps_no_peer_from_being_reached(
+    agent: Agent, line: bytes
+) -> None:
     agent.send(line + b"\n")
     assert agent.slots.until(PEER) == math.inf
 
@@ -164,7 +173,9 @@ def test_an_agent_that_hangs_is_waited_for_once(agent: Agent) -> None:
         for _ in range(3):
             agent.slots._retry_s = 0.0
             assert agent.slots.until(PEER) == math.inf
-    assert asked and not any(asked), "a program that sends must not wait for an agent that does not answer"
+    assert asked and not any(asked), (
+        "a program that sends must not wait for an agent that does not answer"
+    )
     for each in full:
         each.close()
 
@@ -202,7 +213,12 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
     pairs = []
     for _ in range(2):
         listener = socket.create_server(("127.0.0.1", 0))
-        pairs.append((Wire(socket.create_connection(listener.getsockname()), 1), Wire(listener.accept()[0], 0)))
+        pairs.append(
+            (
+                Wire(socket.create_connection(listener.getsockname()), 1),
+                Wire(listener.accept()[0], 0),
+            )
+        )
         listener.close()
     (out, into), (free, far) = pairs
     free.address = ""
@@ -230,7 +246,10 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
 def silent(agent: Agent, timeout_s: float = 0.2) -> Loop:
     """A loop that waits for a rank which says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        agent.wires = [Wire(socket.create_connection(listener.getsockname()), 1), Wire(listener.accept()[0], 0)]
+        agent.wires = [
+            Wire(socket.create_connection(listener.getsockname()), 1),
+            Wire(listener.accept()[0], 0),
+        ]
     loop = Loop(timeout_s, Stall(), agent.slots)
     loop.add(ReceiveTask(agent.wires[0], [memoryview(bytearray(8))]))
     return loop
@@ -259,16 +278,22 @@ def test_time_for_which_the_schedule_is_the_reason_is_no_silence_of_a_peer(
     assert not loop.busy, "what comes when the schedule turns again is taken"
 
 
-def test_a_peer_that_is_silent_with_a_path_in_a_slot_that_ends_is_lost_as_ever(agent: Agent) -> None:
+def test_a_peer_that_is_silent_with_a_path_in_a_slot_that_ends_is_lost_as_ever(
+    agent: Agent,
+) -> None:
     loop = silent(agent)
     agent.notify({"127.0.0.1": None}, 60.0)
     with pytest.raises(RuntimeError, match=r"timed out: nothing from or to rank 1$"):
         run_for(loop, 10.0)
 
 
-def test_a_schedule_that_never_turns_again_ends_the_waiting_and_is_named(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_that_never_turns_again_ends_the_waiting_and_is_named(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workloads.transport.loop.WAITS_S", 0.3)
     loop = silent(agent)
     agent.notify({}, None)
-    with pytest.raises(RuntimeError, match=r"rank 1 in \d+ s, 0 s of them in a slot without a path.*testbed status"):
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 in \d+ s, 0 s of them in a slot without a path.*testbed status"
+    ):
         run_for(loop, 10.0)

@@ -1,4 +1,6 @@
-"""Checkpoints that are not as they were written: never used, passed over by all ranks alike, and said."""
+"""Checkpoints that are not as they were written: never used, passed over by all ranks alike, and
+said.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(whole)
 
 
-def test_whatever_bit_of_a_checkpoint_flips_its_state_is_as_written_or_refused(tmp_path: Path) -> None:
+def test_whatever_bit_of_a_checkpoint_flips_its_state_is_as_written_or_refused(
+    tmp_path: Path,
+) -> None:
     checkpoints = Checkpoints(tmp_path, 0, torch)
-    path = checkpoints.write(5, {"model": "mlp", "parameters": [torch.arange(40.0)], "momentum": [torch.ones(7)]})
+    path = checkpoints.write(
+        5, {"model": "mlp", "parameters": [torch.arange(40.0)], "momentum": [torch.ones(7)]}
+    )
     whole, refused = path.read_bytes(), 0
     for at in range(0, len(whole), max(1, len(whole) // 400)):
         path.write_bytes(whole)
@@ -39,12 +45,17 @@ def test_whatever_bit_of_a_checkpoint_flips_its_state_is_as_written_or_refused(t
             refused += 1
             continue
         assert found["model"] == "mlp" and found["iteration"] == 5
-        assert found["parameters"][0].tolist() == list(range(40)) and found["momentum"][0].tolist() == [1] * 7
+        assert (
+            found["parameters"][0].tolist() == list(range(40))
+            and found["momentum"][0].tolist() == [1] * 7
+        )
     assert refused > 100
 
 
 @pytest.mark.parametrize("size", [0, 1, 700, -1])
-def test_a_checkpoint_that_was_cut_off_or_is_of_another_iteration_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_checkpoint_that_was_cut_off_or_is_of_another_iteration_is_refused(
+    tmp_path: Path, size: int
+) -> None:
     checkpoints = Checkpoints(tmp_path, 0, torch)
     path = checkpoints.write(5, {"parameters": [torch.arange(40.0)]})
     path.rename(checkpoints.path(6))
@@ -61,13 +72,18 @@ def test_a_checkpoint_that_was_cut_off_or_is_of_another_iteration_is_refused(tmp
         ([[2, 4], [2, 4]], [(1, 4)], (2, 4)),
         ([[2, 4], [2, 4, 6]], [(1, 6)], (4, 0)),  # it was not needed, so nobody looked at it
         ([[2, 4, 6], [2, 4, 6]], [(0, 6), (1, 4)], (2, 6)),
-        ([[2, 4], [2, 4]], [(0, 2), (0, 4)], (4, 4)),  # rank 0 is as new on its host, and given the state of rank 1
+        # rank 0 is as new on its host, and given the state of rank 1
+        ([[2, 4], [2, 4]], [(0, 2), (0, 4)], (4, 4)),
         (
             [[2, 4], [2, 4]],
             [(0, 2), (0, 4), (1, 2), (1, 4)],
             "all checkpoints are damaged, the newest of iteration 4; to start anew",
         ),
-        ([[2, 4], [4]], [(0, 4)], "no checkpoint is common to all ranks: rank 0 has 2; rank 1 has 4"),
+        (
+            [[2, 4], [4]],
+            [(0, 4)],
+            "no checkpoint is common to all ranks: rank 0 has 2; rank 1 has 4",
+        ),
         ([[], []], [], (0, 0)),
     ],
 )
@@ -93,7 +109,11 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
         checkpoints = Checkpoints(tmp_path / str(me), me, torch)
         checkpoints.path(0).parent.mkdir()
         for iteration in kept[me]:
-            state = {"parameters": [torch.full((64,), float(iteration))], "momentum": [torch.zeros(64)], "common": []}
+            state = {
+                "parameters": [torch.full((64,), float(iteration))],
+                "momentum": [torch.zeros(64)],
+                "common": [],
+            }
             path = checkpoints.write(iteration, given | state)
             if (me, iteration) in damaged:
                 path.write_bytes(path.read_bytes()[:-9])
@@ -119,9 +139,13 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
         assert one == two == wanted
 
 
-def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_its_first_record_says_so(tmp_path: Path) -> None:
+def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_its_first_record_says_so(
+    tmp_path: Path,
+) -> None:
     def trained(*argv: str) -> list[tuple[int, str, str]]:
-        with ranks(2, *TRAIN, "--checkpoint-every", "2", *argv, directory=tmp_path, rings=PAIR) as job:
+        with ranks(
+            2, *TRAIN, "--checkpoint-every", "2", *argv, directory=tmp_path, rings=PAIR
+        ) as job:
             return job.finish()
 
     assert [(code, err) for code, _, err in trained("--iterations", "4")] == [(0, "")] * 2
@@ -132,6 +156,16 @@ def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one_and_its_fir
     flip(path, largest.header_offset + largest.file_size // 2)
     ended = trained("--iterations", "4", "--resume")
     assert [code for code, _, _ in ended] == [0, 0] and ended[0][2] == ""
-    assert ended[1][2].startswith(f"# checkpoint: damaged, and passed over: {path}: ") and "another checksum" in ended[1][2]
+    assert (
+        ended[1][2].startswith(f"# checkpoint: damaged, and passed over: {path}: ")
+        and "another checksum" in ended[1][2]
+    )
     assert (summary(tmp_path)["resumed_from"], summary(tmp_path)["weights_sha256"]) == (2, straight)
-    assert [record.get("damaged") for record in records(tmp_path)] == [None, None, None, None, 4, None]
+    assert [record.get("damaged") for record in records(tmp_path)] == [
+        None,
+        None,
+        None,
+        None,
+        4,
+        None,
+    ]

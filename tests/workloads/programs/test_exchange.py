@@ -1,4 +1,6 @@
-"""How ranks average: over which connections, compressed, seldom; a job goes on from its checkpoints as if nothing had been."""
+"""How ranks average: over which connections, compressed, seldom; a job goes on from its checkpoints
+as if nothing had been.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ def test_sums_are_those_of_gloo_where_the_order_of_addition_does_not_matter(worl
     order = [0, 2, 1, 3][:world] if world > 2 else [0, 1]
     shared = torch.distributed.HashStore()
     draws = [torch.Generator().manual_seed(rank) for rank in range(world)]
-    given = [(torch.randn(10_000, generator=g), torch.randint(-1 << 20, 1 << 20, (10_000,), generator=g).float()) for g in draws]
+    given = [
+        (
+            torch.randn(10_000, generator=g),
+            torch.randint(-1 << 20, 1 << 20, (10_000,), generator=g).float(),
+        )
+        for g in draws
+    ]
 
     def rank(me: int, rings: Rings) -> list[list[Any]]:
         options = torch.distributed.ProcessGroupGloo._Options()
@@ -46,12 +54,22 @@ def test_sums_are_those_of_gloo_where_the_order_of_addition_does_not_matter(worl
         return found
 
     found = on_rings(rank, [order], world)
-    assert all(torch.equal(found[0][k][path], other[k][path]) for other in found[1:] for k in range(2) for path in range(2))
+    assert all(
+        torch.equal(found[0][k][path], other[k][path])
+        for other in found[1:]
+        for k in range(2)
+        for path in range(2)
+    )
     (wires, gloo), (whole_wires, whole_gloo) = found[0]
     assert torch.equal(whole_wires, whole_gloo)
-    assert torch.equal(wires, gloo) == (world == 2) and torch.allclose(wires, gloo, rtol=0, atol=2e-6)
-    for chunk, (begin, end) in enumerate(pieces(10_000, world)):  # a chunk starts with the rank at its place of the ring
-        total, *others = (given[order[(chunk + step) % world]][0][begin:end] for step in range(world))
+    assert torch.equal(wires, gloo) == (world == 2) and torch.allclose(
+        wires, gloo, rtol=0, atol=2e-6
+    )
+    # a chunk starts with the rank at its place of the ring
+    for chunk, (begin, end) in enumerate(pieces(10_000, world)):
+        total, *others = (
+            given[order[(chunk + step) % world]][0][begin:end] for step in range(world)
+        )
         for more in others:
             total = total + more
         assert torch.equal(wires[begin:end], total)
@@ -89,7 +107,13 @@ def test_a_change_of_rings_loses_nothing_that_was_left_out(tmp_path: Path, sync:
     sums = []
     for name, more in (("changed", {"TESTBED_RING_CHANGES": changed}), ("stayed", {})):
         command = (*TRAIN, "--iterations", "10", "--compress", "topk:0.5", "--sync-every", sync)
-        with ranks(3, *command, directory=tmp_path / name, rings=[[0, 1, 2]], more=lambda _, more=more: more) as running:  # type: ignore[misc]
+        with ranks(
+            3,
+            *command,
+            directory=tmp_path / name,
+            rings=[[0, 1, 2]],
+            more=lambda _, more=more: more,
+        ) as running:  # type: ignore[misc]
             assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
         sums.append(summary(tmp_path / name)["weights_sha256"])
     assert [ring_change["after"] for ring_change in ring_changes(tmp_path / "changed")] == [4]
@@ -98,20 +122,29 @@ def test_a_change_of_rings_loses_nothing_that_was_left_out(tmp_path: Path, sync:
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [("--compress", "powersgd:1"), ("--sync-every", "2")])
-def test_a_rank_whose_own_state_is_gone_goes_on_without_and_it_is_said(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_rank_whose_own_state_is_gone_goes_on_without_and_it_is_said(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     command = (*TRAIN, "--checkpoint-every", "2", *options)
     with ranks(3, *command, "--iterations", "4", directory=tmp_path, rings=[[0, 1, 2]]) as running:
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
     for path in (tmp_path / "1").glob("checkpoint-*"):
         path.unlink()  # a new host
-    (tmp_path / "2" / "checkpoint-2-4.pt").rename(tmp_path / "2" / "checkpoint-0-4.pt")  # the host had another rank
-    with ranks(3, *command, "--iterations", "7", "--resume", directory=tmp_path, rings=[[0, 1, 2]]) as running:
+    # the host had another rank
+    (tmp_path / "2" / "checkpoint-2-4.pt").rename(tmp_path / "2" / "checkpoint-0-4.pt")
+    with ranks(
+        3, *command, "--iterations", "7", "--resume", directory=tmp_path, rings=[[0, 1, 2]]
+    ) as running:
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 3
     reply = summary(tmp_path)
-    assert reply["weights_identical"] and reply["own_state_lost"] == 2 and reply["resumed_from"] == 4
+    assert (
+        reply["weights_identical"] and reply["own_state_lost"] == 2 and reply["resumed_from"] == 4
+    )
 
 
-def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new, meet, sent = 1, threading.Barrier(3), list[Any]()
     gathered: dict[str, dict[int, object]] = {}
 
@@ -129,14 +162,27 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path
             meet.wait()
 
         arguments = Namespace(
-            model="mlp", hidden=0, seed=1, lr=0.1, compress="topk:0.1", sync_every=4, resume=resume, checkpoint="sync", iterations=9
+            model="mlp",
+            hidden=0,
+            seed=1,
+            lr=0.1,
+            compress="topk:0.1",
+            sync_every=4,
+            resume=resume,
+            checkpoint="sync",
+            iterations=9,
         )
         own = SimpleNamespace(no_grad=torch.no_grad, save=torch.save, load=torch.load)
         own.distributed = SimpleNamespace(broadcast=broadcast)
         rank = SimpleNamespace(rank=me, job_dir=tmp_path / str(me), storage_mbps=0.0)
         by = SimpleNamespace(residuals=[torch.full((2,), me + 0.5)], common=[])
         tensors = [torch.full((2,), 7.0)], [torch.full((2,), float(me))]
-        found = State(SimpleNamespace(accord=SimpleNamespace(gather=gather), place=rank, torch=own), arguments, *tensors, by)  # type: ignore[arg-type]
+        found = State(
+            SimpleNamespace(accord=SimpleNamespace(gather=gather), place=rank, torch=own),
+            arguments,
+            *tensors,
+            by,
+        )  # type: ignore[arg-type]
         return found, [*tensors[0], *tensors[1], *by.residuals]
 
     def rank(me: int) -> tuple[int, int, list[float]]:
@@ -152,24 +198,61 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(tmp_path
 
 
 @pytest.mark.parametrize("compress", ["none", "fp16"])
-def test_a_checkpoint_from_before_there_was_compression_is_one_without(tmp_path: Path, compress: str) -> None:
-    arguments = Namespace(model="mlp", hidden=0, seed=1, lr=0.1, compress=compress, sync_every=1, resume=True, checkpoint="sync")
-    old = {"model": "mlp", "hidden": 0, "seed": 1, "parameters": [torch.ones(2)], "momentum": [torch.ones(2)], "iteration": 4}
+def test_a_checkpoint_from_before_there_was_compression_is_one_without(
+    tmp_path: Path, compress: str
+) -> None:
+    arguments = Namespace(
+        model="mlp",
+        hidden=0,
+        seed=1,
+        lr=0.1,
+        compress=compress,
+        sync_every=1,
+        resume=True,
+        checkpoint="sync",
+    )
+    old = {
+        "model": "mlp",
+        "hidden": 0,
+        "seed": 1,
+        "parameters": [torch.ones(2)],
+        "momentum": [torch.ones(2)],
+        "iteration": 4,
+    }
     torch.save(old, tmp_path / "checkpoint-0-4.pt")
     place = SimpleNamespace(rank=0, job_dir=tmp_path, storage_mbps=0.0)
     by = SimpleNamespace(residuals=[] if compress == "none" else [torch.zeros(2)], common=[])
     accord = SimpleNamespace(gather=lambda _, value: [value])
     weights = torch.zeros(2)
-    state = State(SimpleNamespace(accord=accord, place=place, torch=torch), arguments, [weights], [torch.zeros(2)], by)  # type: ignore[arg-type]
+    state = State(
+        SimpleNamespace(accord=accord, place=place, torch=torch),
+        arguments,
+        [weights],
+        [torch.zeros(2)],
+        by,
+    )  # type: ignore[arg-type]
     if compress == "none":
         assert (state.restore(), weights.tolist()) == (4, [1, 1])
     else:
-        with pytest.raises(ValueError, match="was made with compress 'none', this job has compress 'fp16'"):
+        with pytest.raises(
+            ValueError, match="was made with compress 'none', this job has compress 'fp16'"
+        ):
             state.restore()
 
 
 def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -> None:
-    command = ("-m", "workloads.programs.train", "--hidden", "64", "--batch", "4", "--iterations", "0", "--sync-every", "4")
+    command = (
+        "-m",
+        "workloads.programs.train",
+        "--hidden",
+        "64",
+        "--batch",
+        "4",
+        "--iterations",
+        "0",
+        "--sync-every",
+        "4",
+    )
     with job(tmp_path, *command, "--checkpoint-every", "6") as (running, asked):
         asked.ask("prepare", 1, lease_s=60, rings=NEW)
         asked.until("prepared", move=1)
@@ -177,7 +260,9 @@ def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -
         held = {each["iteration"] for each in asked.until("held", move=1)}
         asked.ask("go", 1, decide=True)
         done = asked.until("changed", "void", move=1)
-        assert {each["state"] for each in done} == {"changed"} and {each["after"] for each in done} == held
+        assert {each["state"] for each in done} == {"changed"} and {
+            each["after"] for each in done
+        } == held
         asked.ask("prepare", 2, lease_s=60, rings=OLD)
         asked.until("prepared", move=2)
         asked.ask("go", 2, decide=True)  # without a hold: the first rank that hears of it says when
@@ -186,9 +271,14 @@ def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -
         assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * WORLD
     check_run(tmp_path)
     reply, seen = summary(tmp_path), records(tmp_path)
-    assert all(ring_change["after"] % 4 == 0 for ring_change in ring_changes(tmp_path)) and len(ring_changes(tmp_path)) == 2
+    assert (
+        all(ring_change["after"] % 4 == 0 for ring_change in ring_changes(tmp_path))
+        and len(ring_changes(tmp_path)) == 2
+    )
     assert reply["iterations"] % 4 == 0 and reply["stopped"]
-    assert all(("bytes" in record) == (record["iter"] % 4 == 0) for record in seen), "in between nothing is sent"
+    assert all(("bytes" in record) == (record["iter"] % 4 == 0) for record in seen), (
+        "in between nothing is sent"
+    )
     kept = {int(path.stem.split("-")[2]) for path in tmp_path.glob("*/checkpoint-*")}
     assert reply["iterations"] in kept and all(iteration % 4 == 0 for iteration in kept)
 
@@ -196,9 +286,20 @@ def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -
 @pytest.mark.long
 def test_turns_between_two_averages_are_refused(tmp_path: Path) -> None:
     wanted = json.dumps([{"after": 6, "rings": [[0]]}])
-    with ranks(1, *TRAIN, "--sync-every", "4", directory=tmp_path, more=lambda _: {"TESTBED_RING_CHANGES": wanted}) as running:
+    with ranks(
+        1,
+        *TRAIN,
+        "--sync-every",
+        "4",
+        directory=tmp_path,
+        more=lambda _: {"TESTBED_RING_CHANGES": wanted},
+    ) as running:
         [(code, _, err)] = running.finish()
-    assert code == 2 and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks turn after every 4 iterations" in err
+    assert (
+        code == 2
+        and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks turn after every 4 iterations"
+        in err
+    )
 
 
 def test_ranks_agree_after_every_round_and_after_the_last_iteration() -> None:
@@ -207,12 +308,16 @@ def test_ranks_agree_after_every_round_and_after_the_last_iteration() -> None:
 
 
 def test_what_nccl_lacks_is_refused() -> None:
-    assert [name for name, _ in conflicts("train", {"exchange": "gloo", "compress": "fp16"}, nccl=True)] == ["exchange", "compress"]
+    assert [
+        name for name, _ in conflicts("train", {"exchange": "gloo", "compress": "fp16"}, nccl=True)
+    ] == ["exchange", "compress"]
     assert not list(conflicts("train", {"sync_every": 8}, nccl=True))
     assert not list(conflicts("train", {"exchange": "gloo", "compress": "topk:0.1"}, nccl=False))
 
 
-def test_a_thread_writes_what_was_there_when_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_writes_what_was_there_when_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints, may, tensor = Checkpoints(tmp_path, 0, torch), threading.Event(), torch.ones(3)
     honest = Checkpoints.write
 

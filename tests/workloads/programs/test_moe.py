@@ -1,4 +1,6 @@
-"""A mixture of experts between local processes: it learns, and says before it sends what it is going to send."""
+"""A mixture of experts between local processes: it learns, and says before it sends what it is
+going to send.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ COMMAND = (
 )
 
 
-def test_a_mixture_of_experts_learns_and_its_file_has_the_bytes_that_it_sends(tmp_path: Path) -> None:
+def test_a_mixture_of_experts_learns_and_its_file_has_the_bytes_that_it_sends(
+    tmp_path: Path,
+) -> None:
     with ranks(3, *COMMAND, directory=tmp_path) as job:
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 3
     summary = json.loads((tmp_path / "0" / "summary.json").read_text())
     assert summary["ok"] and summary["iterations"] == 12
-    assert summary["last_loss"] < 0.9 * summary["first_loss"], "gradients came back to whom they belong"
+    assert summary["last_loss"] < 0.9 * summary["first_loss"], (
+        "gradients came back to whom they belong"
+    )
     lines = records(tmp_path)
     for rank in range(3):
         found = demand.read(str(tmp_path / str(rank) / "demand"), -1)
@@ -48,7 +54,9 @@ def test_every_topic_has_had_every_place_once_all_shifts_are_through() -> None:
     over = [shares(6, 2, 1.2, shift, 1) for shift in range(6)]
     assert all(sum(each) == pytest.approx(1.0) for each in over)
     assert [sum(column) / 6 for column in zip(*over, strict=True)] == pytest.approx([1 / 6] * 6)
-    assert over[0].index(max(over[0])) == over[1].index(sorted(over[1])[-2]), "the most frequent becomes the second"
+    assert over[0].index(max(over[0])) == over[1].index(sorted(over[1])[-2]), (
+        "the most frequent becomes the second"
+    )
     assert shares(6, 2, 1.2, 0, 1) != shares(6, 3, 1.2, 0, 1), "each rank has an order of its own"
 
 

@@ -1,4 +1,6 @@
-"""An extension beside ranks is found by the environment: it is told of every step, and may be what ranks begin from."""
+"""An extension beside ranks is found by the environment: it is told of every step, and may be what
+ranks begin from.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,31 @@ def next_to(tmp_path: Path) -> str:
     return f"{tmp_path / 'host'}:{ROOT}"
 
 
-def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_begin_from(tmp_path: Path, next_to: str) -> None:
+def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_begin_from(
+    tmp_path: Path, next_to: str
+) -> None:
     """Its own checkpoint is of iteration 7; the ranks write one of iteration 2 first."""
     for text, own, begun in (("", 0, 0), ("newer", 2, 7), ("alone", 0, 7)):
         more = {"PYTHONPATH": next_to, "TESTBED_OBSERVER_LANTERN": text}
-        command = (*TRAIN, "--iterations", str(begun + 2), "--resume", *(() if text else ("--checkpoint-every", "2")))
-        with ranks(2, *command, directory=tmp_path, rings=[[0, 1]], more=lambda _, more=more: more, inside=True) as job:
+        command = (
+            *TRAIN,
+            "--iterations",
+            str(begun + 2),
+            "--resume",
+            *(() if text else ("--checkpoint-every", "2")),
+        )
+        with ranks(
+            2,
+            *command,
+            directory=tmp_path,
+            rings=[[0, 1]],
+            more=lambda _, more=more: more,
+            inside=True,
+        ) as job:
             assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
-        steps = [f"{word}{begun + n}" for n in (1, 2) for word in ("see [[0, 1]] ", "before ", "after ")]
+        steps = [
+            f"{word}{begun + n}" for n in (1, 2) for word in ("see [[0, 1]] ", "before ", "after ")
+        ]
         for rank in range(2):
             notices = (tmp_path / str(rank) / "told").read_text().splitlines()
             assert notices == [f"restore {own}", f"begin {begun} of mlp", *steps]
@@ -70,5 +89,7 @@ def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_
 
 def test_an_observer_of_an_extension_that_this_host_lacks_is_refused() -> None:
     assert observers({"TESTBED_OBSERVE": "", "PATH": ""}) == []
-    with pytest.raises(ValueError, match=r"TESTBED_OBSERVER_LANTERN: No module named 'extensions\.lantern'"):
+    with pytest.raises(
+        ValueError, match=r"TESTBED_OBSERVER_LANTERN: No module named 'extensions\.lantern'"
+    ):
         observers({"TESTBED_OBSERVER_LANTERN": ""})

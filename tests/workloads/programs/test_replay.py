@@ -1,4 +1,6 @@
-"""A designed job's traffic between local processes: what arrives, how long phases last, what is refused."""
+"""A designed job's traffic between local processes: what arrives, how long phases last, what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ TRAFFIC = {
         {"id": "all", "bytes": 400_004, "rings": [[0, 1, 2, 3], [3, 2, 1, 0]], "lanes": [0, 1]},
         {"id": "two", "bytes": 4000, "rings": [[1, 3]], "lanes": [2]},
         {
-            "id": "steps",  # on the cycle 0 1 2 3: the piece from across comes in halves, by both neighbours
+            # on the cycle 0 1 2 3: the piece from across comes in halves, by both neighbours
+            "id": "steps",
             "bytes": 80_012,
             "rings": [[0, 1, 2, 3]],
             "lanes": [0],
@@ -38,7 +41,10 @@ TRAFFIC = {
 
 
 def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_path: Path) -> None:
-    command = ("-c", f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{RUN}")
+    command = (
+        "-c",
+        f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{RUN}",
+    )
     with ranks(4, *command, directory=tmp_path) as job:
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 4
@@ -50,7 +56,9 @@ def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_
         assert parts == pytest.approx(float(str(record["comm_ms"])), abs=0.01)
         assert record["bytes"] == 400_004 + 80_012, "rank 0 is not in the group of two"
         assert 0 <= float(str(record["busy"])) <= 1
-        assert int(str(record["wire_bytes"])) >= 4 * (2 * 3 * 400_004 + 2 * 4000 + 71_014), "all ranks count the one loopback"
+        assert int(str(record["wire_bytes"])) >= 4 * (2 * 3 * 400_004 + 2 * 4000 + 71_014), (
+            "all ranks count the one loopback"
+        )
 
 
 RUN = """
@@ -63,7 +71,10 @@ main()
 
 def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path: Path) -> None:
     run = RUN.replace('"3"', '"0"')
-    command = ("-c", f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{run}")
+    command = (
+        "-c",
+        f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{run}",
+    )
     with ranks(4, *command, directory=tmp_path, timeout_s=10) as job:
         deadline_s = time.monotonic() + 30
         while len(records(tmp_path)) < 2 and time.monotonic() < deadline_s:
@@ -77,11 +88,27 @@ def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1], [0, 2]], "lanes": [0, 1]}]}, "do not name the same ranks"),
-        ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 4]], "lanes": [0]}]}, "ranks of 0..3"),
-        ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1]], "lanes": []}]}, "a lane for each ring"),
         (
-            {"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1]], "lanes": [0], "schedule": [[1, 0, 2, 0, 0, 1]]}]},
+            {"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1], [0, 2]], "lanes": [0, 1]}]},
+            "do not name the same ranks",
+        ),
+        ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 4]], "lanes": [0]}]}, "ranks of 0..3"),
+        (
+            {"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1]], "lanes": []}]},
+            "a lane for each ring",
+        ),
+        (
+            {
+                "groups": [
+                    {
+                        "id": "g",
+                        "bytes": 8,
+                        "rings": [[0, 1]],
+                        "lanes": [0],
+                        "schedule": [[1, 0, 2, 0, 0, 1]],
+                    }
+                ]
+            },
             "its schedule names ranks that are no members",
         ),
         ({"transfers": [[0, 0, 1, 0]]}, "needs two ranks"),
@@ -100,4 +127,7 @@ def test_traffic_must_be_there() -> None:
 
 
 def test_a_member_sends_a_ring_s_share_of_each_of_its_buffers() -> None:
-    assert wire_bytes([Group("a", 1200, (tuple(range(12)),), (0,)), Group("b", 10, ((0, 1),), (0,))]) == 2200 + 10
+    assert (
+        wire_bytes([Group("a", 1200, (tuple(range(12)),), (0,)), Group("b", 10, ((0, 1),), (0,))])
+        == 2200 + 10
+    )

@@ -69,14 +69,38 @@ def test_keys_follow_zipfs_law() -> None:
 
 
 def test_popular_values_come_from_the_switch(tmp_path: Path) -> None:
-    argv = ("-m", "workloads.programs.retrieve", "--iterations", "3", "--requests", "200", "--keys", "200", "--lookup-ms", "0")
+    argv = (
+        "-m",
+        "workloads.programs.retrieve",
+        "--iterations",
+        "3",
+        "--requests",
+        "200",
+        "--keys",
+        "200",
+        "--lookup-ms",
+        "0",
+    )
     with switch() as at:
-        more = {"TESTBED_FUNCTIONS": json.dumps({"cache": at.grant("cache", 2, 64)}), "TESTBED_LANES": '["127.0.0.1"]'}
+        more = {
+            "TESTBED_FUNCTIONS": json.dumps({"cache": at.grant("cache", 2, 64)}),
+            "TESTBED_LANES": '["127.0.0.1"]',
+        }
         with ranks(2, *argv, directory=tmp_path, more=lambda _: more) as job:
             ended = job.finish()
         counted = at.counted()
     assert [code for code, _, _ in ended] == [0, 0], ended
     reply, lines = summary(tmp_path), records(tmp_path)
-    assert reply["requests"] == 3 * 2 * 200 and reply["hits"] == sum(int(str(line["hits"])) for line in lines)
-    assert reply["asked_bytes"] == sum(int(str(line["asked_bytes"])) for line in lines) == 256 * (reply["requests"] - reply["hits"])
-    assert 0.5 < reply["hits"] / reply["requests"] < 1 and reply["hits"] <= counted["hits"] and counted["stored"] == 64
+    assert reply["requests"] == 3 * 2 * 200 and reply["hits"] == sum(
+        int(str(line["hits"])) for line in lines
+    )
+    assert (
+        reply["asked_bytes"]
+        == sum(int(str(line["asked_bytes"])) for line in lines)
+        == 256 * (reply["requests"] - reply["hits"])
+    )
+    assert (
+        0.5 < reply["hits"] / reply["requests"] < 1
+        and reply["hits"] <= counted["hits"]
+        and counted["stored"] == 64
+    )

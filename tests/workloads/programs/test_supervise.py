@@ -21,12 +21,22 @@ PATTERN = r"--pattern=iter (?P<iter>\d+) loss (?P<loss>[-+.\deEna]+)"
 
 
 def start(
-    directory: Path, program: str, *options: str, rank: int = 0, argv: tuple[str, ...] = (), **env: str
+    directory: Path,
+    program: str,
+    *options: str,
+    rank: int = 0,
+    argv: tuple[str, ...] = (),
+    **env: str,
 ) -> subprocess.Popen[str]:
     directory.mkdir(exist_ok=True)
     script = directory / "program.py"
     script.write_text(program)
-    here = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TESTBED_JOB_DIR": str(directory), "RANK": str(rank)}
+    here = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "TESTBED_JOB_DIR": str(directory),
+        "RANK": str(rank),
+    }
     command = [
         sys.executable,
         "-m",
@@ -38,7 +48,9 @@ def start(
         *(argv or (sys.executable, script)),
     ]
     with (directory / "log").open("w") as log:
-        return subprocess.Popen(command, cwd=directory, env=here | env, stdout=log, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            command, cwd=directory, env=here | env, stdout=log, stderr=subprocess.STDOUT, text=True
+        )
 
 
 def ended(directory: Path, *argv: Any, **more: Any) -> int:
@@ -55,7 +67,9 @@ def summary(directory: Path) -> dict[str, Any]:
     return found
 
 
-def test_lines_that_match_become_records_in_our_format_and_all_output_stays_in_the_log(tmp_path: Path) -> None:
+def test_lines_that_match_become_records_in_our_format_and_all_output_stays_in_the_log(
+    tmp_path: Path,
+) -> None:
     program = """
 import sys, time
 print("starting")
@@ -72,14 +86,27 @@ print("iter 23 loss 0.5")
     assert ended(tmp_path, program, PATTERN) == 0
     made = iterations(tmp_path)
     assert [r["iter"] for r in made] == [0, 1, 2, 3, 13, 23], "each once, and no earlier one again"
-    assert [row[0] for row in heartbeats.read(str(tmp_path / "heartbeat"), -1)["times"]] == [0, 1, 2, 3, 13, 23]
+    assert [row[0] for row in heartbeats.read(str(tmp_path / "heartbeat"), -1)["times"]] == [
+        0,
+        1,
+        2,
+        3,
+        13,
+        23,
+    ]
     assert [r.get("loss") for r in made] == [2.5, 1.5, 0.5, None, 0.001, 0.5], "no number, no loss"
     assert [r.get("steps", 1) for r in made] == [1, 1, 1, 1, 10, 10]
-    assert sum(r["iter_ms"] * r.get("steps", 1) for r in made) >= 59, "however late a line is read, the times add up"
+    assert sum(r["iter_ms"] * r.get("steps", 1) for r in made) >= 59, (
+        "however late a line is read, the times add up"
+    )
     assert all(r["t_wall_ns"] >= before_ns for r in made)
     output = (tmp_path / "log").read_text()
     assert output.startswith("starting\niter 0 loss 2.5\n") and output.count("x") == 100_000
-    assert summary(tmp_path)["ok"] and summary(tmp_path)["iterations"] == 23 and summary(tmp_path)["shown"] == 6
+    assert (
+        summary(tmp_path)["ok"]
+        and summary(tmp_path)["iterations"] == 23
+        and summary(tmp_path)["shown"] == 6
+    )
     assert summary(tmp_path)["first_loss"] == 2.5 and summary(tmp_path)["last_loss"] == 0.5
 
 
@@ -100,11 +127,18 @@ with open("progress.jsonl", "w", buffering=1) as file:
         file.write(json.dumps({"step": k, "train/loss": str(k / 2), "other": {}})[20:] + "\\n")
     file.write(json.dumps({"step": True, "train/loss": 1}) + "\\n" + json.dumps({"step": 1e300}) + "\\n")
 """
-    assert ended(tmp_path, program, "--file=progress.jsonl", "--key=iter=step", "--key=loss=train/loss") == 0
+    assert (
+        ended(
+            tmp_path, program, "--file=progress.jsonl", "--key=iter=step", "--key=loss=train/loss"
+        )
+        == 0
+    )
     assert [(r["iter"], r["loss"]) for r in iterations(tmp_path)] == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
-@pytest.mark.parametrize("make", ["os.mkdir", "os.mkfifo", "lambda path: os.symlink('/dev/zero', path)"])
+@pytest.mark.parametrize(
+    "make", ["os.mkdir", "os.mkfifo", "lambda path: os.symlink('/dev/zero', path)"]
+)
 def test_a_file_that_is_none_does_not_end_the_program(tmp_path: Path, make: str) -> None:
     program = f"import os, time\n({make})('p.jsonl')\ntime.sleep(0.2)\nopen('after', 'w')\n"
     assert ended(tmp_path, program, "--file=p.jsonl", "--key=iter=iter") == 0
@@ -132,17 +166,28 @@ with open(os.environ["TESTBED_JOB_DIR"] + "/iterations.jsonl", "a", buffering=1)
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("code", [0, 2, 75])
 def test_its_exit_code_is_the_programs(tmp_path: Path, rank: int, code: int) -> None:
-    assert ended(tmp_path, f"import sys; print('iter 1 loss 1'); sys.exit({code})", PATTERN, rank=rank) == code
-    assert len(iterations(tmp_path)) == (rank == 0) and "iter 1 loss 1" in (tmp_path / "log").read_text()
+    assert (
+        ended(tmp_path, f"import sys; print('iter 1 loss 1'); sys.exit({code})", PATTERN, rank=rank)
+        == code
+    )
+    assert (
+        len(iterations(tmp_path)) == (rank == 0)
+        and "iter 1 loss 1" in (tmp_path / "log").read_text()
+    )
     if rank == 0:
         assert summary(tmp_path)["exit_code"] == code and summary(tmp_path)["ok"] == (code == 0)
 
 
 def test_a_program_killed_by_a_signal_or_not_there_says_so(tmp_path: Path) -> None:
-    assert ended(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", PATTERN) == 128 + signal.SIGSEGV
+    assert (
+        ended(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", PATTERN)
+        == 128 + signal.SIGSEGV
+    )
     for rank in (0, 1):
         assert ended(tmp_path, "", PATTERN, rank=rank, words=("no-such-program", "x")) == 127
-        assert "p: no-such-program: No such file or directory (PATH=" in (tmp_path / "log").read_text()
+        assert (
+            "p: no-such-program: No such file or directory (PATH=" in (tmp_path / "log").read_text()
+        )
 
 
 def test_sigterm_reaches_the_program_once_which_may_finish_its_iteration(tmp_path: Path) -> None:
@@ -160,7 +205,9 @@ print(f"iter 2 loss 1\\nasked {len(count)} times")
     until(lambda: iterations(tmp_path))
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
-    assert [r["iter"] for r in iterations(tmp_path)] == [1, 2] and "asked 1 times" in (tmp_path / "log").read_text()
+    assert [r["iter"] for r in iterations(tmp_path)] == [1, 2] and "asked 1 times" in (
+        tmp_path / "log"
+    ).read_text()
     assert summary(tmp_path)["stopped"]
 
 
@@ -202,7 +249,12 @@ def test_the_programs_own_files_come_first_and_a_value_is_never_a_file(tmp_path:
     (venv / "bin" / "python").symlink_to(sys.executable)
     argv = ("python", "train.py", "--data=train.py", "data=train.py", "/train.py", "nothing.py")
     for rank in (0, 1):
-        assert ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, words=argv) == 0
+        assert (
+            ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, words=argv)
+            == 0
+        )
         arguments, package, cwd, env, path = json.loads((tmp_path / "seen").read_text())
         assert arguments == ["--data=train.py", "data=train.py", "/train.py", "nothing.py"]
-        assert (package, cwd, env) == ("mine", str(tmp_path), str(venv)) and path.startswith(f"{venv}/bin:")
+        assert (package, cwd, env) == ("mine", str(tmp_path), str(venv)) and path.startswith(
+            f"{venv}/bin:"
+        )

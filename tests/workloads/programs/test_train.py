@@ -1,4 +1,6 @@
-"""Training between local processes: it learns, all ranks hold the same weights, and every way of ending is agreed on."""
+"""Training between local processes: it learns, all ranks hold the same weights, and every way of
+ending is agreed on.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +63,25 @@ def test_the_loss_falls_and_all_ranks_hold_the_same_weights(tmp_path: Path, mode
     assert last["bytes"] == 4 * reply["parameters"], "every gradient was sent once"
     assert last["samples"] == 32
     assert 0 <= last["comm_ms"] <= last["iter_ms"]
-    assert last["busbw_gbps"] == pytest.approx(last["algbw_gbps"], abs=1e-5), "two ranks: the factor is 1"
+    assert last["busbw_gbps"] == pytest.approx(last["algbw_gbps"], abs=1e-5), (
+        "two ranks: the factor is 1"
+    )
 
 
 def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path) -> None:
     """Averaged gradients over rings train as plain DistributedDataParallel does."""
     sums = []
     for name in ("wires", "gloo"):
-        with ranks(2, *TRAIN, "--iterations", "5", "--exchange", name, directory=tmp_path / name, rings=PAIR) as job:
+        with ranks(
+            2,
+            *TRAIN,
+            "--iterations",
+            "5",
+            "--exchange",
+            name,
+            directory=tmp_path / name,
+            rings=PAIR,
+        ) as job:
             assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
         sums.append(summary(tmp_path / name)["weights_sha256"])
     assert sums[0] == sums[1]
@@ -88,21 +101,35 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     assert kept == [f"checkpoint-{rank}-{stopped_at}.pt" for rank in range(2)]
 
     goal = stopped_at + 3
-    with ranks(2, *TRAIN, "--iterations", str(goal), "--resume", directory=tmp_path, rings=PAIR) as job:
+    with ranks(
+        2, *TRAIN, "--iterations", str(goal), "--resume", directory=tmp_path, rings=PAIR
+    ) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
     resumed = summary(tmp_path)
     assert (resumed["resumed_from"], resumed["iterations"]) == (stopped_at, goal)
     assert [record["iter"] for record in records(tmp_path)] == list(range(1, goal + 1))
 
-    # two ranks: with more, a bucket laid out anew after a resume adds the same numbers in another order
+    # two ranks: with more, a bucket laid out anew after a resume adds the same numbers in another
+    # order
     straight = tmp_path / "straight"
     with ranks(2, *TRAIN, "--iterations", str(goal), directory=straight, rings=PAIR) as job:
         assert [code for code, _, _ in job.finish()] == [0] * 2
-    assert summary(straight)["weights_sha256"] == resumed["weights_sha256"], "a stop and a resume change no bit"
+    assert summary(straight)["weights_sha256"] == resumed["weights_sha256"], (
+        "a stop and a resume change no bit"
+    )
 
 
 def test_a_stop_told_to_all_ranks_at_once_is_agreed_on_too(tmp_path: Path) -> None:
-    with ranks(3, "-m", "workloads.programs.allreduce", "--loop", "-b", "4K", directory=tmp_path, rings=RINGS) as job:
+    with ranks(
+        3,
+        "-m",
+        "workloads.programs.allreduce",
+        "--loop",
+        "-b",
+        "4K",
+        directory=tmp_path,
+        rings=RINGS,
+    ) as job:
         until(lambda: len(records(tmp_path)) > 5, job)
         job.signal(signal.SIGTERM)
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 3
@@ -114,7 +141,9 @@ def test_a_stop_told_to_all_ranks_at_once_is_agreed_on_too(tmp_path: Path) -> No
 
 
 def test_a_killed_rank_ends_the_others_at_once_with_a_clear_error(tmp_path: Path) -> None:
-    with ranks(3, *TRAIN, "--iterations", "0", directory=tmp_path, rings=RINGS, timeout_s=60.0) as job:
+    with ranks(
+        3, *TRAIN, "--iterations", "0", directory=tmp_path, rings=RINGS, timeout_s=60.0
+    ) as job:
         until(lambda: len(records(tmp_path)) > 2, job)
         job.signal(signal.SIGKILL, only=[1])
         ended = job.finish(within_s=50.0)  # they do not wait for the time-out
@@ -153,7 +182,9 @@ def test_a_second_signal_ends_a_rank_that_waits_for_a_peer(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_a_host_with_another_rank_resumes_from_what_it_has(tmp_path: Path) -> None:
-    with ranks(2, *TRAIN, "--iterations", "4", "--checkpoint-every", "2", directory=tmp_path, rings=PAIR) as job:
+    with ranks(
+        2, *TRAIN, "--iterations", "4", "--checkpoint-every", "2", directory=tmp_path, rings=PAIR
+    ) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
     (tmp_path / "0").rename(tmp_path / "other")
     (tmp_path / "1").rename(tmp_path / "0")
@@ -164,7 +195,9 @@ def test_a_host_with_another_rank_resumes_from_what_it_has(tmp_path: Path) -> No
     assert (summary(tmp_path)["resumed_from"], summary(tmp_path)["iterations"]) == (2, 5)
     with ranks(2, *TRAIN, "--iterations", "1", directory=tmp_path, rings=PAIR) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
-    assert not list(tmp_path.glob("*/checkpoint-*")), "a fresh start leaves nothing to resume from by mistake"
+    assert not list(tmp_path.glob("*/checkpoint-*")), (
+        "a fresh start leaves nothing to resume from by mistake"
+    )
 
 
 @pytest.mark.long
@@ -172,14 +205,26 @@ def test_a_host_with_another_rank_resumes_from_what_it_has(tmp_path: Path) -> No
 def test_a_rank_on_a_new_host_is_given_the_state_of_the_others(tmp_path: Path, new: int) -> None:
     straight, moved = tmp_path / "straight", tmp_path / "moved"
     for directory, goal in ((straight, "6"), (moved, "4")):
-        with ranks(2, *TRAIN, "--iterations", goal, "--checkpoint-every", "2", directory=directory, rings=PAIR) as job:
+        with ranks(
+            2,
+            *TRAIN,
+            "--iterations",
+            goal,
+            "--checkpoint-every",
+            "2",
+            directory=directory,
+            rings=PAIR,
+        ) as job:
             assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
     for path in (moved / str(new)).glob("checkpoint-*"):
         path.unlink()
     with ranks(2, *TRAIN, "--iterations", "6", "--resume", directory=moved, rings=PAIR) as job:
         assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
     found = summary(moved)
-    assert found["resumed_from"] == 4 and found["weights_sha256"] == summary(straight)["weights_sha256"], "momentum included"
+    assert (
+        found["resumed_from"] == 4
+        and found["weights_sha256"] == summary(straight)["weights_sha256"]
+    ), "momentum included"
 
 
 def test_resuming_without_a_common_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -198,4 +243,6 @@ def test_training_never_imports_the_compiler(tmp_path: Path) -> None:
         [(code, _, err)] = job.finish()
     assert code == 0
     assert "| torch.distributed" in err or "torch.distributed" in err
-    assert "torch._dynamo" not in err and "torch._inductor" not in err, "1.3 s per rank for a mode string"
+    assert "torch._dynamo" not in err and "torch._inductor" not in err, (
+        "1.3 s per rank for a mode string"
+    )

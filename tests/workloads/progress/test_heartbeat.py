@@ -33,21 +33,44 @@ def test_both_ends_know_the_same_file() -> None:
         written.PHASES,
         written.SIZE,
     )
-    assert (heartbeats.ROWS, heartbeats.ROWS_AT, heartbeats.ROW.format) == (written.ROWS, written.ROWS_AT, written.ROW.format)
+    assert (heartbeats.ROWS, heartbeats.ROWS_AT, heartbeats.ROW.format) == (
+        written.ROWS,
+        written.ROWS_AT,
+        written.ROW.format,
+    )
 
 
-def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(tmp_path: Path) -> None:
+def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(
+    tmp_path: Path,
+) -> None:
     heartbeat = Heartbeat(tmp_path, 3)
-    began = {"pid": os.getpid(), "rank": 3, "iteration": 0, "phase": "start", "alive_s": None, "save_s": 0.0}
-    assert {name: value for name, value in present(tmp_path)["heartbeat"].items() if name != "age_s"} == began
+    began = {
+        "pid": os.getpid(),
+        "rank": 3,
+        "iteration": 0,
+        "phase": "start",
+        "alive_s": None,
+        "save_s": 0.0,
+    }
+    assert {
+        name: value for name, value in present(tmp_path)["heartbeat"].items() if name != "age_s"
+    } == began
     phases = []
-    for step in (lambda: heartbeat.begin(7), heartbeat.exchange, heartbeat.exchanged, heartbeat.end, lambda: heartbeat.hold(True)):
+    for step in (
+        lambda: heartbeat.begin(7),
+        heartbeat.exchange,
+        heartbeat.exchanged,
+        heartbeat.end,
+        lambda: heartbeat.hold(True),
+    ):
         step()
         phases.append(present(tmp_path)["heartbeat"]["phase"])
         time.sleep(0.002)
     assert phases == ["compute", "exchange", "compute", "end", "hold"]
     heartbeat.shown(8, 1000)
-    assert present(tmp_path)["heartbeat"]["phase"] == "hold", "a program that computes on while its exchanges are held is paused"
+    assert present(tmp_path)["heartbeat"]["phase"] == "hold", (
+        "a program that computes on while its exchanges are held is paused"
+    )
     heartbeat.hold(False)
     assert present(tmp_path)["heartbeat"]["phase"] == "compute"
     [iteration, begin, whole, compute, exposed, wait, *_] = present(tmp_path)["times"][0]
@@ -56,7 +79,9 @@ def test_an_iteration_is_computing_and_exchange_and_of_that_waiting_for_others(t
     assert compute >= 2000 and exposed >= 2000 and whole + 1 >= compute + exposed and wait == 0
 
 
-def test_a_rank_that_writes_a_checkpoint_says_so_and_how_long_its_longest_one_took(tmp_path: Path) -> None:
+def test_a_rank_that_writes_a_checkpoint_says_so_and_how_long_its_longest_one_took(
+    tmp_path: Path,
+) -> None:
     heartbeat = Heartbeat(tmp_path, 0)
     heartbeat.begin(1)
     heartbeat.end()
@@ -70,7 +95,9 @@ def test_a_rank_that_writes_a_checkpoint_says_so_and_how_long_its_longest_one_to
     assert rank.save_s == found["heartbeat"]["save_s"] and math.isinf(rank.alive_s)
 
 
-def test_only_the_time_without_bytes_from_ranks_that_had_not_begun_is_waiting(tmp_path: Path) -> None:
+def test_only_the_time_without_bytes_from_ranks_that_had_not_begun_is_waiting(
+    tmp_path: Path,
+) -> None:
     stall, heartbeat = Stall(), Heartbeat(tmp_path, 0)
     heartbeat.follow(stall)
     heartbeat.begin(1)
@@ -81,19 +108,27 @@ def test_only_the_time_without_bytes_from_ranks_that_had_not_begun_is_waiting(tm
     stall.note(began - 5_000_000, began + 3_000_000, late=True)
     stall.note(began + 3_000_000, began + 10_000_000, late=False)
     stall.note(began + 10_000_000, began + 14_000_000, late=True)
-    stall.note(began + 10_000_000, began + 15_000_000, late=True)  # woken meanwhile, and no byte had moved
+    # woken meanwhile, and no byte had moved
+    stall.note(began + 10_000_000, began + 15_000_000, late=True)
     heartbeat.waited(2_000_000)
     heartbeat.end()
     assert present(tmp_path)["times"][0][5] == 3000 + 5000 + 2000
 
 
-def test_a_rank_that_carries_an_exchange_gives_a_sign_of_life_and_one_that_was_stopped_does_not(tmp_path: Path) -> None:
+def test_a_rank_that_carries_an_exchange_gives_a_sign_of_life_and_one_that_was_stopped_does_not(
+    tmp_path: Path,
+) -> None:
     stall, heartbeat = Stall(), Heartbeat(tmp_path, 0)
     heartbeat.follow(stall)
     heartbeat.begin(1)
     heartbeat.exchange()
-    assert present(tmp_path)["heartbeat"]["alive_s"] is None, "none is known before it carries anything"
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as first:
+    assert present(tmp_path)["heartbeat"]["alive_s"] is None, (
+        "none is known before it carries anything"
+    )
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as first,
+    ):
         loop = Loop(2.5, stall)
         loop.add(ReceiveTask(Wire(first, 1), [memoryview(bytearray(9))]))
         steps = 0
@@ -101,14 +136,19 @@ def test_a_rank_that_carries_an_exchange_gives_a_sign_of_life_and_one_that_was_s
             while True:
                 loop.step()
                 steps += 1
-                assert present(tmp_path)["heartbeat"]["alive_s"] < present(tmp_path)["heartbeat"]["age_s"]
+                assert (
+                    present(tmp_path)["heartbeat"]["alive_s"]
+                    < present(tmp_path)["heartbeat"]["age_s"]
+                )
         loop.close()
     assert 1 <= steps <= 4, "it wakes for that once a second"
     heartbeat.exchanged()
     assert present(tmp_path)["heartbeat"]["alive_s"] is None
 
 
-def test_the_latest_iterations_are_kept_and_those_already_fetched_are_left_out(tmp_path: Path) -> None:
+def test_the_latest_iterations_are_kept_and_those_already_fetched_are_left_out(
+    tmp_path: Path,
+) -> None:
     heartbeat = Heartbeat(tmp_path, 0)
     for iteration in range(1, 601):
         heartbeat.begin(iteration)
@@ -118,7 +158,9 @@ def test_the_latest_iterations_are_kept_and_those_already_fetched_are_left_out(t
     assert [row[0] for row in present(tmp_path, 598)["times"]] == [599, 600]
 
 
-def test_a_program_that_shows_iterations_has_their_times_and_no_number_it_shows_stops_it(tmp_path: Path) -> None:
+def test_a_program_that_shows_iterations_has_their_times_and_no_number_it_shows_stops_it(
+    tmp_path: Path,
+) -> None:
     heartbeat = Heartbeat(tmp_path, 0)
     heartbeat.counted()
     assert present(tmp_path)["heartbeat"]["iteration"] == 1
@@ -159,9 +201,13 @@ def bad_file(path: Path, make: Callable[[Path], object]) -> str:
 
 def a_heartbeat(**at: bytes) -> bytes:
     """A beat with other bytes at some places."""
-    whole = bytearray(heartbeats.HEAD.pack(heartbeats.MAGIC, 1, 0, 5, 0, 1, 2, 0, 0).ljust(heartbeats.SIZE, b"\0"))
+    whole = bytearray(
+        heartbeats.HEAD.pack(heartbeats.MAGIC, 1, 0, 5, 0, 1, 2, 0, 0).ljust(heartbeats.SIZE, b"\0")
+    )
     for n in range(2):
-        heartbeats.ROW.pack_into(whole, heartbeats.ROWS_AT + n * heartbeats.ROW.size, n + 1, 1, *[1000] * 8)
+        heartbeats.ROW.pack_into(
+            whole, heartbeats.ROWS_AT + n * heartbeats.ROW.size, n + 1, 1, *[1000] * 8
+        )
     for place, value in at.items():
         whole[int(place[1:]) : int(place[1:]) + len(value)] = value
     return bytes(whole)
@@ -182,10 +228,18 @@ def a_heartbeat(**at: bytes) -> bytes:
         (lambda p: p.write_bytes(a_heartbeat(_24=b"\xff" * 7 + b"\x7f")), "yet to come"),
         (lambda p: p.write_bytes(a_heartbeat(_48=b"\xff" * 7 + b"\x7f")), "yet to come"),
         (lambda p: p.write_bytes(a_heartbeat(_56=b"\xff" * 8)), "longer than 12 days"),
-        (lambda p: (p.with_name("x").write_bytes(a_heartbeat()), p.hardlink_to(p.with_name("x"))), "one name"),
+        (
+            lambda p: (
+                p.with_name("x").write_bytes(a_heartbeat()),
+                p.hardlink_to(p.with_name("x")),
+            ),
+            "one name",
+        ),
     ],
 )
-def test_what_is_no_beat_is_refused(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+def test_what_is_no_beat_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
     assert message in bad_file(tmp_path / "heartbeat", make)
 
 
@@ -193,9 +247,14 @@ def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:
     assert [row[0] for row in _times(tmp_path, a_heartbeat())] == [1, 2]
     first, second = heartbeats.ROWS_AT, heartbeats.ROWS_AT + heartbeats.ROW.size
     for place in range(first, second, 8):
-        assert [row[0] for row in _times(tmp_path, a_heartbeat(**{f"_{place}": b"\xff" * 8}))] == [2]
-    assert [row[0] for row in _times(tmp_path, a_heartbeat(**{f"_{second}": bytes([1])}))] == [1]  # again the same iteration
-    assert [row[0] for row in _times(tmp_path, a_heartbeat(_40=(1 << 50).to_bytes(8, "little")))] == [2]
+        assert [row[0] for row in _times(tmp_path, a_heartbeat(**{f"_{place}": b"\xff" * 8}))] == [
+            2
+        ]
+    # again the same iteration
+    assert [row[0] for row in _times(tmp_path, a_heartbeat(**{f"_{second}": bytes([1])}))] == [1]
+    assert [
+        row[0] for row in _times(tmp_path, a_heartbeat(_40=(1 << 50).to_bytes(8, "little")))
+    ] == [2]
 
 
 def _times(tmp_path: Path, content: bytes) -> list[list[int]]:
@@ -207,7 +266,13 @@ def _times(tmp_path: Path, content: bytes) -> list[list[int]]:
 
 def test_an_answer_without_a_beat_is_a_rank_that_has_none() -> None:
     found = _beat("gpu01/0", {"state": "exited", "code": 75, "heartbeat": None, "times": []})
-    assert (found.rank, found.state, found.code, found.phase, found.iteration) == ("gpu01/0", "exited", 75, "", 0)
+    assert (found.rank, found.state, found.code, found.phase, found.iteration) == (
+        "gpu01/0",
+        "exited",
+        75,
+        "",
+        0,
+    )
     assert found.age_s == math.inf
 
 
@@ -215,7 +280,12 @@ def test_an_answer_without_a_beat_is_a_rank_that_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "workload", ["train", pytest.param("allreduce", marks=pytest.mark.long), pytest.param("replay", marks=pytest.mark.long)]
+    "workload",
+    [
+        "train",
+        pytest.param("allreduce", marks=pytest.mark.long),
+        pytest.param("replay", marks=pytest.mark.long),
+    ],
 )
 def test_each_rank_of_a_job_shows_its_iterations(tmp_path: Path, workload: str) -> None:
     argv = {
@@ -223,9 +293,21 @@ def test_each_rank_of_a_job_shows_its_iterations(tmp_path: Path, workload: str) 
         "allreduce": ("--minbytes", "4K", "--maxbytes", "16K"),
         "replay": ("--iterations", "3"),
     }[workload]
-    traffic = {"compute_s": 0.01, "groups": [{"id": "g", "bytes": 4096, "rings": [[0, 1]], "lanes": [0]}], "transfers": []}
+    traffic = {
+        "compute_s": 0.01,
+        "groups": [{"id": "g", "bytes": 4096, "rings": [[0, 1]], "lanes": [0]}],
+        "transfers": [],
+    }
     more = {"TESTBED_TRAFFIC": json.dumps(traffic)}
-    with ranks(2, "-m", f"workloads.programs.{workload}", *argv, directory=tmp_path, rings=[[0, 1]], more=lambda _: more) as job:
+    with ranks(
+        2,
+        "-m",
+        f"workloads.programs.{workload}",
+        *argv,
+        directory=tmp_path,
+        rings=[[0, 1]],
+        more=lambda _: more,
+    ) as job:
         assert [code for code, _, _ in job.finish()] == [0, 0]
     for rank in range(2):
         found = present(tmp_path / str(rank))

@@ -1,4 +1,6 @@
-"""What a rank knows of why it was slow: fed with files as the kernel writes them, and with sockets of its own."""
+"""What a rank knows of why it was slow: fed with files as the kernel writes them, and with sockets
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,7 @@ from tests.kit.waiting import until
 from workloads.progress.heartbeat import Heartbeat
 from workloads.progress.waits import LOOK_NS, Unknown, Waits
 
-SNMP = (
-    "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts SndbufErrors\nUdp: 7 1 {}\nUdpLite: InDatagrams SndbufErrors\nUdpLite: 0 99\n"
-)
+SNMP = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts SndbufErrors\nUdp: 7 1 {}\nUdpLite: InDatagrams SndbufErrors\nUdpLite: 0 99\n"
 
 
 class Process:
@@ -50,7 +50,9 @@ def process(tmp_path: Path) -> Process:
     return Process(tmp_path / "self")
 
 
-def test_the_waits_of_all_threads_are_counted_and_not_only_those_of_the_first(process: Process) -> None:
+def test_the_waits_of_all_threads_are_counted_and_not_only_those_of_the_first(
+    process: Process,
+) -> None:
     for number in (10, 11, 12):
         process.thread(number, 1_000)
     waits = Waits(process.path)
@@ -60,7 +62,9 @@ def test_the_waits_of_all_threads_are_counted_and_not_only_those_of_the_first(pr
     assert waits.processor_ns() == 1, "since it was asked before: known, and next to nothing"
 
 
-def test_a_thread_that_began_counts_from_its_beginning_and_one_that_ended_takes_nothing_away(process: Process) -> None:
+def test_a_thread_that_began_counts_from_its_beginning_and_one_that_ended_takes_nothing_away(
+    process: Process,
+) -> None:
     process.thread(10, 5_000)
     process.thread(11, 900_000)
     waits = Waits(process.path)
@@ -100,7 +104,9 @@ def test_a_kernel_that_does_not_say_it_is_not_one_without_waits(process: Process
     assert Unknown().processor_ns() == 0 and Unknown().causes(9 * LOOK_NS) == (0, 0, 0)
 
 
-def test_datagrams_that_the_host_refused_are_counted_once_and_those_of_udplite_never(process: Process) -> None:
+def test_datagrams_that_the_host_refused_are_counted_once_and_those_of_udplite_never(
+    process: Process,
+) -> None:
     process.refused(40)
     waits = Waits(process.path)
     process.refused(47)
@@ -111,7 +117,10 @@ def test_datagrams_that_the_host_refused_are_counted_once_and_those_of_udplite_n
 
 def test_a_receiver_that_takes_nothing_shows_as_time_without_its_window() -> None:
     waits = Waits()
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+    ):
         far, _ = server.accept()
         with far:
             before = waits._connections()
@@ -140,7 +149,12 @@ def test_a_neighbour_that_spins_on_the_same_processor_makes_waits_visible() -> N
     spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", spin]) as neighbour:
         try:
-            assert subprocess.run([sys.executable, "-c", SPIN, core], cwd=ROOT, timeout=60, check=False).returncode == 0
+            assert (
+                subprocess.run(
+                    [sys.executable, "-c", SPIN, core], cwd=ROOT, timeout=60, check=False
+                ).returncode
+                == 0
+            )
         finally:
             neighbour.kill()
 
@@ -160,13 +174,22 @@ def test_what_the_process_waited_for_is_in_the_row_of_its_iteration_and_reaches_
     heartbeat.end()
     found = {"state": "running", **heartbeats.read(str(tmp_path / "heartbeat"), -1)}
     first, second = _beat("gpu01", found).times
-    assert (first.processor_ms, first.rwnd_limited_ms, first.retransmitted, first.refused) == (40.0, 0.0, 0, 3)
+    assert (first.processor_ms, first.rwnd_limited_ms, first.retransmitted, first.refused) == (
+        40.0,
+        0.0,
+        0,
+        3,
+    )
     assert (second.processor_ms, second.refused) == (0.001, 0)
     old = {**found, "times": [row[:6] for row in found["times"]]}
-    assert [times.processor_ms for times in _beat("gpu01", old).times] == [0.0, 0.0], "not known of an agent that does not say it"
+    assert [times.processor_ms for times in _beat("gpu01", old).times] == [0.0, 0.0], (
+        "not known of an agent that does not say it"
+    )
 
 
-def test_the_work_of_another_process_is_not_taken_for_that_of_the_one_that_watches_it(tmp_path: Path) -> None:
+def test_the_work_of_another_process_is_not_taken_for_that_of_the_one_that_watches_it(
+    tmp_path: Path,
+) -> None:
     heartbeat = Heartbeat(tmp_path, 0, Unknown())
     heartbeat.shown(1, 4_000_000)
     assert heartbeats.read(str(tmp_path / "heartbeat"), -1)["times"][0][6:] == [0, 0, 0, 0]

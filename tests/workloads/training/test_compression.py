@@ -1,4 +1,6 @@
-"""Averages for which fewer bytes travel: how many do, that all ranks get the same, and that nothing left out is lost."""
+"""Averages for which fewer bytes travel: how many do, that all ranks get the same, and that nothing
+left out is lost.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Rings:
 T = TypeVar("T")
 
 
-def on_rings(work: Callable[[int, Rings], T], orders: Sequence[Sequence[int]] = ORDERS, world: int = WORLD) -> list[T]:
+def on_rings(
+    work: Callable[[int, Rings], T], orders: Sequence[Sequence[int]] = ORDERS, world: int = WORLD
+) -> list[T]:
     """What each rank's `work` returns."""
     store = Store()
 
@@ -80,11 +84,15 @@ def averaged(by: Compressor, tensors: list[Any]) -> list[Any]:
 
 
 def make(kind: str, me: int, rings: Rings) -> Compressor:
-    return compressor(read_compression(kind), [torch.zeros(shape) for shape in SHAPES], me, WORLD, rings, torch)
+    return compressor(
+        read_compression(kind), [torch.zeros(shape) for shape in SHAPES], me, WORLD, rings, torch
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_left_out_of_one_average_is_in_the_next_and_all_ranks_get_the_same(kind: str) -> None:
+def test_what_is_left_out_of_one_average_is_in_the_next_and_all_ranks_get_the_same(
+    kind: str,
+) -> None:
     steps = 12
 
     def rank(me: int, rings: Rings) -> tuple[list[list[Any]], list[Any]]:
@@ -93,12 +101,18 @@ def test_what_is_left_out_of_one_average_is_in_the_next_and_all_ranks_get_the_sa
 
     found = on_rings(rank)
     for other, _ in found[1:]:
-        assert all(torch.equal(a, b) for x, y in zip(found[0][0], other, strict=True) for a, b in zip(x, y, strict=True))
+        assert all(
+            torch.equal(a, b)
+            for x, y in zip(found[0][0], other, strict=True)
+            for a, b in zip(x, y, strict=True)
+        )
     for k in range(len(SHAPES)):
         given = sum(gradients(me, step)[k] for me in range(WORLD) for step in range(steps)) / WORLD
         left = sum(residuals[k] for _, residuals in found if residuals) / WORLD
         came = sum(average[k] for average in found[0][0])
-        assert torch.allclose(came + left, given, atol=0.02 if kind == "fp16" else 1e-4), "a sum in half precision is rounded, too"
+        assert torch.allclose(came + left, given, atol=0.02 if kind == "fp16" else 1e-4), (
+            "a sum in half precision is rounded, too"
+        )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +173,9 @@ def test_every_rank_gathers_the_rows_of_all(width: int) -> None:
         return table
 
     wanted = torch.stack([torch.arange(width) + 1000 * me + 1 for me in range(WORLD)]).int()
-    assert all(torch.equal(table, wanted) for table in on_rings(rank, [[0, 1, 2], [2, 1, 0], [1, 0, 2]]))
+    assert all(
+        torch.equal(table, wanted) for table in on_rings(rank, [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+    )
 
 
 def test_a_compression_is_read_or_refused_with_a_reason() -> None:
@@ -181,6 +197,10 @@ def test_a_compression_is_read_or_refused_with_a_reason() -> None:
     ):
         with pytest.raises(ValueError, match=r"^$"):
             read_compression(text)
-    for text, reason in (("bf16", "NCCL alone; fp16 sends as few bytes"), ("topk", "takes a share"), ("powersgd", "takes a rank")):
+    for text, reason in (
+        ("bf16", "NCCL alone; fp16 sends as few bytes"),
+        ("topk", "takes a share"),
+        ("powersgd", "takes a rank"),
+    ):
         with pytest.raises(ValueError, match=reason):
             read_compression(text)

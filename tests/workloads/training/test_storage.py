@@ -62,9 +62,15 @@ def test_whatever_is_written_when_never_more_is_there_than_the_rate_and_a_piece_
             clock.now += idle_s
             began = clock.now
             assert paced.write(bytes([number]) * size) == size
-            assert clock.now - began >= (size - PIECE) / rate - 1e-6, "it returns when these bytes would be there"
-    assert storage.getvalue() == b"".join(bytes([number]) * size for number, (size, _) in enumerate(writes))
-    assert clock.sleeps <= sum(-(-size // PIECE) for size, _ in writes), "it waits, and does not spin"
+            assert clock.now - began >= (size - PIECE) / rate - 1e-6, (
+                "it returns when these bytes would be there"
+            )
+    assert storage.getvalue() == b"".join(
+        bytes([number]) * size for number, (size, _) in enumerate(writes)
+    )
+    assert clock.sleeps <= sum(-(-size // PIECE) for size, _ in writes), (
+        "it waits, and does not spin"
+    )
     for at, (since, _) in enumerate(storage.seen):
         written = 0
         for then, size in storage.seen[at:]:
@@ -72,9 +78,17 @@ def test_whatever_is_written_when_never_more_is_there_than_the_rate_and_a_piece_
             assert written <= 2 * PIECE + rate * (then - since) * (1 + 1e-9) + 1e-3
 
 
-def test_a_checkpoint_takes_the_time_of_its_storage_and_reads_as_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    state = {"parameters": [torch.arange(500_000, dtype=torch.float32)], "momentum": [torch.ones(3)]}
-    fast, slow = Checkpoints(tmp_path / "fast", 0, torch), Checkpoints(tmp_path / "slow", 0, torch, storage_mbps=40.0)
+def test_a_checkpoint_takes_the_time_of_its_storage_and_reads_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state = {
+        "parameters": [torch.arange(500_000, dtype=torch.float32)],
+        "momentum": [torch.ones(3)],
+    }
+    fast, slow = (
+        Checkpoints(tmp_path / "fast", 0, torch),
+        Checkpoints(tmp_path / "slow", 0, torch, storage_mbps=40.0),
+    )
     clock = Clock()
     monkeypatch.setattr(checkpoint, "time", clock)
     for each in (fast, slow):
@@ -83,5 +97,7 @@ def test_a_checkpoint_takes_the_time_of_its_storage_and_reads_as_any_other(monke
         size = each.write(1, state).stat().st_size
         took = clock.now - took
         found = each.read(1)
-        assert torch.equal(found["parameters"][0], state["parameters"][0]) and found["iteration"] == 1
+        assert (
+            torch.equal(found["parameters"][0], state["parameters"][0]) and found["iteration"] == 1
+        )
         assert took == (pytest.approx(size * 8 / 40e6, rel=0.05) if each is slow else 0.0)

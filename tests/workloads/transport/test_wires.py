@@ -1,4 +1,6 @@
-"""Sums and transfers over connections of a step's own: every number right whatever the sizes, and a peer that is gone is named."""
+"""Sums and transfers over connections of a step's own: every number right whatever the sizes, and a
+peer that is gone is named.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Store:
 
 def place(rank: int, world: int, timeout_s: float = 10.0) -> Place:
     lanes = (f"127.0.{rank + 1}.1", f"127.0.{rank + 1}.2")
-    return Place(rank, world, "127.0.0.1", 1, (tuple(range(world)),), lanes, "gloo", Path(), timeout_s, 0)
+    return Place(
+        rank, world, "127.0.0.1", 1, (tuple(range(world)),), lanes, "gloo", Path(), timeout_s, 0
+    )
 
 
 T = TypeVar("T")
@@ -70,9 +74,13 @@ def test_a_ring_sums_every_number_again_and_again(order: tuple[int, ...], length
     def rank(me: int) -> list[Any]:
         at = order.index(me)
         before, after = order[at - 1], order[(at + 1) % world]
-        wires = Wires(place(me, world), store, {f"from {me}": (after, 1)}, {f"from {before}": (before, 1)})
+        wires = Wires(
+            place(me, world), store, {f"from {me}": (after, 1)}, {f"from {before}": (before, 1)}
+        )
         buffer = Buffer.zeros(length, "float32", torch.device("cpu"), torch)
-        ring = Round(wires.into[f"from {before}"], wires.out[f"from {me}"], at, world, buffer, torch)
+        ring = Round(
+            wires.into[f"from {before}"], wires.out[f"from {me}"], at, world, buffer, torch
+        )
         seen = []
         for step in range(3):
             buffer.tensor.copy_(torch.arange(length) % 101 + me * 3 + step)
@@ -93,14 +101,30 @@ def test_transfers_of_any_size_cross_each_other_and_arrive_whole() -> None:
     def rank(me: int) -> list[bytes]:
         other = 1 - me
         names = [f"{me} {k}" for k in range(3)], [f"{other} {k}" for k in range(3)]
-        wires = Wires(place(me, 2), store, dict.fromkeys(names[0], (other, 0)), dict.fromkeys(names[1], (other, 0)))
+        wires = Wires(
+            place(me, 2),
+            store,
+            dict.fromkeys(names[0], (other, 0)),
+            dict.fromkeys(names[1], (other, 0)),
+        )
         wires.share(names[1])
         rooms = [bytearray(size) for size in sizes]
-        tasks = [ReceiveTask(wires.into[name], [memoryview(room)]) for name, room in zip(names[1], rooms, strict=True)]
+        tasks = [
+            ReceiveTask(wires.into[name], [memoryview(room)])
+            for name, room in zip(names[1], rooms, strict=True)
+        ]
         given = [bytes([10 * me + k]) * size for k, size in enumerate(sizes)]
         halves = [[memoryview(b)[: len(b) // 2], memoryview(b)[len(b) // 2 :]] for b in given]
         for _ in range(2):
-            wires.carry([*tasks, *(SendTask(wires.out[name], each) for name, each in zip(names[0], halves, strict=True))])
+            wires.carry(
+                [
+                    *tasks,
+                    *(
+                        SendTask(wires.out[name], each)
+                        for name, each in zip(names[0], halves, strict=True)
+                    ),
+                ]
+            )
         wires.close()
         return [bytes(room) for room in rooms]
 
@@ -109,7 +133,10 @@ def test_transfers_of_any_size_cross_each_other_and_arrive_whole() -> None:
 
 
 def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as here:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as here,
+    ):
         wire = Wire(here, 7)
         assert wire.receive(memoryview(bytearray(4))) == 0
         listener.accept()[0].close()
@@ -147,7 +174,9 @@ def test_strangers_are_refused_and_the_peers_meet(monkeypatch: pytest.MonkeyPatc
     store = Watched()
 
     def rank(me: int) -> set[str]:
-        wires = Wires(place(me, 2), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)})
+        wires = Wires(
+            place(me, 2), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)}
+        )
         try:
             return set(wires.into)
         finally:
@@ -159,9 +188,13 @@ def test_strangers_are_refused_and_the_peers_meet(monkeypatch: pytest.MonkeyPatc
         stranger.close()
 
 
-def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("workloads.transport.wires.GREETING_S", 0.2)
-    monkeypatch.setattr("workloads.transport.wires.shared", lambda: SimpleNamespace(reach={}, wait=lambda *_: True))
+    monkeypatch.setattr(
+        "workloads.transport.wires.shared", lambda: SimpleNamespace(reach={}, wait=lambda *_: True)
+    )
     opened: list[socket.socket] = []
     over = threading.Event()
 
@@ -180,7 +213,9 @@ def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(
     store = Watched()
 
     def rank(me: int) -> set[str]:
-        wires = Wires(place(me, 2, 8.0), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)})
+        wires = Wires(
+            place(me, 2, 8.0), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)}
+        )
         try:
             return set(wires.into)
         finally:
@@ -195,12 +230,18 @@ def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_meeting_a_rank_that_does_not_come_ends_in_time_and_leaves_nothing_open(given_up: bool) -> None:
+def test_meeting_a_rank_that_does_not_come_ends_in_time_and_leaves_nothing_open(
+    given_up: bool,
+) -> None:
     store, before = Store(), set(Path("/proc/self/fd").iterdir())
     began_s = time.monotonic()
     with socket.create_server(("127.0.0.2", 0)) as listener:
-        store.set("wires/1", json.dumps({"0": listener.getsockname()}))  # it listens, and then never connects
-        with pytest.raises(RuntimeError, match=f"{'given up' if given_up else 'timed out'} while waiting for rank 1"):
+        # it listens, and then never connects
+        store.set("wires/1", json.dumps({"0": listener.getsockname()}))
+        with pytest.raises(
+            RuntimeError,
+            match=f"{'given up' if given_up else 'timed out'} while waiting for rank 1",
+        ):
             Wires(
                 place(0, 2, 60.0),
                 store,
@@ -218,7 +259,9 @@ def test_the_longest_time_without_a_byte_is_kept_until_it_is_marked() -> None:
     def rank(me: int) -> None:
         other = 1 - me
         own = stall if me == 0 else Stall()
-        wires = Wires(place(me, 2), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)}, stall=own)
+        wires = Wires(
+            place(me, 2), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)}, stall=own
+        )
         if me == 0:
             wires.carry([ReceiveTask(wires.into["1"], [memoryview(bytearray(9))])])
         else:
@@ -239,7 +282,9 @@ def test_ranks_wait_for_one_that_has_not_begun_and_it_waits_for_none() -> None:
     def rank(me: int) -> float:
         stall = Stall()
         before, after = (me - 1) % world, (me + 1) % world
-        wires = Wires(place(me, world), store, {f"{me}": (after, 0)}, {f"{before}": (before, 0)}, stall=stall)
+        wires = Wires(
+            place(me, world), store, {f"{me}": (after, 0)}, {f"{before}": (before, 0)}, stall=stall
+        )
         buffer = Buffer.zeros(40_000, "float32", torch.device("cpu"), torch)
         ring = Round(wires.into[f"{before}"], wires.out[f"{me}"], me, world, buffer, torch)
         begun.wait()
@@ -256,12 +301,17 @@ def test_ranks_wait_for_one_that_has_not_begun_and_it_waits_for_none() -> None:
 
 def test_bytes_that_come_slowly_are_not_waiting_for_a_rank() -> None:
     stall, parts = Stall(), [bytes(20_000), bytes(60_000), bytes(80_000)]
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as other:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as other,
+    ):
         here = listener.accept()[0]
         buffer = Buffer.zeros(40_000, "float32", torch.device("cpu"), torch)
         wire = Wire(here, 1)
         other.sendall(parts[0])  # a quarter of its chunk
-        peer = threading.Thread(target=lambda: [(time.sleep(0.4), other.sendall(part)) for part in parts[1:]])
+        peer = threading.Thread(
+            target=lambda: [(time.sleep(0.4), other.sendall(part)) for part in parts[1:]]
+        )
         loop = Loop(10.0, stall)
         peer.start()
         stall.begin(time.monotonic_ns())
@@ -276,11 +326,16 @@ def test_bytes_that_come_slowly_are_not_waiting_for_a_rank() -> None:
 
 def test_after_a_long_darkness_a_connection_is_tried_each_second() -> None:
     """Its timer would double each time, and a job would wait for light that has long been there."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as link,
+    ):
         try:
             link.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
         except OSError:
             pytest.skip("not installed: Linux 6.15, which has TCP_RTO_MAX_MS")
         Wire(link, 1)
         assert link.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == 1000
-        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 600_000, "else it gives up after 14 s"
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 600_000, (
+            "else it gives up after 14 s"
+        )

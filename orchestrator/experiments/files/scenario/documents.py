@@ -1,4 +1,6 @@
-"""Plans of arms as documents: a job put into a plan, fields added, and the fields in which documents differ."""
+"""Plans of arms as documents: a job put into a plan, fields added, and the fields in which
+documents differ.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,26 @@ def job_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with this job (as `job_document`) instead of its own, whose rings are kept, and what it predicts if that is of the
-    same traffic."""
+    """The plan with this job (as `job_document`) instead of its own, whose rings are kept, and what
+    it predicts if that is of the same traffic."""
     own = plan.get("job")
     rings = {"rings": own["rings"]} if isinstance(own, Mapping) and "rings" in own else {}
     if not job:
         return dict(plan)
     same = isinstance(own, Mapping) and own.get("traffic") == job.get("traffic") is not None
-    return {**{key: value for key, value in plan.items() if same or key != "predicted"}, "job": {**job, **rings}}
+    return {
+        **{key: value for key, value in plan.items() if same or key != "predicted"},
+        "job": {**job, **rings},
+    }
 
 
 def with_fields(
-    plan: Mapping[str, Any], *, args: Mapping[str, Any], env: Mapping[str, str], backend: str | None, transition: Mapping[str, Any]
+    plan: Mapping[str, Any],
+    *,
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    backend: str | None,
+    transition: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The plan with these fields added to those that its job and its transition have."""
     made = dict(plan)
@@ -45,7 +55,9 @@ def with_fields(
 
 
 def differing_fields(documents: Sequence[Mapping[str, Any] | None], prefix: str) -> list[str]:
-    """The fields in which plans are not all the same: `plan.links`, `plan.job.args.model`; `prefix`: the first word."""
+    """The fields in which plans are not all the same: `plan.links`, `plan.job.args.model`;
+    `prefix`: the first word.
+    """
     existing = [document for document in documents if document is not None]
     found = [prefix] if 0 < len(existing) < len(documents) else []
     return found + [f"{prefix}.{name}" for name in _fields(existing, "")]
@@ -61,13 +73,17 @@ def _fields(documents: Sequence[Mapping[str, Any]], inside: str) -> Iterator[str
             continue
         parts = [{} if value is _ABSENT else value for value in values]
         if place in _PARTS and all(isinstance(part, Mapping) for part in parts):
-            yield from _fields([dict(part) for part in parts if isinstance(part, Mapping)], f"{place}.")
+            yield from _fields(
+                [dict(part) for part in parts if isinstance(part, Mapping)], f"{place}."
+            )
         else:
             yield place
 
 
 def undeclared(found: Sequence[str], declared: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The fields found to differ of which no declared one is a part, and the declared ones that nothing was found for."""
+    """The fields found to differ of which no declared one is a part, and the declared ones that
+    nothing was found for.
+    """
 
     def covers(wide: str, field: str) -> bool:
         return field == wide or field.startswith(f"{wide}.")

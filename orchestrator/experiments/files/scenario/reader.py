@@ -1,4 +1,6 @@
-"""Reads a scenario file (`testbed.scenario/1`): its arms with their plans; all errors at once, each with line and column."""
+"""Reads a scenario file (`testbed.scenario/1`): its arms with their plans; all errors at once, each
+with line and column.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,19 @@ from typing import Any
 
 from optics import BadFile
 from optics.plain import did_you_mean, reason
-from orchestrator.experiments.files.scenario.documents import differing_fields, job_document, undeclared, with_fields, with_job
-from orchestrator.experiments.files.scenario.edges import CompareEdge, LabEdge, ScenarioEdge, SetupEdge
+from orchestrator.experiments.files.scenario.documents import (
+    differing_fields,
+    job_document,
+    undeclared,
+    with_fields,
+    with_job,
+)
+from orchestrator.experiments.files.scenario.edges import (
+    CompareEdge,
+    LabEdge,
+    ScenarioEdge,
+    SetupEdge,
+)
 from orchestrator.experiments.files.scenario.values import (
     OF_A_CHANGE,
     Arm,
@@ -26,16 +39,21 @@ from orchestrator.inventory.schema import check
 from orchestrator.inventory.yaml_reader import read_yaml
 
 Fetch = Callable[[str], str]
-"""Returns the text of a file that the scenario names. Raises: OSError, UnicodeDecodeError, BadFile."""
+"""Returns the text of a file that the scenario names. Raises: OSError, UnicodeDecodeError,
+BadFile.
+"""
 MOST_ARMS = 32
 
 
 def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
     """The scenario that `text` describes, JSON if the file's name says so and YAML otherwise.
 
-    The plans are not checked against a lab here. Raises: BadFile - everything wrong with it, in the order of the file.
+    The plans are not checked against a lab here. Raises: BadFile - everything wrong with it, in the
+    order of the file.
     """
-    document = read_json(text, filename) if filename.endswith(".json") else read_yaml(text, filename)
+    document = (
+        read_json(text, filename) if filename.endswith(".json") else read_yaml(text, filename)
+    )
     problems = Problems(document)
     edge = check(ScenarioEdge, document.value, problems)
     if edge is None:
@@ -72,10 +90,18 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
 def wanted_lab(edge: LabEdge) -> WantedLab:
     """The lab of a file as the generator of emulated labs takes it."""
     lines = tuple(
-        f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}" for port, line in edge.lines.items()
+        f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}"
+        for port, line in edge.lines.items()
     )
     queue = f"{edge.queue.kb}:{edge.queue.share}" if edge.queue else ""
-    return WantedLab(**{**edge.model_dump(), "electrical": tuple(edge.electrical), "lines": lines, "queue": queue})
+    return WantedLab(
+        **{
+            **edge.model_dump(),
+            "electrical": tuple(edge.electrical),
+            "lines": lines,
+            "queue": queue,
+        }
+    )
 
 
 class _Files:
@@ -86,7 +112,9 @@ class _Files:
         self._read: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def read(self, name: str, path: Path) -> tuple[str, Mapping[str, Any]]:
-        """The file's text and document, empty after adding to the problems what is wrong with it."""
+        """The file's text and document, empty after adding to the problems what is wrong with
+        it.
+        """
         if name not in self._read:
             self._read[name] = "", {}
             try:
@@ -104,7 +132,9 @@ class _Files:
 
 
 class _Arms:
-    """Makes the arms: what tenants, arms and an arm's tenants say, put together; a sweep is one arm for each value."""
+    """Makes the arms: what tenants, arms and an arm's tenants say, put together; a sweep is one arm
+    for each value.
+    """
 
     def __init__(self, edge: ScenarioEdge, files: _Files, problems: Problems) -> None:
         self._edge, self._files, self._problems = edge, files, problems
@@ -117,12 +147,26 @@ class _Arms:
                     text = f"there is no tenant {tenant}{did_you_mean(tenant, self._edge.tenants)}"
                     self._problems.add(("arms", name, "tenants", tenant), text, key=True)
             if (arm.lab or arm.sweep) and self._edge.lab == "any":
-                self._problems.add(("arms", name), "an arm can change only a lab that the scenario starts: lab is any")
-            if arm.lab and arm.lab.share and (self._edge.lab == "any" or self._edge.lab.queue is None):
-                self._problems.add(("arms", name, "lab", "share"), "the lab has no `queue` whose share could be another")
+                self._problems.add(
+                    ("arms", name),
+                    "an arm can change only a lab that the scenario starts: lab is any",
+                )
+            if (
+                arm.lab
+                and arm.lab.share
+                and (self._edge.lab == "any" or self._edge.lab.queue is None)
+            ):
+                self._problems.add(
+                    ("arms", name, "lab", "share"),
+                    "the lab has no `queue` whose share could be another",
+                )
             if arm.lab and arm.lab.settle_ms is not None and arm.sweep:
-                self._problems.add(("arms", name, "sweep"), "lab.settle_ms is given by lab, too", key=True)
-            taking = [tenant for tenant in self._edge.tenants if arm.tenants.get(tenant, arm) is not None]
+                self._problems.add(
+                    ("arms", name, "sweep"), "lab.settle_ms is given by lab, too", key=True
+                )
+            taking = [
+                tenant for tenant in self._edge.tenants if arm.tenants.get(tenant, arm) is not None
+            ]
             if not taking:
                 self._problems.add(("arms", name, "tenants"), "no tenant takes part", key=True)
             read = {tenant: self._setup(name, tenant) for tenant in taking}
@@ -139,9 +183,13 @@ class _Arms:
                 continue
             for value in arm.sweep.settle_ms:
                 swept, share = ("lab.settle_ms", value), arm.lab.share if arm.lab else None
-                found[f"{name}@{value:g}"] = Arm(f"{name}@{value:g}", setups, value, watchdog_s, swept, asked, share)
+                found[f"{name}@{value:g}"] = Arm(
+                    f"{name}@{value:g}", setups, value, watchdog_s, swept, asked, share
+                )
         if len(found) > MOST_ARMS:
-            self._problems.add(("arms",), f"wanted at most {MOST_ARMS} arms with those of sweeps, got {len(found)}")
+            self._problems.add(
+                ("arms",), f"wanted at most {MOST_ARMS} arms with those of sweeps, got {len(found)}"
+            )
         return found
 
     def _setup(self, arm: str, tenant: str) -> Setup | None:
@@ -157,10 +205,14 @@ class _Arms:
             if (value := getattr(level, name)) is not None
         }
         if "plan" not in given:
-            self._problems.add(("arms", arm), f"tenant {tenant} has no plan: give it one here or in tenants")
+            self._problems.add(
+                ("arms", arm), f"tenant {tenant} has no plan: give it one here or in tenants"
+            )
             return None
         if "mode" in given and "then" not in given:
-            self._problems.add(given["mode"][1], "mode is of the change to another plan, which `then` names")
+            self._problems.add(
+                given["mode"][1], "mode is of the change to another plan, which `then` names"
+            )
         job = job_document(self._files.read(*given["job"])[1]) if "job" in given else {}
         more: dict[str, Any] = {
             name: {key: value for level, _ in levels for key, value in getattr(level, name).items()}
@@ -172,29 +224,46 @@ class _Arms:
             if name in given:
                 file, path = given[name]
                 text, document = self._files.read(file, path)
-                plans[name] = PlanDocument.of(file, text, document, made := with_fields(with_job(document, job), **more))
+                plans[name] = PlanDocument.of(
+                    file, text, document, made := with_fields(with_job(document, job), **more)
+                )
                 if made and not isinstance(made.get("job"), Mapping):
-                    self._problems.add(path, f"{file} has no job, so nothing can be measured; `job` names one")
-        return Setup(plans["plan"], plans.get("then"), given["mode"][0] if "mode" in given else None)
+                    self._problems.add(
+                        path, f"{file} has no job, so nothing can be measured; `job` names one"
+                    )
+        return Setup(
+            plans["plan"], plans.get("then"), given["mode"][0] if "mode" in given else None
+        )
 
 
-def _compared(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -> Iterator[Compared]:
+def _compared(
+    edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
+) -> Iterator[Compared]:
     for index, one in enumerate(edge.compare):
         path: Path = ("compare", index)
         for field, name in (("of", one.of), ("over", one.over)):
             if name and name not in arms:
                 problems.add((*path, field), f"there is no arm {name}{did_you_mean(name, arms)}")
             elif name and one.metric in OF_A_CHANGE and not arms[name].changes:
-                problems.add((*path, field), f"{one.metric} is of a change, and arm {name} changes to no other plan (`then`)")
+                problems.add(
+                    (*path, field),
+                    f"{one.metric} is of a change, and arm {name} changes to no other plan (`then`)",
+                )
         if not one.over and one.metric != "stalled":
-            problems.add(path, f"{one.metric} of one arm alone says nothing about another lab: name the arm to divide by (`over`)")
+            problems.add(
+                path,
+                f"{one.metric} of one arm alone says nothing about another lab: name the arm to divide by (`over`)",
+            )
         if one.over and one.over == one.of:
             problems.add((*path, "over"), f"arm {one.of} is divided by itself")
         if one.metric == "stalled" and one.over:
             problems.add((*path, "over"), "stalled is counted for one arm; leave it out")
         tenant = one.tenant or next(iter(edge.tenants))
         if tenant not in edge.tenants:
-            problems.add((*path, "tenant"), f"there is no tenant {tenant}{did_you_mean(tenant, edge.tenants)}")
+            problems.add(
+                (*path, "tenant"),
+                f"there is no tenant {tenant}{did_you_mean(tenant, edge.tenants)}",
+            )
         for field, name in (("of", one.of), ("over", one.over)):
             if tenant in edge.tenants and name in arms and tenant not in arms[name].setups:
                 problems.add((*path, field), f"tenant {tenant} takes no part in arm {name}")
@@ -203,30 +272,43 @@ def _compared(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -
         yield _with_band(one, tenant, path, edge, problems)
 
 
-def _with_band(one: CompareEdge, tenant: str, path: Path, edge: ScenarioEdge, problems: Problems) -> Compared:
+def _with_band(
+    one: CompareEdge, tenant: str, path: Path, edge: ScenarioEdge, problems: Problems
+) -> Compared:
     low, high = one.band.min, one.band.max
     if low is None and high is None:
         problems.add((*path, "band"), "a band has min, max, or both")
     elif low is not None and high is not None and low > high:
         problems.add((*path, "band", "min"), f"min {low:g} is above max {high:g}")
     if one.iterations is not None and one.metric != "span_ms":
-        problems.add((*path, "iterations"), f"only span_ms is of a number of iterations, not {one.metric}")
+        problems.add(
+            (*path, "iterations"), f"only span_ms is of a number of iterations, not {one.metric}"
+        )
     elif one.iterations is not None and one.iterations > edge.iterations:
-        problems.add((*path, "iterations"), f"a measurement has {edge.iterations} iterations, not {one.iterations}")
+        problems.add(
+            (*path, "iterations"),
+            f"a measurement has {edge.iterations} iterations, not {one.iterations}",
+        )
     text = one.name or f"{one.metric} {one.of}" + (f" / {one.over}" if one.over else "")
     count = (one.iterations or edge.iterations) if one.metric == "span_ms" else 0
     return Compared(text, one.metric, one.of, one.over, tenant, low, high, one.role, count)
 
 
 def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -> None:
-    """Report every field in which arms differ without the file saying so, and every one that it names in vain."""
+    """Report every field in which arms differ without the file saying so, and every one that it
+    names in vain.
+    """
     found: list[str] = []
     for tenant in edge.tenants:
         setups = [arm.setups[tenant] for arm in arms.values() if tenant in arm.setups]
         found += ["tenants"] if len(setups) < len(arms) and setups else []
         found += differing_fields([setup.plan.document for setup in setups], "plan")
-        found += differing_fields([setup.then.document if setup.then else None for setup in setups], "then")
-        found += ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []
+        found += differing_fields(
+            [setup.then.document if setup.then else None for setup in setups], "then"
+        )
+        found += (
+            ["mode"] if len({setup.mode for setup in setups if setup.then is not None}) > 1 else []
+        )
     keys = (kind.key for kind in arm_services().values())
     found += [key for key in keys if len({arm.asked.get(key) for arm in arms.values()}) > 1]
     found += ["lab.settle_ms"] if len({arm.settle_ms for arm in arms.values()}) > 1 else []
@@ -234,6 +316,9 @@ def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems
     found += ["lab.share"] if len({arm.share or own for arm in arms.values()}) > 1 else []
     missing, vain = undeclared(list(dict.fromkeys(found)), edge.differs)
     for field in missing:
-        problems.add(("differs",), f"the arms differ in {field}, too: name it here, or make it the same in all arms")
+        problems.add(
+            ("differs",),
+            f"the arms differ in {field}, too: name it here, or make it the same in all arms",
+        )
     for field in vain:
         problems.add(("differs", edge.differs.index(field)), f"the arms do not differ in {field}")

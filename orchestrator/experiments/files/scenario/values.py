@@ -28,34 +28,55 @@ Metric: TypeAlias = Literal[
 ]
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "iteration_ms": ("ms", "median iteration after the warm-up"),
-    "iteration_p99_ms": ("ms", "99th percentile of the iterations of a measurement after the warm-up"),
+    "iteration_p99_ms": (
+        "ms",
+        "99th percentile of the iterations of a measurement after the warm-up",
+    ),
     "comm_ms": ("ms", "communication in an iteration that computing did not hide, median"),
     "busbw_gbps": ("Gb/s", "bus bandwidth of the job's all-reduce as nccl-tests count it, median"),
-    "wire_bytes": ("bytes", "sent by rank 0 in an iteration with an exchange, without headers of TCP, UDP and IP, median"),
+    "wire_bytes": (
+        "bytes",
+        "sent by rank 0 in an iteration with an exchange, without headers of TCP, UDP and IP, median",
+    ),
     "asked_bytes": ("bytes", "of values that ranks had to send each other in an iteration, median"),
-    "loss": ("", "training loss of rank 0, median of the first `iterations` after the warm-up: one value of a measurement"),
-    "lost_ms": ("ms", "time that iterations around the change took beyond the usual, and of those repeated after a restart"),
-    "span_ms": ("ms", "time in which the job got `iterations` further, from the change on, or from the warm-up on where it stays"),
+    "loss": (
+        "",
+        "training loss of rank 0, median of the first `iterations` after the warm-up: one value of a measurement",
+    ),
+    "lost_ms": (
+        "ms",
+        "time that iterations around the change took beyond the usual, and of those repeated after a restart",
+    ),
+    "span_ms": (
+        "ms",
+        "time in which the job got `iterations` further, from the change on, or from the warm-up on where it stays",
+    ),
     "dark_ms": ("ms", "longest darkness that a device reported of the change"),
     "circuits_moved": ("", "one-way circuits made or broken by the change"),
     "stalled": ("", "1 for a measurement that its watchdog ended, else 0; the mean counts"),
 }
-"""What can be compared: unit and meaning. All are computed by `views.report.samples` from the runs' journals."""
+"""What can be compared: unit and meaning. All are computed by `views.report.samples` from the runs'
+journals.
+"""
 OF_A_CHANGE: frozenset[Metric] = frozenset({"lost_ms", "dark_ms", "circuits_moved"})
 """Metrics that only an arm with a change has."""
 Label: TypeAlias = Literal["native", "dilated", "analytic", "stand-in"]
 LEAST_ROUNDS = 5
-"""Rounds that an interval needs. Intervals over two measurements of an arm covered the truth in 75 to 94 % of simulated trials, and
-in 78 % where their width ended the measuring; they promise 95 %."""
+"""Rounds that an interval needs. Intervals over two measurements of an arm covered the truth in 75
+to 94 % of simulated trials, and in 78 % where their width ended the measuring; they promise 95 %.
+"""
 WIDTH = 0.05
-"""Measuring ends when all intervals are this narrow, relative to the ratio or to the end of its band."""
+"""Measuring ends when all intervals are this narrow, relative to the ratio or to the end of its
+band.
+"""
 BUDGET_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLab:
-    """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths, queue, ring: as `python -m
-    emulators.generate --electrical`, `--line`, ... priority: of ranks over what else is on the machine, while they are measured."""
+    """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths,
+    queue, ring: as `python -m emulators.generate --electrical`, `--line`, ... priority: of ranks
+    over what else is on the machine, while they are measured."""
 
     hosts: int = 12
     ports: int = 4
@@ -75,24 +96,32 @@ class WantedLab:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """A plan file, or what a scenario makes of it: `text` is in the form of a plan file, `file` names it in error messages."""
+    """A plan file, or what a scenario makes of it: `text` is in the form of a plan file, `file`
+    names it in error messages.
+    """
 
     file: str
     text: str
     document: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def of(cls, file: str, text: str, document: Mapping[str, Any], made: Mapping[str, Any]) -> PlanDocument:
-        """The file as it is where nothing was added, so that errors have its lines; else the document that was made of it."""
+    def of(
+        cls, file: str, text: str, document: Mapping[str, Any], made: Mapping[str, Any]
+    ) -> PlanDocument:
+        """The file as it is where nothing was added, so that errors have its lines; else the
+        document that was made of it.
+        """
         if made == document:
             return cls(file, text, document)
-        return cls(f"{file}, with the fields added", json.dumps(made, indent=1, ensure_ascii=False), made)
+        return cls(
+            f"{file}, with the fields added", json.dumps(made, indent=1, ensure_ascii=False), made
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What one tenant does in one arm. then: the plan that it changes to during the measurement, None: it stays. mode: `up --job`
-    of that change."""
+    """What one tenant does in one arm. then: the plan that it changes to during the measurement,
+    None: it stays. mode: `up --job` of that change."""
 
     plan: PlanDocument
     then: PlanDocument | None = None
@@ -100,15 +129,21 @@ class Setup:
 
 
 class ArmService(ABC):
-    """When the service of an extension (`orchestrator/extensions.py`) runs beside the jobs of an arm, one kind a class. Pure."""
+    """When the service of an extension (`orchestrator/extensions.py`) runs beside the jobs of an
+    arm, one kind a class. Pure.
+    """
 
     key: ClassVar[str] = ""
     """Its key in an arm, and in `differs`; empty: an arm says nothing of it, as its plans do."""
     section: ClassVar[Any] = None
-    """What may stand there, for pydantic; each is a value that can be compared, None: nothing stands there."""
+    """What may stand there, for pydantic; each is a value that can be compared, None: nothing
+    stands there.
+    """
 
     def wrong(self, how: Any, setups: Mapping[str, Setup | None]) -> Iterator[str]:
-        """What is wrong with an arm that says this. setups: of the tenants that take part, None: with mistakes."""
+        """What is wrong with an arm that says this. setups: of the tenants that take part, None:
+        with mistakes.
+        """
         yield from ()
 
     @abstractmethod
@@ -127,10 +162,11 @@ def arm_services() -> Mapping[str, ArmService]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One of the things compared. setups: of the tenants that take part. settle_ms: switching time of the emulated switches.
+    """One of the things compared. setups: of the tenants that take part. settle_ms: switching time
+    of the emulated switches.
 
-    share: how uplinks are shared, None as the lab has it. swept: the swept field and its value. asked: what the arm says of
-    services of extensions, by their keys.
+    share: how uplinks are shared, None as the lab has it. swept: the swept field and its value.
+    asked: what the arm says of services of extensions, by their keys.
     """
 
     name: str
@@ -143,12 +179,16 @@ class Arm:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether some plan of this arm has a schedule: its slots may rest while a job is launched."""
+        """Whether some plan of this arm has a schedule: its slots may rest while a job is
+        launched.
+        """
         return any(setup.plan.document.get("schedule") for setup in self.setups.values())
 
     @property
     def shared(self) -> tuple[tuple[str, str, Any], ...]:
-        """The extensions whose services run beside its jobs, in order, each with a tenant that begins it, and how."""
+        """The extensions whose services run beside its jobs, in order, each with a tenant that
+        begins it, and how.
+        """
         return tuple(
             (name, tenant, how)
             for name, kind in arm_services().items()
@@ -163,8 +203,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A metric of arm `of`, divided by that of arm `over` (empty: not divided), and the band [low, high] that counts as
-    reproduced (None: open). iterations: of `span_ms`."""
+    """A metric of arm `of`, divided by that of arm `over` (empty: not divided), and the band [low,
+    high] that counts as reproduced (None: open). iterations: of `span_ms`."""
 
     name: str
     metric: Metric
@@ -186,9 +226,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A checked scenario. lab: None for the lab that is chosen on the command line. iterations: counted in each measurement;
-    warm_up: before them. repeats: rounds at least. width: of the intervals at which measuring ends, relative; budget_s: time (s) of
-    measurements after which no round begins. sha256: of the scenario file."""
+    """A checked scenario. lab: None for the lab that is chosen on the command line. iterations:
+    counted in each measurement; warm_up: before them. repeats: rounds at least. width: of the
+    intervals at which measuring ends, relative; budget_s: time (s) of measurements after which no
+    round begins. sha256: of the scenario file."""
 
     name: str
     title: str

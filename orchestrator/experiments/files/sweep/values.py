@@ -12,15 +12,18 @@ Label: TypeAlias = str | int | float | bool
 LAB_RESOURCE = "lab"
 """The Dask resource for emulated labs with hosts: they run one at a time on a machine."""
 CHANCE = ("seed", "repeat")
-"""Parameters over which intervals are taken: what differs in these alone is the same thing, measured again."""
+"""Parameters over which intervals are taken: what differs in these alone is the same thing,
+measured again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a campaign. key: the hash of everything that its result depends on, but the version of the program.
+    """One run of a campaign. key: the hash of everything that its result depends on, but the
+    version of the program.
 
-    labels: its parameters as tables show them. task: what `experiments.sweep.trial` does, as JSON: kind, parameters, lab, files.
-    resource: the Dask resource of which it takes one, empty: none.
+    labels: its parameters as tables show them. task: what `experiments.sweep.trial` does, as JSON:
+    kind, parameters, lab, files. resource: the Dask resource of which it takes one, empty: none.
     """
 
     key: str
@@ -31,8 +34,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A checked campaign. trials: without duplicates, in the order of the file. retries: attempts after the first that failed.
-    title: in words."""
+    """A checked campaign. trials: without duplicates, in the order of the file. retries: attempts
+    after the first that failed. title: in words."""
 
     name: str
     title: str
