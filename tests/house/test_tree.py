@@ -80,14 +80,14 @@ def test_a_test_is_skipped_only_where_the_machine_lacks_something() -> None:
     reasons: list[str] = []
     for path in (p for p in TEXTS if p.suffix == ".py" and p.is_relative_to(ROOT / "tests")):
         text = path.read_text()
-        reasons += re.findall(r'pytest\.skip\(f?"([^"]*)"', text) + re.findall(
+        reasons += re.findall(r'pytest\.skip\(\s*f?"([^"]*)"', text) + re.findall(
             r'skipif\([^"]*?reason="([^"]*)"', text
         )
         counted = (
             len(re.findall(r"pytest\.skip\(|mark\.skipif\(", text)) if path != Path(__file__) else 0
         )
         assert counted == len(
-            re.findall(r'pytest\.skip\(f?"|skipif\([^"]*?reason="', text)
+            re.findall(r'pytest\.skip\(\s*f?"|skipif\([^"]*?reason="', text)
         ) or path == Path(__file__), path
         assert path == Path(__file__) or not re.search(
             r"importorskip|mark\.(?:skip|xfail)\b", text

@@ -68,7 +68,7 @@ SCHEDULER = Kind(
     "schedule",
     ScheduleState,
     "Turn the slots of the plan that is up.",
-    "orchestrator.services.schedule.verb:change_slot",
+    "orchestrator.services.schedule.verb:run_schedule",
     ScheduleOptions,
     """
 testbed service start schedule        in the background, as `testbed up` of a plan with a schedule does
