@@ -26,7 +26,7 @@ OWN |= {
     "job.files",
     "job.secret",
 }
-OWN |= {"slots.load", "slots.tick", "slots.turn", "slots.stop"}
+OWN |= {"slots.load", "slots.tick", "slots.change", "slots.stop"}
 """The daemon's own operations that change something; mechanisms name theirs. Reading is open to
 every run.
 """

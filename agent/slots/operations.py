@@ -1,4 +1,4 @@
-"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.slot_change`, `slots.stop`
+"""Schedules of slots: the operations `slots.load`, `slots.tick`, `slots.change`, `slots.stop`
 and `slots`.
 
 A loaded schedule is a list of staged generations: per slot its routes, and its hold, in which the

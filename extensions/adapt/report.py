@@ -35,9 +35,9 @@ def section(c: ReportContext, source: Source) -> None:
     )
     answer = c.book.query(
         "adapt",
-        "what came of every look at the job's traffic: turned, skipped and why, or failed; medians",
+        "what came of every look at the job's traffic: changed, skipped and why, or failed; medians",
         "SELECT what, CASE WHEN what = 'changed' THEN '' ELSE why END AS reason, COUNT(*) AS n, median(gain) AS gain, MAX(gain) AS"
-        " gain_most, median(skew) AS skew, median(turn_ms) AS turn_ms, median(dark_ms) AS dark_ms, median(exposed_ms) AS exposed_ms"
+        " gain_most, median(skew) AS skew, median(change_ms) AS change_ms, median(dark_ms) AS dark_ms, median(exposed_ms) AS exposed_ms"
         f" FROM adapt WHERE run = {quoted(run)} GROUP BY what, reason ORDER BY n DESC",
     )
     if not answer:
@@ -45,8 +45,8 @@ def section(c: ReportContext, source: Source) -> None:
         return
     changed = c.book.query(
         "adapt_changes",
-        f"the latest {MOST} turns of the adapt service, with the predicted times of one exchange before and after",
-        "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, turn_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
+        f"the latest {MOST} changes of the adapt service, with the predicted times of one exchange before and after",
+        "SELECT iteration, gain, skew, now_ms, then_ms, moved, planned_ms, change_ms, dark_ms, exposed_ms FROM (SELECT * FROM adapt"
         f" WHERE run = {quoted(run)} AND what = 'changed' ORDER BY time_ns DESC LIMIT {MOST}) ORDER BY time_ns",
     )
     made = ReportSection("adapt", "Circuits that followed the job's traffic")
@@ -62,7 +62,7 @@ def section(c: ReportContext, source: Source) -> None:
     made.tables.append(_outcomes(answer))
     if changed:
         heads = {
-            "iteration": "turned in iteration",
+            "iteration": "changed in iteration",
             "gain": "gain",
             "skew": "skew",
             "now_ms": "exchange before",

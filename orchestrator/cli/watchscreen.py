@@ -326,8 +326,8 @@ def ring_change_line(picture: Picture, width: int, *, unicode: bool) -> list[Tex
     paused, short = text.partition(";")[0], text.partition(":")[0]
     brief = text.replace("; iteration ", "; ")
     longest = [
-        f"{'turn':<10}{line}{text}",
-        *(f"turn {line}{text}" for text in (text, brief, paused, short)),
+        f"{'rings':<10}{line}{text}",
+        *(f"rings {line}{text}" for text in (text, brief, paused, short)),
     ]
     fits = next((reported for reported in longest if len(reported) <= width), longest[-1])
     return [Text(fits, style="" if ring_change["ok"] else "yellow")]

@@ -76,7 +76,7 @@ class RingChanges:
 
     async def states(self, job: str, ranks: Collection[RankName]) -> tuple[RankState, ...]:
         """Where the ranks that take part are now."""
-        return _states(await self.channels.ask_ranks(job, ranks, "job.turns", {}, REPLY_S))
+        return _states(await self.channels.ask_ranks(job, ranks, "job.ring_changes", {}, REPLY_S))
 
     async def pace(
         self,

@@ -47,7 +47,7 @@ class HostSlots:
         self, names: Collection[HostName], count: int, timeout_s: float
     ) -> Mapping[HostName, TestbedError]:
         """End the slot `count` now on these hosts; return the failures."""
-        return await self.channels.failures(names, "slots.turn", {"count": count}, timeout_s)
+        return await self.channels.failures(names, "slots.change", {"count": count}, timeout_s)
 
     async def stop(
         self, names: Collection[HostName], timeout_s: float = 5.0

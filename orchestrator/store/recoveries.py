@@ -94,7 +94,7 @@ def close_left(store: Database, key: str, who: Who) -> None:
     """
     text, now, up = "its end could not be recorded", time.time(), boot_clock_ns() / 1e9
     store.write(
-        "UPDATE recoveries SET outcome='failed', words=?, ended=?, ended_up=? WHERE tenancy=? AND outcome='' AND pid=? AND process=?",
+        "UPDATE recoveries SET outcome='failed', message=?, ended=?, ended_up=? WHERE tenancy=? AND outcome='' AND pid=? AND process=?",
         (text, now, up, key, who.pid, who.process),
     )
 
@@ -160,7 +160,7 @@ def recovering(
         with store.transaction() as db:
             now, up = time.time(), boot_clock_ns() / 1e9
             db.execute(
-                "UPDATE recoveries SET outcome=?, words=?, ended=?, ended_up=? WHERE seq=?",
+                "UPDATE recoveries SET outcome=?, message=?, ended=?, ended_up=? WHERE seq=?",
                 (outcome, text, now, up, begun.seq),
             )
             first = (text.splitlines() or [action])[0]

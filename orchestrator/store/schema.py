@@ -72,7 +72,7 @@ CREATE TABLE awaited(
 CREATE TABLE recoveries(
   seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, tenancy TEXT NOT NULL, job INTEGER NOT NULL, action TEXT NOT NULL, hosts TEXT NOT NULL,
   why TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', at REAL NOT NULL, boot TEXT NOT NULL, up REAL NOT NULL, pid INTEGER NOT NULL,
-  process TEXT NOT NULL, ended REAL, ended_up REAL, outcome TEXT NOT NULL DEFAULT '', words TEXT NOT NULL DEFAULT '');
+  process TEXT NOT NULL, ended REAL, ended_up REAL, outcome TEXT NOT NULL DEFAULT '', message TEXT NOT NULL DEFAULT '');
 CREATE INDEX recoveries_by_tenancy ON recoveries(tenancy, seq);
 CREATE TABLE queue(
   number INTEGER PRIMARY KEY, lab TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL, tenancy TEXT NOT NULL, name TEXT NOT NULL,

@@ -48,9 +48,9 @@ def serve(rank, world):
                     move, state = asked["move"], "held"
                     say()
                 elif asked["do"] == "go" and asked["move"] == move and mode != "mute":
-                    state = "turned"
+                    state = "changed"
                     say(after=7, held_ms=2, stall_ms=0.5)
-                elif asked["do"] == "drop" and asked["move"] == move and state != "turned":
+                elif asked["do"] == "drop" and asked["move"] == move and state != "changed":
                     state = "void"
                     say()
         except OSError:

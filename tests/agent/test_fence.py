@@ -37,7 +37,7 @@ FENCED = [
     ("job.drop", {"name": "j", "move": 1}),
     ("slots.load", {"slots": [{"generation": 1}, {"generation": 2}], "dwell_s": 1}),
     ("slots.tick", {"count": 0, "lease_s": 1}),
-    ("slots.turn", {"count": 0}),
+    ("slots.change", {"count": 0}),
     ("slots.stop", {}),
     ("networks.load", {"networks": {"1": 0}}),
     ("networks.drop", {}),

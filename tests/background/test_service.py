@@ -144,8 +144,8 @@ def test_one_that_leaves_is_waited_for_and_not_taken_for_one_that_works(
     [
         b"\x00\xff",
         b"[" * 60000,
-        b'{"beats": true}\n',
-        b'{"beats": "7"}\n',
+        b'{"heartbeats": true}\n',
+        b'{"heartbeats": "7"}\n',
         b'{"pid": 1e300}\n',
         b"{}",
     ],

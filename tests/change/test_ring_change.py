@@ -75,8 +75,8 @@ async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(benc
     assert [
         p.name
         for p in report.phases
-        if p.name in ("stage", "prepare", "arm", "switch", "ring_change", "verify")
-    ] == [*("stage", "prepare", "arm", "switch", "ring_change", "verify")]
+        if p.name in ("stage", "prepare", "arm", "switch", "rings", "verify")
+    ] == [*("stage", "prepare", "arm", "switch", "rings", "verify")]
     assert (
         report.ring_change.mode,
         report.ring_change.after,
@@ -266,8 +266,8 @@ async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(
         and report.ring_change.mode == "hold"
         and not bench.ranks.launched
     )
-    phases = [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "ring_change")]
-    assert phases == ["arm", "hold", "hold", "switch", "ring_change"], (
+    phases = [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "rings")]
+    assert phases == ["arm", "hold", "hold", "switch", "rings"], (
         "the job pauses, then hosts hold their packets"
     )
     assert back_rings(bench) == ONE["rings"]
@@ -482,14 +482,14 @@ async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living)
     ring_change = RingChange(bench.context()[1], TransitionPolicy(), "prefer")
     ring_change.record = bench.job
     found = {}
-    for kind in ("none", "keep", "restart", "ring_change"):
+    for kind in ("none", "keep", "restart", "rings"):
         ring_change.decision = JobDecision(kind)  # type: ignore[arg-type]
         found[kind] = ring_change.left_as
     assert found == {
         "none": "its job does not run",
         "keep": "its job runs as before",
         "restart": "it is not known whether its job runs",
-        "ring_change": "its job keeps its earlier rings",
+        "rings": "its job keeps its earlier rings",
     }
     ring_change.record = replace(bench.job, spec=replace(bench.job.spec, changing=7))
     assert ring_change.left_as == "it is not known which rings its job uses"

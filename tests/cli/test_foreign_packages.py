@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-CHECK = "says-who-it-is"
+CHECK = "reports-its-identity"
 NAMES = ("drivers", "orchestrator", "optics", "conformance", "emulators")
 
 

@@ -69,7 +69,7 @@ def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
     assert result.err.endswith("next: testbed --as ann job queue list --explain\n")
     bench("job", "queue", "add", PLAN, "--for", "10m", "--as", "ann")
     rows = bench("job", "queue", "--json").json["data"]["rows"]
-    assert [(row["number"], row["state"], row["count"], row["slice"]) for row in rows] == [
+    assert [(row["number"], row["state"], row["count"], row["tenancy"]) for row in rows] == [
         (1, "waiting", 6, "ann.q1"),
         (2, "waiting", 12, "ann.q2"),
     ]
@@ -161,7 +161,7 @@ def test_who_serves_on_a_machine_that_is_gone_can_be_given_up_and_a_job_that_is_
 ) -> None:
     command, acts = opened()
     user = command.settings.user
-    serve(command.store, key_of(acts.lab), Who(user, user, host="ended"))
+    serve(command.store, key_of(acts.lab), Who(user, user, host="gone"))
 
     def locked(*_: object) -> QueueState:
         raise Locked(

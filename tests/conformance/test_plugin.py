@@ -75,7 +75,7 @@ def test_of_some_checks_no_row_of_the_support_matrix_is_made() -> None:
         "conform",
         "polatis-scpi",
         "--only",
-        "says-who-it-is",
+        "reports-its-identity",
         cwd=ROOT,
     )
     assert (

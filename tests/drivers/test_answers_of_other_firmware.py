@@ -94,7 +94,7 @@ WITHOUT_RC = ['{"msg": "OK"}', '{"rc": null, "rctext": "Success"}', "{}"]
 async def test_an_upload_without_a_result_counts_by_what_is_read_back(message: str) -> None:
     shaper = Shaper(message, obeys=True)
     routes = frozenset(route(60 * n) for n in range(6))
-    async with opened("waveshaper-http", shaper, partitions="6") as (device, _):
+    async with opened("waveshaper-http", shaper, slices="6") as (device, _):
         identity = await device.identify()
         assert (identity.model, identity.serial, identity.firmware, identity.egress) == (
             "1000A",

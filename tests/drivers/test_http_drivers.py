@@ -622,7 +622,7 @@ async def test_waveshaper_changes_an_attenuation_in_place() -> None:
 
 async def test_waveshaper_cuts_a_change_into_slices() -> None:
     shaper = Shaper()
-    async with opened("waveshaper-http", shaper, partitions="3") as (device, _):
+    async with opened("waveshaper-http", shaper, slices="3") as (device, _):
         outcome = await apply(device, add=frozenset(route(1 + n % 4, 40 * n, 20) for n in range(6)))
         assert not outcome.failed and outcome.writes == 3
         assert [len(wsp.bands(wsp.parse(text))) for text in shaper.uploads] == [2, 4, 6]

@@ -43,7 +43,7 @@ def test_traits_come_from_the_driver_and_are_overridden_by_the_inventory() -> No
     )
 
 
-def test_a_matrix_is_made_a_bank_of_small_switches_by_its_ways() -> None:
+def test_a_matrix_is_made_a_bank_of_small_switches_by_its_directions() -> None:
     traits = open_device(config(traits={"directions": [["1", "61|73"], ["13|25", "49"]]})).traits
     assert (
         traits.joins("1", "73")
@@ -53,7 +53,7 @@ def test_a_matrix_is_made_a_bank_of_small_switches_by_its_ways() -> None:
     )
     for value in (["1"], [["1", "("]], [["1", 2]], "1"):
         assert (
-            "ways: pairs of patterns of port labels"
+            "directions: pairs of patterns of port labels"
             in problems(config(traits={"directions": value}))[0]
         )
 

@@ -46,7 +46,7 @@ def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> 
         and ring_change["paused_ms"] is not None
         and ring_change["prepare_ms"] > 0
     )
-    assert {"prepare", "ring_change"} <= {phase["name"] for phase in other["phases"]} and not other[
+    assert {"prepare", "rings"} <= {phase["name"] for phase in other["phases"]} and not other[
         "notes"
     ]
 

@@ -101,7 +101,7 @@ def test_jobs_wait_start_beside_others_give_way_go_on_and_survive_the_death_of_t
     first = lab.testbed(
         "job", "queue", "add", training, "--for", "1h", "--preemptible", **ANN
     ).must()
-    assert first["number"] == 1 and first["slice"] == "ann.q1"
+    assert first["number"] == 1 and first["tenancy"] == "ann.q1"
     row = rows(lab)[1]
     assert row["state"] == "waiting" and "gpu05: held by bob (bobs)" in row["why"]
 

@@ -63,7 +63,7 @@ def test_a_restart_that_is_asked_for_is_one_whatever_runs() -> None:
 
 
 def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
-    assert decide_job(running(TRAIN, turning=7), TRAIN, "prefer") == JobDecision("rings")
+    assert decide_job(running(TRAIN, changing=7), TRAIN, "prefer") == JobDecision("rings")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ MUTANTS = {
                     APPLY,
                     "gather(*asked_all, return_exceptions=True)\n",
                     "gather(*asked_all, return_exceptions=True)\n"
-                    "    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))\n",
+                    "    context.store.own(context.tenancy, context.run.id, (s for c in wanted.values() for s in c.add))\n",
                 ),
             ),
         ),

@@ -76,7 +76,7 @@ class QueueWorld(JobWorld):
         return [
             *OWNERS,
             *(
-                row["slice"]
+                row["tenancy"]
                 for row in self.reader.execute("SELECT slice FROM queue ORDER BY number")
             ),
         ]
@@ -147,7 +147,7 @@ class Queue(Judge):
             runs = [
                 r["id"]
                 for r in world.reader.execute(
-                    "SELECT id FROM runs WHERE owner=? ORDER BY token", (row["slice"],)
+                    "SELECT id FROM runs WHERE owner=? ORDER BY token", (row["tenancy"],)
                 )
             ]
             tables = [rank for table in world.programs.values() for rank in table.started]
@@ -158,7 +158,7 @@ class Queue(Judge):
                 and all(r.finished for r in mine)
             ]
             query = "SELECT run FROM jobs WHERE lab=? AND state='finished'"
-            seen = {r["run"] for r in world.reader.execute(query, (world.tenancy(row["slice"]),))}
+            seen = {r["run"] for r in world.reader.execute(query, (world.tenancy(row["tenancy"]),))}
             # an end that a host forgot with its power, before anybody had looked, is known to
             # nobody: the job is launched again
             if (
@@ -175,8 +175,8 @@ class Queue(Judge):
             if row["state"] not in ("done", "failed"):
                 continue
             if (
-                any(world.owned(row["slice"]).values())
-                or world.store.current(world.tenancy(row["slice"])) is not None
+                any(world.owned(row["tenancy"]).values())
+                or world.store.current(world.tenancy(row["tenancy"])) is not None
             ):
                 self.broken(
                     f"{when}: job {row['number']} is {row['state']}, and has light or a plan"
@@ -340,4 +340,4 @@ class Queues(Plot):
             world.broken(f"{alive} serve an empty queue")
         await super()._peace()
         for row in world.reader.execute("SELECT slice FROM queue").fetchall():
-            await self.now(row["slice"], verbs.job_status, may=(Missing,))
+            await self.now(row["tenancy"], verbs.job_status, may=(Missing,))

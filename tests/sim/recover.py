@@ -150,7 +150,7 @@ class Recovered(Judge):
             if watch is None or watch.budget is None:
                 self.broken(f"{actor} recovers a job ({row['action']}), and looks after none")
                 return
-            before = self.begun[row["slice"]]
+            before = self.begun[row["tenancy"]]
             if before and now < before[-1] + FIRST_BACKOFF_S:
                 self.broken(f"{actor} recovers a job again after {now - before[-1]:.1f} s")
             before.append(now)

@@ -68,7 +68,9 @@ def test_a_field_that_is_missing_is_refused_by_name(without: str) -> None:
 def test_a_field_that_nobody_knows_is_refused_by_name(where: tuple[str, ...]) -> None:
     data = stored(SPEC)
     (data[where[0]] if where else data)["ring_changes"] = 1
-    with pytest.raises(StoreFailed, match="whose fields are not those of this version: turns"):
+    with pytest.raises(
+        StoreFailed, match="whose fields are not those of this version: ring_changes"
+    ):
         JobSpec.of_json(data)
 
 

@@ -332,7 +332,7 @@ class Scheduler:
         with self.context.run.step(
             "device",
             "all",
-            "turn",
+            "slots",
             {"from": self.clock.count, "slots": len(self.goals), "stored": True},
         ):
             self.context.written.update(self.stored.devices)
@@ -423,10 +423,10 @@ class Scheduler:
             return
         self._stepped = time.monotonic()
         what = {"from": self.clock.count, "slots": len(self.goals)}
-        with self.context.run.step("device", "all", "turn", what) as step:
+        with self.context.run.step("device", "all", "slots", what) as step:
             step.result(
                 {
-                    "ring_changes": self.slot_changes,
+                    "slot_changes": self.slot_changes,
                     "late": self.late,
                     "duty": round(self.duty.share, 4),
                 }

@@ -126,7 +126,7 @@ async def run_schedule(
             context.run.finish(
                 "ok",
                 summary={
-                    "ring_changes": scheduler.slot_changes,
+                    "slot_changes": scheduler.slot_changes,
                     "late": scheduler.late,
                     "duty": report.duty,
                 },

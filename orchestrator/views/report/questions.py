@@ -178,13 +178,13 @@ def hosts(book: Ledger, campaign: ReportedRuns) -> Answer:
 
 
 def levels(book: Ledger, campaign: ReportedRuns, *, each: bool) -> Answer:
-    """The verification: each rung that was checked, or the counts by rung."""
+    """The verification: each level that was checked, or the counts by level."""
     if each:
-        sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
+        sql = f"SELECT level, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
     else:
         sql = (
-            "SELECT rung, COUNT(*) AS n, SUM(ok) AS passed_n, median(duration_ms) AS median_ms, MAX(duration_ms) AS most_ms"
-            f" FROM verify WHERE {mine(campaign)} GROUP BY rung ORDER BY MIN(time_ns)"
+            "SELECT level, COUNT(*) AS n, SUM(ok) AS passed_n, median(duration_ms) AS median_ms, MAX(duration_ms) AS most_ms"
+            f" FROM verify WHERE {mine(campaign)} GROUP BY level ORDER BY MIN(time_ns)"
         )
     return book.query("verify", "the verification ladder", sql)
 

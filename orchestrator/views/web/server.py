@@ -55,7 +55,7 @@ STATIC: Mapping[str, str] = {
     "waterfall.js": "text/javascript; charset=utf-8",
     "carried.js": "text/javascript; charset=utf-8",
     "ranks.js": "text/javascript; charset=utf-8",
-    "turning.js": "text/javascript; charset=utf-8",
+    "slots.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
     "vendor/uPlot.iife.min.js": "text/javascript; charset=utf-8",
     "vendor/uPlot.min.css": "text/css; charset=utf-8",

@@ -23,7 +23,7 @@ GOOD = heartbeats.HEAD.pack(heartbeats.MAGIC, 1, 3, 8, 1, 2, 1, 0, 3_000_000).lj
     heartbeats.ROWS_AT, b"\0"
 ) + heartbeats.ROW.pack(7, 5, 9000, 4000, 3000, 2000, 1500, 2_000_000, 3, 4)
 WRITTEN = (
-    f"open('beat', 'wb').write(bytes.fromhex('{GOOD.hex()}').ljust({heartbeats.SIZE}, b'\\0'))"
+    f"open('heartbeat', 'wb').write(bytes.fromhex('{GOOD.hex()}').ljust({heartbeats.SIZE}, b'\\0'))"
 )
 
 
@@ -37,7 +37,7 @@ def job(peer: Peer, name: str, code: str) -> dict[str, Any]:
     return peer.ask("heartbeats", name=name)
 
 
-def test_a_rank_that_ended_left_its_beat_and_its_iterations(host: Space, peer: Peer) -> None:
+def test_a_rank_that_ended_left_its_heartbeat_and_its_iterations(host: Space, peer: Peer) -> None:
     reply = job(peer, "b1", WRITTEN + "\nraise SystemExit(75)")
     assert (reply["state"], reply["code"], reply["times"]) == (
         "exited",
@@ -60,13 +60,13 @@ def test_a_rank_that_ended_left_its_beat_and_its_iterations(host: Space, peer: P
 @pytest.mark.parametrize(
     "code",
     [
-        "os.symlink('/run/var/provision.json', 'beat')",
-        "os.symlink('/dev/zero', 'beat')",
-        "os.mkfifo('beat')",
-        "os.truncate(os.open('beat', os.O_CREAT | os.O_WRONLY), 1 << 44)",
-        f"open('beat', 'wb').write(os.urandom({heartbeats.SIZE}))",
-        f"{WRITTEN}; os.link('beat', 'other')",
-        "os.mkdir('beat')",
+        "os.symlink('/run/var/provision.json', 'heartbeat')",
+        "os.symlink('/dev/zero', 'heartbeat')",
+        "os.mkfifo('heartbeat')",
+        "os.truncate(os.open('heartbeat', os.O_CREAT | os.O_WRONLY), 1 << 44)",
+        f"open('heartbeat', 'wb').write(os.urandom({heartbeats.SIZE}))",
+        f"{WRITTEN}; os.link('heartbeat', 'other')",
+        "os.mkdir('heartbeat')",
         "pass",
     ],
 )

@@ -185,7 +185,7 @@ def test_a_schedule_that_cannot_be_is_refused_and_the_one_before_it_stays(
     assert loaded.ask("slots")["slots"] == 2
 
 
-@pytest.mark.parametrize("op", ["slots.tick", "slots.turn"])
+@pytest.mark.parametrize("op", ["slots.tick", "slots.change"])
 def test_without_a_schedule_there_is_nothing_to_turn(host: Space, peer: Peer, op: str) -> None:
     peer.ask("slots.stop")
     assert peer.ask(op, count=0, lease_s=1)["error"] == "no schedule is loaded here"

@@ -186,7 +186,7 @@ def test_a_daemon_that_died_on_its_way_out_of_a_hold_leaves_it(host: Space, peer
     assert wait_for(lambda: host.agent("status")[0]["active"] == OLD)
 
 
-# --- the kick
+# --- the flush
 # -------------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -335,7 +335,7 @@ def test_what_the_far_end_could_not_acknowledge_is_asked_for_when_it_has_left_it
         assert wait_for(lambda: in_flight() == "[0]")
 
 
-def test_without_a_kick_no_socket_is_touched(host: Space, pair: Peer) -> None:
+def test_without_a_flush_no_socket_is_touched(host: Space, pair: Peer) -> None:
     far = host.far  # type: ignore[attr-defined]
     with (
         program(far, "v4", "listen", "10.255.0.2"),
@@ -372,8 +372,8 @@ def test_sockets_that_keep_their_route_and_sockets_that_end_are_left_alone(
 def test_a_host_without_the_system_call_commits_and_says_so(host: Space, pair: Peer) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from agent.tcp import flush; import json\n"
-        "kick.PIDFD_GETFD = 100000\n"
-        "each = kick.Kick(); print(json.dumps([each.prepare(['10.255.0.1'], []), each.push()]))"
+        "flush.PIDFD_GETFD = 100000\n"
+        "each = flush.Flush(); print(json.dumps([each.prepare(['10.255.0.1'], []), each.push()]))"
     )
     far = host.far  # type: ignore[attr-defined]
     with (

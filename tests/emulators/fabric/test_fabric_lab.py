@@ -279,7 +279,7 @@ def test_a_fault_can_be_put_in_and_taken_out(dark: EmulatedLab) -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"op": "dance"}, "unknown op 'dance'; known: status, glass"),
+        ({"op": "dance"}, "unknown op 'dance'; known: status, light"),
         ({"op": "settle", "device": "ocs9", "s": 1}, "no device ocs9; there are ocs1, ocs2"),
         ({"op": "fibre", "name": "f-x", "cut": True}, "no fibre f-x"),
         ({"op": "host.sshd", "host": "gpu99", "up": True}, "no running host gpu99"),

@@ -322,10 +322,10 @@ class StubFabric:
     """Hosts without programs, ports without a kernel."""
 
     def __init__(self, config: LabConfig) -> None:
-        self.light, self.cables = laid(config), cables(config.segments)
+        self.fibre_plant, self.cables = laid(config), cables(config.segments)
         self.hosts = {name: StubHost(name) for name in config.hosts}
         self.out: set[str] = set()
-        self.kill = self.light.kill
+        self.kill = self.fibre_plant.kill
         self.impaired: tuple[Mapping[HostPort, int], Mapping[HostPort, float]] = ({}, {})
         self.refuses = False
         self.queues = SimpleNamespace(shares={}, jobs=[])

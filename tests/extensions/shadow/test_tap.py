@@ -29,7 +29,7 @@ KEY = "ab" * 32
 ROOT = Path(__file__).parents[3]
 SHADOW = """
 import json, socket, sys, threading
-from extensions.shadow.rank.peers import Door
+from extensions.shadow.rank.peers import Listener
 from extensions.shadow.rank.segments import segments
 key, seen = bytes.fromhex(sys.argv[1]), []
 
@@ -57,11 +57,11 @@ def taps(listener):
 links = []
 
 def tap(link):
-    door = Door(key)
+    greeting = Listener(key)
     links.append(link)
-    link.sendall(door.number)
+    link.sendall(greeting.number)
     try:
-        role, proof, _ = door.take(exactly(link, Door.WHOLE))
+        role, proof, _ = greeting.take(exactly(link, Listener.WHOLE))
     except OSError:
         link.close()
         return

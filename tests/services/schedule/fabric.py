@@ -104,7 +104,7 @@ class Host:
         for slot in request["slots"]:
             assert slot["generation"] in self.staged and slot["hold"] in self.staged
         self.request = request
-        times = {f"{k}_ns": int(request[f"{k}_s"] * 1e9) for k in ("guard", "night", "late")}
+        times = {f"{k}_ns": int(request[f"{k}_s"] * 1e9) for k in ("guard", "dark_window", "late")}
         period = int((request["dwell_s"] + request["dark_window_s"]) * 1e9)
         more = {"follow": request["follow"], "kind": request["kind"]}
         self.machine = SlotMachine(
@@ -353,7 +353,7 @@ class Bench:
 
     async def change_slot(self, options: ScheduleOptions | None = None) -> Any:
         command = Command(Silent(), self.store, self.settings)
-        return await verb.change_slot(
+        return await verb.run_schedule(
             command,
             notify=lambda e: self.reported.append(dict(e)),
             options=options or ScheduleOptions(),

@@ -407,7 +407,10 @@ class Lab:
                 }
                 figures |= {"before_ms": 212.0, "after_ms": 172.0, "worst_rank_ms": 71.0}
             journal.point(
-                "turn", {"job": "ddp", "mode": mode, "ok": str(int(ok))}, named | figures, sent
+                "ring_change",
+                {"job": "ddp", "mode": mode, "ok": str(int(ok))},
+                named | figures,
+                sent,
             )
             for rank, host in enumerate(HOSTS):
                 reply = {

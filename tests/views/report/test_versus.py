@@ -100,7 +100,7 @@ def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_pat
     ]
     plan = {
         "schema": "testbed.plan/1",
-        "name": "ring_changes",
+        "name": "slots",
         "schedule": {"pattern": "round-robin", "ports": ["p1"], "dwell_s": 0.45},
         "job": {
             "name": "all",
@@ -111,8 +111,7 @@ def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_pat
     }
     ran(tmp_path, 1600.0, 0.3)
     figures = {
-        one.figure: one
-        for one in versus("r1", "ring_changes", json.dumps(plan), tmp_path, LAB).figures
+        one.figure: one for one in versus("r1", "slots", json.dumps(plan), tmp_path, LAB).figures
     }
     assert figures["iteration"].measured == 1600.0
     assert figures["iteration"].predicted == pytest.approx(2 * 510, abs=0.1), (
@@ -120,5 +119,5 @@ def test_a_plan_with_a_schedule_is_predicted_where_its_file_says_nothing(tmp_pat
     )
     plan["job"]["workload"] = "allreduce"  # type: ignore[index]
     del plan["job"]["traffic"]  # type: ignore[attr-defined]
-    with pytest.raises(Missing, match="turns predicts nothing"):
-        versus("r1", "ring_changes", json.dumps(plan), tmp_path, LAB)
+    with pytest.raises(Missing, match="slots predicts nothing"):
+        versus("r1", "slots", json.dumps(plan), tmp_path, LAB)

@@ -64,7 +64,7 @@ LATER = [taken_down, another_program, launched_by_hand]
 
 
 @pytest.mark.parametrize("later", LATER, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", ["launched", "turned", "kept"])
+@pytest.mark.parametrize("kind", ["launched", "changed", "kept"])
 def test_a_report_written_later_is_the_same_byte_for_byte(
     typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]
 ) -> None:

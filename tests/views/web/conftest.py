@@ -179,7 +179,7 @@ class LabWriter:
                 else {"move": 3, "prepare_ms": 380.0}
             )
             journal.point(
-                "turn",
+                "ring_change",
                 {"job": "ddp", "mode": "send", "ok": str(int(ok))},
                 {**named, **fields},
                 begun,

@@ -175,8 +175,8 @@ async def test_slots_light_up_in_turn_also_on_a_phone_and_looks_of_an_adapter_ar
                 )
             journal.flush()
             await expect(page.locator("#adapt .look")).to_have_count(2)
-            await expect(page.locator('#adapt .look[data-what="turned"]')).to_have_attribute(
-                "title", "iteration 3: circuits turned, gain 2.50"
+            await expect(page.locator('#adapt .look[data-what="changed"]')).to_have_attribute(
+                "title", "iteration 3: circuits changed, gain 2.50"
             )
             await page.set_viewport_size({"width": 390, "height": 844})
             assert await page.evaluate("document.documentElement.scrollWidth") <= 390

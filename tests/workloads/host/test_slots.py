@@ -98,7 +98,7 @@ def test_only_the_newest_line_counts_and_it_may_come_in_pieces(agent: Agent) -> 
 def test_waiting_ends_with_the_slot_that_reaches_the_peer_or_with_its_time(agent: Agent) -> None:
     agent.emit({})
     assert not agent.slots.wait(PEER, 0.05)
-    threading.Timer(0.05, agent.send, [{PEER: None}]).start()
+    threading.Timer(0.05, agent.emit, [{PEER: None}]).start()
     assert agent.slots.wait(PEER, 30)
 
 

@@ -184,7 +184,7 @@ def test_a_program_killed_by_a_signal_or_not_there_says_so(tmp_path: Path) -> No
         == 128 + signal.SIGSEGV
     )
     for rank in (0, 1):
-        assert ended(tmp_path, "", PATTERN, rank=rank, words=("no-such-program", "x")) == 127
+        assert ended(tmp_path, "", PATTERN, rank=rank, argv=("no-such-program", "x")) == 127
         assert (
             "p: no-such-program: No such file or directory (PATH=" in (tmp_path / "log").read_text()
         )
@@ -250,8 +250,7 @@ def test_the_programs_own_files_come_first_and_a_value_is_never_a_file(tmp_path:
     argv = ("python", "train.py", "--data=train.py", "data=train.py", "/train.py", "nothing.py")
     for rank in (0, 1):
         assert (
-            ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, words=argv)
-            == 0
+            ended(tmp_path, "", f"--directory={files}", f"--venv={venv}", rank=rank, argv=argv) == 0
         )
         arguments, package, cwd, env, path = json.loads((tmp_path / "seen").read_text())
         assert arguments == ["--data=train.py", "data=train.py", "/train.py", "nothing.py"]

@@ -175,7 +175,7 @@ def test_where_no_file_can_be_written_a_rank_goes_on(tmp_path: Path) -> None:
         heartbeat = Heartbeat(directory, 0)
         heartbeat.begin(1)
         heartbeat.end()
-    (tmp_path / "beat.new").mkdir()
+    (tmp_path / "heartbeat.new").mkdir()
     Heartbeat(tmp_path, 0).begin(1)
     assert not (tmp_path / "heartbeat").exists()
 
