@@ -200,7 +200,7 @@ def test_the_screen_marks_the_turn_on_the_curve_and_says_what_the_job_stood(
         scene(lab_writer, watcher)
         lines = drawn(watcher.picture, width).splitlines()
         (curve,) = (line for line in lines if line.startswith("iteration "))
-        (ring_change,) = (line for line in lines if line.startswith("turn "))
+        (ring_change,) = (line for line in lines if line.startswith("rings "))
         assert (
             "▼" in curve
             and PAUSED in ring_change
