@@ -4,6 +4,7 @@ Started while a lab is still being read, it has a second of imports behind it wh
 nobody has the pipe open for writing any more, it ends at once and has done nothing.
 """
 
+import gc
 import json
 import os
 import sys
@@ -11,6 +12,8 @@ import threading
 import warnings
 from pathlib import Path
 
+gc.disable()  # a sixth of the imports; nothing of theirs is ever freed
+sys.modules["invoke"] = None  # type: ignore[assignment]  # paramiko goes without it, but for `Match exec` in an ssh_config
 pipe, *words = sys.argv[1:]
 said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer, who may have died
 os.set_blocking(said, True)
@@ -42,4 +45,6 @@ for loader in (connection_loader, shell_loader, become_loader):
     list(loader.all(class_only=True))
 
 listening.join()
+gc.freeze()  # else each of Ansible's forks would look through all of it, and so copy it
+gc.enable()
 main(["ansible-playbook", *words, *json.loads(Path(files[0]).read_text(encoding="utf-8"))])
