@@ -34,7 +34,7 @@ listening.start()
 # What every play here needs, and Ansible would load by name.
 import ansible.plugins.action.raw  # noqa: E402
 import ansible.plugins.connection.ssh  # noqa: E402
-import ansible.plugins.strategy.free  # noqa: E402, F401
+import ansible.plugins.strategy.linear  # noqa: E402, F401
 from ansible.cli.playbook import main  # noqa: E402
 from ansible.plugins.loader import become_loader, connection_loader, init_plugin_loader, shell_loader  # noqa: E402
 
