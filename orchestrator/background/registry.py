@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -96,14 +96,11 @@ def _status(name: str, there: ServiceState | None) -> ServiceStatus:
     return ServiceStatus(name, "ended", trouble=why, **whose)  # type: ignore[arg-type]
 
 
-def stop_movers(settings: Settings, key: str) -> list[str]:
-    """Stop what moves light for this owner in the background, unless it is this process; return in words what was stopped.
-
-    Raises: as `Kind.stop`.
-    """
+def stop_movers(settings: Settings, key: str, movers: Collection[str]) -> list[str]:
+    """Stop the kinds `movers` for this owner, unless it is this process; return in words what was stopped. Raises: as `Kind.stop`."""
     stopped = []
-    for each in kinds():
-        there = each.running(settings, key) if each.moves_light else None
+    for each in map(kind, sorted(movers)):
+        there = each.running(settings, key)
         if there is not None and there.pid != os.getpid() and each.stop(settings, key) is not None:
             stopped.append(f"{each.noun}{there.of} stopped (pid {there.pid})")
     return stopped

@@ -43,7 +43,7 @@ from orchestrator.store.runs import first_of, named, unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.store.verbs import verb_of
+from orchestrator.store.verbs import MOVERS, verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
@@ -206,7 +206,7 @@ class ChangeRun:
         """Take the lock, record the run, keep its journal, open the lab, enforce the deadline."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
         if self.verb != "confirm":
-            for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings)):
+            for words in await asyncio.to_thread(stop_movers, settings, slice_of(lab, settings), MOVERS):
                 self.command.progress.note(words)
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=options.asked.adopt)
         async with holding(lab, self.command, scope(), self.verb, name) as lock:

@@ -115,6 +115,8 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
     command = f"up -t {shlex.quote(str(path))} --guard"
     if (jobs or restarts is not None) and not guard:
         raise Usage(f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard", hint=f"testbed {command} --jobs")
+    if not guard:
+        return ""
     from orchestrator.services.guard.process import budget_of, recovers_as
 
     budget = budget_of(command, jobs, restarts or "")

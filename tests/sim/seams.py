@@ -422,7 +422,7 @@ def replaced(by: StandIns) -> Iterator[None]:
             (apply, "undisturbed", lambda expected_s=0.0: nullcontext()),
             (turner, "undisturbed", nullcontext),
             (services, "spawn", lambda settings, words, said, *, lowly: by.spawn(settings, words, said)),
-            (changes, "stop_movers", lambda settings, slice_: by.stop_movers(settings, slice_)),
+            (changes, "stop_movers", lambda settings, slice_, movers: by.stop_movers(settings, slice_)),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "record_environment", lambda *words: None),
             (basics, "os", by.disk_os),
