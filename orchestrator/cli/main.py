@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import Any, TextIO
 
 import typer
@@ -235,8 +236,20 @@ def _unwritable(error: OSError) -> int:
     return 1
 
 
+class _WhenUsed(ModuleType):
+    """Stands for a package until something of it is used, and not only named by an import."""
+
+    def __getattr__(self, name: str) -> Any:
+        from importlib import import_module
+
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
 def main() -> None:
     """Entry point of the `testbed` script."""
+    sys.modules.setdefault("invoke", _WhenUsed("invoke"))  # 60 modules that paramiko imports for `Match exec` in an ssh_config
     os.umask(0o077)  # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
     gc.set_threshold(50_000, 20, 20)  # in a short-lived process, collections during the imports cost more than they free
     for stream in (sys.stdout, sys.stderr):
