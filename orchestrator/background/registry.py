@@ -97,7 +97,10 @@ def _status(name: str, there: ServiceState | None) -> ServiceStatus:
 
 
 def stop_movers(settings: Settings, key: str, movers: Collection[str]) -> list[str]:
-    """Stop the kinds `movers` for this owner, unless it is this process; return in words what was stopped. Raises: as `Kind.stop`."""
+    """Stop the kinds `movers` for this owner, unless it is this process; return in words what was stopped.
+
+    Raises: as `Kind.stop`.
+    """
     stopped = []
     for each in map(kind, sorted(movers)):
         there = each.running(settings, key)
