@@ -107,8 +107,9 @@ def _links(facts: Json, changed: list[str]) -> None:
 def _sysctls(facts: Json, changed: list[str]) -> None:
     """Put back what still is as provisioning left it: what someone set since is his."""
     before, wrong = (read_json(BEFORE) or {}).get("sysctls", {}), []
-    for key, value, _ in facts.get("sysctls", ()):
-        if before.get(key) is None or read(sysctl_path(key)).split() != str(value).split():
+    ours = [key for key, value, _ in facts.get("sysctls", ()) if read(sysctl_path(key)).split() == str(value).split()]
+    for key in ours:  # found first: ip_forward moves others when it is set (ip-sysctl.rst)
+        if before.get(key) is None:
             continue
         moved, after, error = set_sysctl(key, before[key])
         if moved:
