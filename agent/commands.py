@@ -36,7 +36,7 @@ def replies(command: str, argv: list[str]) -> list[Json]:
     if command == "check":
         return [check(given(argv))]
     if command == "remove":
-        from agent.host.removal import remove
+        from agent.removal import remove
 
         return [remove()]
     if command in ("start", "stop"):

@@ -37,12 +37,12 @@ async def provision(command: Command, limit: Collection[HostName] = ()) -> Provi
     Raises: Missing - no such host. Locked - another run has one. Unreachable, Refused - names each host that failed.
     """
     lab = load_lab(command.inventory)
-    names = chosen(lab, limit)
+    names = named_machines(lab, limit)
     async with command.opened(lab, "provision") as session, holding(lab, command, read_scope(lab, names), "host provision"):
         return ProvisionReport(lab.name, await session.hosts.provision(names))
 
 
-def chosen(lab: Lab, limit: Collection[HostName]) -> list[HostName]:
+def named_machines(lab: Lab, limit: Collection[HostName]) -> list[HostName]:
     """The machines of these hosts, once each; of all if none is named. Raises: Missing - no such host."""
     named = [find_host(name, dict(lab.hosts)).machine for name in limit]
     return list(dict.fromkeys(named or (host.machine for host in lab.hosts.values())))
@@ -55,7 +55,7 @@ def variables(inventory: Path, limit: Collection[HostName], archive: Path | None
     """
     lab = load_lab(inventory)
     found = {
-        "hosts": {name: facts.facts(lab.hosts[name]) for name in chosen(lab, limit)},
+        "hosts": {name: facts.facts(lab.hosts[name]) for name in named_machines(lab, limit)},
         "archive_digest": facts.archive_digest(),
         "programs_digest": facts.program_digest(),
     }
@@ -88,5 +88,5 @@ def for_ansible(inventory: Path, folder: Path, known: Mapping[HostName, Mapping[
         if key.startswith("testbed_") and value != written[name].get(key) and "{{" not in str(written[name].get(key))
     ]
     if wrong:
-        raise BadFile(wrong, hint="set it in hosts.yml alone: testbed reads neither -e nor group_vars and host_vars")
+        raise BadFile(wrong, hint="set it in hosts.yml alone: `up` does not see -e, group_vars and host_vars")
     return found

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 
+from agent import watchdog
 from agent.basics import RUN, VAR, Failure, execute, read, read_json, refused
 from agent.calls import alive, call
 from agent.host import shares
@@ -40,8 +41,6 @@ def remove() -> Json:
 
     Raises: Failure - a plan or a job needs them.
     """
-    from agent import watchdog
-
     if used := in_use():
         raise refused("in use: {}; take it down first: testbed down".format(", ".join(used)))
     facts = read_json(VAR + "/provision.json")
