@@ -210,4 +210,4 @@ def test_tasks_are_modules_of_ansible_itself_and_have_tags() -> None:
         for task in yaml.safe_load(file.read_text()):
             modules = [key for key in task if "." in key]
             assert len(modules) == 1 and modules[0].startswith("ansible.builtin."), (file.name, task["name"])
-            assert "tags" in task or modules[0].endswith((".import_tasks", ".meta")), (file.name, task["name"])
+            assert "tags" in task or modules[0].endswith(".import_tasks"), (file.name, task["name"])
