@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agent.shapes import Json
 
-UNITS = "/etc/systemd/system"
-
 
 def in_use() -> list[str]:
     """What still runs on this host: plans and jobs, in words."""
@@ -47,10 +45,10 @@ def remove() -> Json:
     changed: list[str] = []
     if alive():
         call([{"op": "clear"}])  # what was staged and never used
-    units = sorted(name for name in os.listdir(UNITS) if name.startswith("testbed-committer")) if os.path.isdir(UNITS) else []
+    units = sorted(n for n in os.listdir(watchdog.UNITS) if n.startswith("testbed-committer")) if watchdog.of_systemd() else []
     for unit in units:  # before the daemon is stopped: systemd would start it again
         execute(["systemctl", "disable", "--now", unit])
-        os.unlink(f"{UNITS}/{unit}")
+        os.unlink(f"{watchdog.UNITS}/{unit}")
         changed.append(f"no unit {unit}")
     if units:
         execute(["systemctl", "daemon-reload"])
