@@ -57,6 +57,7 @@ def test_a_host_that_the_role_made_is_used_by_up_refuses_to_go_and_is_put_right_
     small.testbed("verify").must()
 
     small.testbed("down", "--yes").must()
+    assert changed(play(small, "-e", "host_state=absent", "--tags", "agent", "--check")) == {1}
     assert changed(play(small, "-e", "host_state=absent", "--tags", "agent")) == {1}
     assert changed(play(small, "-e", "host_state=absent", "--tags", "agent")) == {0}
     assert changed(play(small, "--tags", "packages,user")) == {0}
