@@ -156,7 +156,7 @@ def own_sha() -> str:
     files = (os.path.relpath(f"{folder}/{name}", HOME) for folder, _, names in folders for name in names)
     for name in sorted(each for each in files if each.endswith((".py", ".o"))):
         with open(f"{HOME}/{name}", "rb") as f:
-            digest.update(name.encode() + b"\0" + f.read())
+            digest.update(name.encode() + b"\0" + f.read() + b"\0")
     return digest.hexdigest()
 
 

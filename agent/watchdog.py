@@ -121,6 +121,14 @@ WantedBy=multi-user.target
 """
 
 
+UNITS = "/etc/systemd/system"
+
+
+def of_systemd() -> bool:
+    """Whether the daemon is a unit of systemd here: a host with files of the machine, as an emulated one, has its own."""
+    return read("/proc/1/comm").strip() == "systemd" and bool(shutil.which("systemctl")) and top_of(VAR) == "/var/lib/testbed"
+
+
 def start() -> Json:
     """Make sure that the daemon of this very file runs; an older one is replaced, and the new one takes up its state."""
     directories()
@@ -132,11 +140,11 @@ def start() -> Json:
         return {"pid": there["pid"], "started": False}
     stop()
     said = len(read(LOG))
-    if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and top_of(VAR) == "/var/lib/testbed":
+    if of_systemd():
         name, own = "testbed-committer.service", f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n"
         if top_of(VAR) != VAR:  # of a slice: its host's agent makes links and addresses ready
             name, own = f"testbed-committer-{os.path.basename(VAR)}.service", f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n"
-        keep("/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own))
+        keep(f"{UNITS}/{name}", UNIT.format(python=sys.executable, file=PROGRAM, own=own))
         execute(["systemctl", "daemon-reload"])
         execute(["systemctl", "enable", "--now", name])
     else:

@@ -30,23 +30,31 @@ def facts_of(host: Json, name: str) -> Json:
     return found
 
 
-def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
-    """Write the facts of every slice, share the ports, make the cgroups. Raises: Failure - one that goes is in use."""
+def prepare(host: Json, changed: list[str], notes: list[str], check: bool = False) -> None:
+    """Write the facts of every slice, share the ports, make the cgroups. check: only say what would be changed.
+
+    Raises: Failure - one that goes is in use.
+    """
     slices = host.get("slices", {})
     if not slices and not os.path.isdir(VAR + "/slices"):
         return
     for name in os.listdir(VAR + "/slices") if os.path.isdir(VAR + "/slices") else ():
         before = (read_json(f"{VAR}/slices/{name}/provision.json") or {}).get("slice", {})
         if any(before.get(key) != slices.get(name, {}).get(key) for key in ("index", "lanes")):  # its rules are others
-            _remove(name)
+            if not check:
+                _remove(name)
             changed.append(f"slice {name} removed")
+    if check:
+        changed += [f"slice {name}" for name in slices if read(_file_of(name)) != _text_of(host, name)]
+        for port in host["ports"]:
+            share(port["interface"], port.get("mbps"), slices, changed, check)
+        return
     for path, mode in [(VAR + "/slices", 0o711), (RUN + "/slices", 0o700), *((f"{VAR}/slices/{name}", 0o711) for name in slices)]:
         os.makedirs(path, exist_ok=True)
         os.chmod(path, mode)
     for name in slices:
-        file, text = f"{VAR}/slices/{name}/provision.json", json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":"))
-        if read(file) != text:
-            keep(file, text)
+        if read(_file_of(name)) != _text_of(host, name):
+            keep(_file_of(name), _text_of(host, name))
             changed.append(f"slice {name}")
     for port in host["ports"]:
         share(port["interface"], port.get("mbps"), slices, changed)
@@ -54,6 +62,14 @@ def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
         if values.get("cpus") and not cpuset(name, values["cpus"]):
             words = f"slice {name}: no cgroup with cpuset on this host; its processors {values['cpus']} are set by affinity"
             notes.append(words + ", which a job can widen")
+
+
+def _file_of(name: str) -> str:
+    return f"{VAR}/slices/{name}/provision.json"
+
+
+def _text_of(host: Json, name: str) -> str:
+    return json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":"))
 
 
 def _remove(name: str) -> None:
@@ -106,8 +122,8 @@ def share_commands(interface: str, mbps: float, slices: Json) -> list[list[str]]
     return [["tc", "qdisc", "add", "dev", interface, "root", "handle", HANDLE, "htb"], *found] if found else []
 
 
-def share(interface: str, mbps: float | None, slices: Json, changed: list[str]) -> None:
-    """Give each slice its share of one port. Raises: Failure - somebody else's queueing discipline is there."""
+def share(interface: str, mbps: float | None, slices: Json, changed: list[str], check: bool = False) -> None:
+    """Give each slice its share of one port; check: only say so. Raises: Failure - somebody else's queueing discipline is there."""
     wanted = share_commands(interface, mbps, slices) if mbps else []
     show = ["tc", "qdisc", "show", "dev", interface, "root"]
     done = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
@@ -118,12 +134,14 @@ def share(interface: str, mbps: float | None, slices: Json, changed: list[str]) 
     if wanted and not ours and len(there) > 2 and there[2] != "0:":
         theirs = " ".join(there[1:3])
         raise refused(f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of slices need its place")
+    changed.append(f"shares of {interface}" if wanted else f"no shares of {interface}")
+    if check:
+        return
     if ours:
         execute(["tc", "qdisc", "del", "dev", interface, "root"])
     for command in wanted:
         execute(command)
     write(noted, text)
-    changed.append(f"shares of {interface}" if wanted else f"no shares of {interface}")
 
 
 # -- processors
@@ -178,6 +196,12 @@ def cpuset(name: str, wanted: str) -> str:
     except OSError:
         return ""
     return folder
+
+
+def no_cpuset(name: str) -> None:
+    """Remove the cgroup of a slice; one with processes in it stays."""
+    with contextlib.suppress(OSError):
+        os.rmdir(f"{_cpusets()[0]}/testbed-{name}")
 
 
 def confine(mine: Json) -> None:

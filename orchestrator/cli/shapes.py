@@ -33,6 +33,7 @@ from orchestrator.store.tagouts import Tagout
 from orchestrator.telemetry.process import SinkState
 from orchestrator.telemetry.retention import Old
 from orchestrator.verbs.fencing import TakenReport
+from orchestrator.verbs.hosts import ProvisionReport
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
@@ -221,6 +222,8 @@ DATA: dict[str, Shapes] = {
     "job queue add": ({"number": int, "name": str, "slice": str, "count": int, "for_s": float, "process?": QueueState | None},),
     "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
     "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},),
+    "host provision": (ProvisionReport,),
+    "host variables": ({"hosts": dict[str, Any], "archive_digest": str, "programs_digest": str, "archive?": str},),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (

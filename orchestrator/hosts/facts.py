@@ -118,7 +118,7 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
     """The files of the agent, and of what mechanisms have it do, by their names on the host."""
-    return _files({"agent": AGENT, **folders("host")}, ".py", ".o")
+    return tuple(sorted(_files({"agent": AGENT, **folders("host")}, ".py", ".o")))  # as the agent's `own_sha` has them
 
 
 def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ...]:
@@ -147,11 +147,8 @@ def workload_digest() -> str:
 
 
 @lru_cache(maxsize=1)
-def provision_archive() -> tuple[str, ...]:
-    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one command carries each.
-
-    The same bytes for the same content.
-    """
+def archive() -> bytes:
+    """Everything that is unpacked into /var/lib/testbed, as tar.gz: the same bytes for the same content."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in (*programs(), *((f"workloads/{workload_digest()}/{n}", c) for n, c in workload_files())):
@@ -161,7 +158,12 @@ def provision_archive() -> tuple[str, ...]:
         link = tarfile.TarInfo(f"workloads/{workload_digest()}/{TORCH_PACKAGE}")
         link.type, link.linkname = tarfile.SYMTYPE, "workloads"
         tar.addfile(link)
-    packed = base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
+    return gzip.compress(buffer.getvalue(), 9, mtime=0)
+
+
+def provision_archive() -> tuple[str, ...]:
+    """The archive in base64, in pieces that one command carries each."""
+    packed = base64.b64encode(archive()).decode()
     return tuple(packed[at : at + ARCHIVE_PIECE] for at in range(0, len(packed), ARCHIVE_PIECE))
 
 

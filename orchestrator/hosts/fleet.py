@@ -55,7 +55,7 @@ class Hosts:
         machines = {name: self.channels.lab.hosts[self.channels.lab.hosts[name].machine] for name in names}
         payloads = {host.name: render.pack(facts.facts(host), host.name) for host in machines.values()}
         play = await self._plays.play(
-            "provision.yml",
+            "install.yml",
             list(payloads),
             {
                 "testbed_archive": list(facts.provision_archive()),

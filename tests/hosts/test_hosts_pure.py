@@ -180,7 +180,7 @@ def test_an_rdma_host_gets_no_lanes_and_both_functions_are_prepared() -> None:
 
 
 def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() -> None:
-    assert facts.provision_archive() == facts.provision_archive.__wrapped__()
+    assert facts.archive() == facts.archive.__wrapped__()
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))) as tar:
         names = tar.getnames()
     assert "agent/__main__.py" in names and "agent/daemon.py" in names

@@ -85,6 +85,8 @@ def test_the_wheel_has_the_examples_the_pages_its_own_top_level_modules_and_what
     assert OF_EXTENSIONS and {*OF_EXTENSIONS, *MECHANISMS} <= set(names)
     typed = {f"{package}/{file}" for package in ("optical_testbed", "optical_testbed_home") for file in ("__init__.py", "py.typed")}
     assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
+    plays = {name for name in FILES if name.startswith("playbooks/")}
+    assert "playbooks/collections/ansible_collections/optical/testbed/plugins/lookup/lab.py" in plays <= set(names)
     copied = {name for name in FILES if name.startswith(("agent/", "workloads/", "extensions/")) and name.endswith(".py")}
     assert "extensions/shadow/rank/__main__.py" in copied and copied <= set(names)
 
