@@ -57,6 +57,12 @@ class LabEdge(Edge):
         float,
         Field(ge=0, le=10_000_000, description="rate at which a host keeps checkpoints, megabits per second; 0: as fast as it can"),
     ] = 0.0
+    dilation: Annotated[
+        float,
+        Field(
+            ge=1, le=100, description="how many times slower all of it is: rates, switching, delays, time-outs, modelled computing"
+        ),
+    ] = 1.0
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
     queue: Annotated[QueueEdge | None, Field(description="of the packet switches; `share` is of those that have racks")] = None
     lines: Annotated[
