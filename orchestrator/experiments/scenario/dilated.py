@@ -25,7 +25,7 @@ Moving = Literal["same", "moves", "not told"]
 
 def dilated(scenario: Scenario, k: float) -> Scenario:
     """The scenario on a lab of its own that is k times slower. Its files have the numbers of k = 1: watchdogs and what the plans'
-    schedules say in seconds are k times as long, all else is the lab's part (`lab.slower`). Raises: BadFile - it cannot be."""
+    schedules say in seconds are k times as long, all else is the lab's part (`lab.dilated_lab`). Raises: BadFile - it cannot be."""
     lab = scenario.lab
     if k == 1:
         return scenario if lab is None else replace(scenario, lab=replace(lab, dilation=1.0))

@@ -32,7 +32,7 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
         emulated.stop_emulated_lab(inventory)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
-    wanted = slower(wanted)
+    wanted = dilated_lab(wanted)
     ports = ["--ring"] if wanted.ring else ["--ports", wanted.ports]
     size = ["--hosts", wanted.hosts, *ports, "--rate-mbps", f"{wanted.rate_mbps:.10g}", "--rack", wanted.rack]
     switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
@@ -64,7 +64,7 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
     return inventory
 
 
-def slower(wanted: WantedLab) -> WantedLab:
+def dilated_lab(wanted: WantedLab) -> WantedLab:
     """The lab with the rates and times that its dilation makes of them. Bytes and packets, of queues too, stay."""
     k = wanted.dilation
     if k == 1:

@@ -57,17 +57,22 @@ class LabEdge(Edge):
         float,
         Field(ge=0, le=10_000_000, description="rate at which a host keeps checkpoints, megabits per second; 0: as fast as it can"),
     ] = 0.0
+    rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
+    queue: Annotated[QueueEdge | None, Field(description="of the packet switches; `share` is of those that have racks")] = None
+    lines: Annotated[
+        dict[Annotated[str, Field(pattern=r"^p[1-9][0-9]?$")], LineEdge], Field(description="ports whose traffic takes time, as p1")
+    ] = Field(default_factory=dict)
+
+
+class ScenarioLabEdge(LabEdge):
+    """The same, which may be slower as a whole; trials of campaigns measure this program, and nothing makes that slower."""
+
     dilation: Annotated[
         float,
         Field(
             ge=1, le=100, description="how many times slower all of it is: rates, switching, delays, time-outs, modelled computing"
         ),
     ] = 1.0
-    rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
-    queue: Annotated[QueueEdge | None, Field(description="of the packet switches; `share` is of those that have racks")] = None
-    lines: Annotated[
-        dict[Annotated[str, Field(pattern=r"^p[1-9][0-9]?$")], LineEdge], Field(description="ports whose traffic takes time, as p1")
-    ] = Field(default_factory=dict)
 
 
 class SetupEdge(Edge):
@@ -165,7 +170,7 @@ class ScenarioEdge(Edge):
             description="native: the effect itself in real time; dilated: all times scaled; analytic: computed; stand-in: a reading"
         ),
     ]
-    lab: Annotated[LabEdge | Literal["any"], Field(description="a lab of its own, or `any`: the lab of --inventory")]
+    lab: Annotated[ScenarioLabEdge | Literal["any"], Field(description="a lab of its own, or `any`: the lab of --inventory")]
     tenants: Annotated[dict[Name, TenantEdge], Field(min_length=1, max_length=16, description="by owner")]
     arms: Annotated[dict[Name, ArmEdge], Field(min_length=2, max_length=32)]
     differs: Annotated[
