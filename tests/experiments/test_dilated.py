@@ -112,8 +112,10 @@ def judged(value: float, low: float, high: float, n: int = 5) -> JudgedCompariso
     [
         (judged(1.02, 1.01, 1.03), "same", "1 at k = 1 and 1.02 at k = 2, 2.0% more: the same, so it does not depend"),
         (judged(0.90, 0.89, 0.91), "moves", "10.0% less: it moves, which is a finding: this machine, or a time"),
-        (judged(1.02, 0.80, 1.30), "not told", "2.0% more: the intervals are too wide to say"),
-        (judged(1.05, 0.98, 1.12), "not told", "5.0% more: the intervals are too wide to say"),
+        (judged(1.02, 0.80, 1.30), "not told", "2.0% more: rounds are too few, or intervals too wide, to say"),
+        (judged(1.02, 1.01, 1.03, 4), "not told", "2.0% more: rounds are too few"),
+        (judged(0.90, 0.89, 0.91, 4), "not told", "10.0% less: rounds are too few"),
+        (judged(1.05, 0.98, 1.12), "not told", "5.0% more: rounds are too few, or intervals too wide"),
         (replace(judged(0.0, 0.0, 0.0), found=None), "not told", "has no ratio at k = 1 or 2"),
     ],
 )

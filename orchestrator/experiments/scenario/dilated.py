@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from optics.errors import BadFile
-from orchestrator.experiments.files.scenario.values import Compared, PlanDocument, Scenario, Setup
+from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS, Compared, PlanDocument, Scenario, Setup
 from orchestrator.experiments.scenario.interval import Interval
 from orchestrator.experiments.scenario.judging import JudgedComparison, figures
 from orchestrator.experiments.scenario.record import dilation_of, read_records
@@ -107,13 +107,14 @@ class AtTwo:
 MOVING_WORDS: Mapping[Moving, str] = {
     "same": "the same, so it does not depend on this machine",
     "moves": "it moves, which is a finding: this machine, or a time that is not dilated, has a part in it",
-    "not told": "the intervals are too wide to say whether it depends on this machine",
+    "not told": "rounds are too few, or intervals too wide, to say whether it depends on this machine",
 }
 
 
 def at_two(judged: Sequence[JudgedComparison], data: Mapping[str, Any], other: Mapping[str, Any]) -> list[AtTwo]:
     """Each ratio of a record beside that of another one (`at_other_dilations`). The same: no further apart than `MOVED`, and both
-    intervals as narrow as the scenario wants them; it moves: further apart, and the intervals do not overlap."""
+    intervals as narrow as the scenario wants them; it moves: further apart, and the intervals do not overlap. Both need the least
+    rounds."""
     theirs = {one["name"]: one for one in other["findings"]}
     swap, found = other["dilation"] < dilation_of(data), []
     for mine in judged:
@@ -133,6 +134,8 @@ def _moving(low: JudgedComparison, high: JudgedComparison, width: float) -> tupl
     if one is None or two is None or not one.value:
         return None, "not told"
     moved = two.value / one.value - 1
+    if min(low.n, high.n) < LEAST_ROUNDS:
+        return moved, "not told"
     if max(low.width, high.width) <= width and abs(moved) <= MOVED:
         return moved, "same"
     ends = (one.low, one.high, two.low, two.high)
