@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
     )
-    parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
+    parser.add_argument("--rate-mbps", type=rate_of, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
     if options.driver and options.look_ahead:
@@ -301,6 +301,14 @@ def main(arguments: list[str] | None = None) -> int:
     testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
     print(f"{options.out}: {words}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start")
     return 0
+
+
+def rate_of(text: str) -> float:
+    """A rate as `--rate-mbps` has it; a whole number is written as one. Raises: ValueError."""
+    rate = float(text)
+    if not 0 <= rate < float("inf"):
+        raise ValueError(text)
+    return int(rate) if rate.is_integer() else rate
 
 
 def line_of(text: str) -> tuple[int, float, int, float]:

@@ -93,6 +93,7 @@ ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]
 VERDICT = fields(ArmComparison, sure=bool)
 SCENARIO = {"name": str, "title": str, "label": str, "claim": str, "source": list[str], "arms": list[str]} | {
     "hosts": int | None,
+    "dilation": float,
     "seconds": float,
     "measured": bool,
     "outcome": str,
@@ -267,7 +268,8 @@ DATA: dict[str, Shapes] = {
         },
     ),
     "experiment reproduce": (
-        MEASURED | {"record": str, "outcome": str, "label": str, "findings": [FINDING], "ended": str, "environment": Any},
+        MEASURED
+        | {"record": str, "outcome": str, "label": str, "dilation": float, "findings": [FINDING], "ended": str, "environment": Any},
         {"scenarios": [SCENARIO]},
         {"name": str, "arms": list[str], "compared": [PREDICTED]},
     ),

@@ -41,7 +41,6 @@ SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     ("net.ipv4.conf.all.accept_redirects", "0", True),
     ("net.ipv4.conf.all.ignore_routes_with_linkdown", "0", True),  # a dark circuit is drained, not routed around by chance
     ("net.ipv4.conf.all.arp_announce", "2", True),
-    ("net.ipv4.tcp_rto_min_us", "5000", False),  # Linux 6.12 and newer; the routes carry rto_min for older ones
     ("net.ipv4.tcp_congestion_control", "cubic", False),  # refused inside a network namespace; the routes carry congctl
     ("net.ipv4.tcp_slow_start_after_idle", "0", False),  # collectives send in bursts
     ("net.ipv4.tcp_no_metrics_save", "1", False),  # what a closed connection learned was true of the circuits of its time
@@ -61,6 +60,7 @@ def facts(host: Host) -> dict[str, Any]:
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
     kernel = host.forwarding == "kernel"
     sysctls = [list(s) for s in SYSCTLS]
+    sysctls.append(["net.ipv4.tcp_rto_min_us", str(host.rto_min_ms * 1000), False])  # Linux 6.12; else by the routes' rto_min
     # a dot inside an interface name (VLANs) is escaped: the agent turns the others into slashes
     sysctls += [
         [f"net.ipv4.conf.{name.replace('.', chr(92) + '.')}.{key}", value, needed]

@@ -12,7 +12,7 @@ from typing import Any
 from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
-from orchestrator.inventory.edges import LANES, Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.edges import LANES, RTO_MIN_MS, Forwarding, HostEdge, SshEdge
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.slices import Slice, read_slices
@@ -53,7 +53,7 @@ class Host:
     """A GPU server. `host_id` (0..1023) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps: the rate at which it keeps
-    checkpoints (Mb/s), 0: as fast as it can.
+    checkpoints (Mb/s), 0: as fast as it can. rto_min_ms: the least time after which its TCP sends again (ms).
     max_ranks: so many ranks of a job without NCCL may run here; with NCCL each needs a GPU.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
     job_users: the other users that programs of the lab's owner run as.
@@ -73,6 +73,7 @@ class Host:
     ssh: SshTarget
     link_mbps: float = 25_000.0
     storage_mbps: float = 0.0
+    rto_min_ms: int = RTO_MIN_MS
     job_user: str = "testbed-job"
     job_env: tuple[str, ...] = ()
     job_users: tuple[str, ...] = ()
@@ -190,6 +191,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         gpus=edge.gpus,
         link_mbps=edge.link_mbps,
         storage_mbps=edge.storage_mbps or 0.0,
+        rto_min_ms=edge.rto_min_ms,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
         slices=slices,

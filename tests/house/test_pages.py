@@ -115,7 +115,7 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     programs = fields(ProgramsEdge, ProgramEdge, ArgumentEdge, IterationsEdge, CheckpointEdge)
     assert names(section(text, "programs.yml")) == programs
     own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
-    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices", "lines"} | LINE_KEYS
+    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices", "lines", "dilation"} | LINE_KEYS
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 
 

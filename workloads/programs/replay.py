@@ -156,7 +156,7 @@ class Step:
         self._meet()
         beat.begin(self._job.iteration)
         begin_ns, worked = time.monotonic_ns(), processors()
-        time.sleep(traffic.compute_s)
+        time.sleep(traffic.compute_s * self._job.place.dilation)
         beat.exchange()
         alone_ns = time.monotonic_ns()
         computed_ns = self._meet() if traffic.compute_s else begin_ns

@@ -52,7 +52,7 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
     place, grant = job.place, job.place.functions.get("cache")
     if grant is not None and given.bytes > grant.each_bytes:
         raise ValueError(f"--bytes {given.bytes}: the packet switch stores values of at most {grant.each_bytes} bytes")
-    shelf = Shelf(place.lane(0), given.bytes, given.lookup_ms / 1e3)
+    shelf = Shelf(place.lane(0), given.bytes, given.lookup_ms * place.dilation / 1e3)
     owners = Owners(job.accord.gather("shelves", shelf.address), place.lane(0), given.bytes, place.timeout_s)
     cache = Cache(grant, place.lane(0), place.rank, place.timeout_s) if grant is not None else None
     keys = Zipf(given.keys, given.skew, random.Random(given.seed * 1000 + place.rank))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile
+from orchestrator.experiments.scenario.dilated import at_other_dilations
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_key
 from orchestrator.store.records import JobRecord, RunRecord
@@ -93,6 +94,8 @@ def gather(
         sources.append(Source(record, folder, before, noted, emulated, devices, was, now, until, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
     journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if part_files(settings.run_dir(run))}
+    if comparison:
+        comparison = {**comparison, "other_dilations": at_other_dilations(settings, comparison)}
     return ReportedRuns(name, tuple(sources), journals, comparison or {})
 
 

@@ -64,6 +64,17 @@ class LabEdge(Edge):
     ] = Field(default_factory=dict)
 
 
+class ScenarioLabEdge(LabEdge):
+    """The same, which may be slower as a whole; trials of campaigns measure this program, and nothing makes that slower."""
+
+    dilation: Annotated[
+        float,
+        Field(
+            ge=1, le=100, description="how many times slower all of it is: rates, switching, delays, time-outs, modelled computing"
+        ),
+    ] = 1.0
+
+
 class SetupEdge(Edge):
     """What tenants do; fields of an arm replace those of a tenant, and those of an arm's tenant replace both."""
 
@@ -159,7 +170,7 @@ class ScenarioEdge(Edge):
             description="native: the effect itself in real time; dilated: all times scaled; analytic: computed; stand-in: a reading"
         ),
     ]
-    lab: Annotated[LabEdge | Literal["any"], Field(description="a lab of its own, or `any`: the lab of --inventory")]
+    lab: Annotated[ScenarioLabEdge | Literal["any"], Field(description="a lab of its own, or `any`: the lab of --inventory")]
     tenants: Annotated[dict[Name, TenantEdge], Field(min_length=1, max_length=16, description="by owner")]
     arms: Annotated[dict[Name, ArmEdge], Field(min_length=2, max_length=32)]
     differs: Annotated[
