@@ -15,7 +15,7 @@ def sizes(**phases: tuple[float, float]) -> dict[int, dict[str, object]]:
         spent = {"program": 1.0, "switches": 0.1, "hosts": 1.0, "others": 0.0}
         return {"phases": seconds, "cpu_s": spent, "memory_mb": {"program": 90.0}, "routes": hosts * 4, "pairs": hosts}
 
-    return {hosts: {"lab_s": 1.0, **{name: command(hosts) for name in COMMANDS}} for hosts in (12, 24, 48, 96, 192)}
+    return {hosts: {"lab_s": 1.0, "null_s": 1.0, **{name: command(hosts) for name in COMMANDS}} for hosts in (12, 24, 48, 96, 192)}
 
 
 def test_a_quadratic_phase_behind_a_fixed_cost_is_named_and_one_that_treats_all_pairs_is_not(
