@@ -114,7 +114,7 @@ def captions(filmed: Filmed) -> Iterator[str]:
     at = filmed.iterations[filmed.turned][1]
     last = max(begin for begin, _ in filmed.lit.values() if begin > 0)
     said = [
-        (-BEFORE_MS, "twelve ranks train over 24 links of light"),
+        (-BEFORE_MS, "twelve ranks train over 24 optical links"),
         (0.0, "four switches move 48 cross-connects: dark"),
         (last, "light is back; the ranks finish their iteration, then use the new rings"),
         (at, f"the job lost {filmed.lost_ms:.0f} ms; nothing was restarted"),
@@ -145,7 +145,7 @@ def drawn(filmed: Filmed) -> str:
     )
     at_ms = range(-400, int(AFTER_MS), 200)
     ticks = "".join(f'<text class="tick" x="{across(at)}" y="{STRIP_TOP + STRIP + 15}">{at} ms</text>' for at in at_ms)
-    source = f"recorded on the emulated lab; {SLOWER:g} times slower than it was"
+    source = f"recorded on the emulated lab; played at 1/{SLOWER:g} of its speed"
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"
  font-family="system-ui, sans-serif" font-size="13">
 <title>One move under twelve training ranks: dark {filmed.dark_ms:.0f} ms, the job lost {filmed.lost_ms:.0f} ms</title>
@@ -159,7 +159,7 @@ def drawn(filmed: Filmed) -> str:
 <rect class="frame" width="{WIDTH}" height="{HEIGHT}" rx="10"/>
 <text x="{LEFT}" y="34">iterations of rank 0, usually {usual:.0f} ms</text>
 <text class="small" x="{WIDTH - LEFT}" y="34" text-anchor="end">{source}</text>
-<text class="small" x="{LEFT}" y="52">time from the first circuit that goes dark</text>
+<text class="small" x="{LEFT}" y="52">time since the first circuit went dark</text>
 {bars}{ticks}
 <line class="hand" x1="{across(-BEFORE_MS)}" x2="{across(-BEFORE_MS)}" y1="{STRIP_TOP - 6}" y2="{STRIP_TOP + STRIP + 6}"/>
 {"".join(captions(filmed))}
