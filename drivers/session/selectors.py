@@ -85,7 +85,7 @@ class Selectors(PairSwitch):
             if before is not None and before not in gone:
                 marks.words[pair] = self._taken(pair, before)
                 continue
-            await self._make([pair], marks)
+            await self._go(pair, pair[1] % CHANNELS, before, marks)
             if pair not in marks.words:
                 held[pair[0]] = pair
             elif before is not None:  # what it was to displace is not wanted all the same
@@ -100,17 +100,26 @@ class Selectors(PairSwitch):
                     "change, or name one that leads nowhere in options.rest"
                 )
             else:
-                await self._go(pair, rest, marks)
+                await self._go(pair, rest, pair, marks)
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        for pair in pairs:
-            await self._go(pair, pair[1] % CHANNELS, marks)
+        raise AssertionError("unreachable: each circuit is made after what its module holds")
 
-    async def _go(self, pair: Pair, channel: int, marks: Marks[Pair]) -> None:
-        """Turn the module of `pair` once the device is at rest: no source says what becomes of a command while it is busy."""
-        if not await self._idle():
-            marks.words[pair] = f"not sent: the device has been busy for {self._patience_s:.1f} s"
-            return
+    async def _go(self, pair: Pair, channel: int, before: Pair | None, marks: Marks[Pair]) -> None:
+        """Turn the module of `pair` once the device is at rest: no source says what becomes of a command while it is busy. What
+        another caller had it connect meanwhile stays.
+
+        before: what the module held when it was last asked.
+        """
+        if await self._busy():
+            if not await self._idle():
+                marks.words[pair] = f"not sent: the device has been busy for {self._patience_s:.1f} s"
+                return
+            held = await self._channel(pair[0])
+            now = None if held in (DARK, self._rest(pair[0])) else _pair(pair[0], held)
+            if now not in (None, before, pair):
+                marks.words[pair] = self._taken(pair, now)
+                return
         self._turning.add(pair[0])
         if words := await self._connect(pair[0], channel, marks):
             self._turning.discard(pair[0])

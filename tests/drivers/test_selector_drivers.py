@@ -108,6 +108,28 @@ async def test_each_module_waits_until_the_one_before_rests() -> None:
     assert not outcome.failed and outcome.observed == new and outcome.writes == len(held.heard) == 2
 
 
+async def test_what_another_caller_had_connected_while_this_one_waited_stays() -> None:
+    chassis = Chassis()
+    held = Talker(chassis)
+    async with held.driver("santec-scpi", rest="4") as device:
+        await change(device, {circuit("0.in", "0.1")})
+        await asyncio.sleep(TURN_S)
+        counted = 0
+
+        def answer(line: str) -> str | None:
+            nonlocal counted
+            counted += line == "STAT:OPER:COND?"
+            if counted == 2:  # asked a second time: the map has been read, nothing is sent yet
+                chassis("ROUTe0:CHANnel 3")
+            return chassis(line)
+
+        held.answer = answer
+        held.heard.clear()
+        outcome = await change(device, (), {circuit("0.in", "0.1")})
+    assert chassis.channels[0] == 3 and not held.heard
+    assert outcome.failed == {circuit("0.in", "0.1"): "ingress port 0.in is held by 0.in->0.3"}
+
+
 async def test_a_circuit_without_a_successor_stays_where_no_channel_leads_nowhere() -> None:
     held = Talker(Chassis())
     async with held.driver("santec-scpi") as device:
