@@ -127,6 +127,8 @@ def test_a_ratio_at_two_dilations_stays_or_moves_or_tells_nothing(other: JudgedC
     slow = {**data, "scenario": {"lab": {"dilation": 2}}}
     (back,) = at_two([other], slow, {"dilation": 1.0, "record": "reproduce-2", "findings": [here.to_json()]})
     assert back.words == one.words, "whichever of the two records is looked at"
+    older = {key: value for key, value in other.to_json().items() if key != "n"}
+    assert at_two([here], data, {"dilation": 2.0, "record": "reproduce-2", "findings": [older]}) == [], "made before rounds"
 
 
 def test_records_of_another_dilation_are_kept_apart_and_compared_from_twice_on(

@@ -115,7 +115,7 @@ def at_two(judged: Sequence[JudgedComparison], data: Mapping[str, Any], other: M
     """Each ratio of a record beside that of another one (`at_other_dilations`). The same: no further apart than `MOVED`, and both
     intervals as narrow as the scenario wants them; it moves: further apart, and the intervals do not overlap. Both need the least
     rounds."""
-    theirs = {one["name"]: one for one in other["findings"]}
+    theirs = {one["name"]: one for one in other["findings"] if "n" in one}  # older records do not count rounds
     swap, found = other["dilation"] < dilation_of(data), []
     for mine in judged:
         if not mine.compared.over or mine.compared.name not in theirs:
