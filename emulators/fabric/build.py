@@ -243,10 +243,8 @@ class Fabric:
                 segment = segment_at.get(HostPort(name, port))
                 rate_bps = segment.rate_bps if segment else self.config.rate_bps
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
-                mac, most = (
-                    port_mac(host.number, port),
-                    1 if turns else at_once(round(rate_bps * self.config.dilation), self.config.mtu),
-                )
+                mac = port_mac(host.number, port)
+                most = 1 if turns else at_once(round(rate_bps * self.config.dilation), self.config.mtu)
                 fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name], segments=most)))
                 self._usual_bps[index] = self._usual_bps[index + OUTWARD] = rate_bps if rate_bps < UNLIMITED_BPS else 0
                 fibres.append(clsact(index))

@@ -84,8 +84,8 @@ def server_config(dilation: float = 1.0) -> str:
             "MaxSessions 100",
             "LogLevel INFO",
             "Subsystem sftp internal-sftp",
-            f"SetEnv PATH={path}"
-            + (f" TESTBED_DILATION={dilation:g}" if dilation != 1 else ""),  # python3 on the hosts is this environment's
+            # python3 on the hosts is this environment's
+            f"SetEnv PATH={path}" + (f" TESTBED_DILATION={dilation:g}" if dilation != 1 else ""),
             "",
         )
     )
