@@ -11,7 +11,7 @@ help:
 	@echo "make demo                        run the main job on the emulated lab (about a minute)"
 	@echo "make test                        all tests except the long ones, linters and type checks included"
 	@echo "make test-all                    all tests"
-	@echo "make lint                        ruff, mypy and the import contracts"
+	@echo "make lint                        ruff, mypy, ansible-lint and the import contracts"
 	@echo "make bench [NAME=...]            measure what docs/reference/benchmarks.md says"
 	@echo "make drill [NAME=...]            crashes and faults, in full (hours)"
 	@echo "make fuzz [NAME=...] [RUNS=...]  hostile input"
@@ -58,6 +58,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/mypy --python-version 3.10 $(addprefix -p ,agent $(subst /,.,$(wildcard extensions/*/host)))
 	@$(BIN)/lint-imports
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/ansible-lint -q playbooks/provision.yml playbooks/collections
 
 bench: setup
 	@scripts/install-deps mininet

@@ -13,6 +13,8 @@ the jobs of this host.
     start|stop|status          the daemon (a watchdog and its child), idempotent
     provision < facts.json     sysctls, host0, addresses, links up; prints what changed and what it read back
     install < facts.json       provision, then start
+    check < facts.json         what install would change; changes nothing
+    remove                     ends the daemon, puts back what provisioning changed, and removes all files
     call < request.json        one request to the daemon; of a list, one after the other
     collect JOB                one job's directory as a compressed archive
     try                        whether this host can have what mechanisms do: each tries it for a moment

@@ -181,7 +181,7 @@ def own_sha() -> str:
     )
     for name in sorted(each for each in files if each.endswith((".py", ".o"))):
         with open(f"{HOME}/{name}", "rb") as f:
-            digest.update(name.encode() + b"\0" + f.read())
+            digest.update(name.encode() + b"\0" + f.read() + b"\0")
     return digest.hexdigest()
 
 

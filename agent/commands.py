@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
-COMMANDS = ("boot", "call", "collect", "install", "provision", "start", "status", "stop", "try")
+COMMANDS = (
+    "boot",
+    "call",
+    "check",
+    "collect",
+    "install",
+    "provision",
+    "remove",
+    "start",
+    "status",
+    "stop",
+    "try",
+)
 
 
 def given(argv: list[str]) -> Any:
@@ -34,6 +46,12 @@ def replies(command: str, argv: list[str]) -> list[Json]:
         facts = read_json(VAR + "/provision.json") if command == "boot" else given(argv)
         done = [provision(facts)] if facts or command != "boot" else []
         return done + replies("start", argv) if command == "install" else done
+    if command == "check":
+        return [check(given(argv))]
+    if command == "remove":
+        from agent.removal import remove
+
+        return [remove()]
     if command in ("start", "stop"):
         from agent import watchdog
         from agent.host import shares
@@ -55,6 +73,23 @@ def replies(command: str, argv: list[str]) -> list[Json]:
         return [alive() or {"ok": False, "error": "not running"}]
     requests = given(argv)
     return call(requests if isinstance(requests, list) else [requests])
+
+
+def check(facts: Json) -> Json:
+    """What `install` would change; whether this very agent runs; digests of its files and of the
+    archive they came in.
+    """
+    from agent.basics import own_sha, read
+    from agent.calls import alive
+    from agent.host.provision import provision
+
+    existing, sha = alive(), own_sha()
+    found = {
+        "programs": sha,
+        "archive": read(VAR + "/archive.digest"),
+        "running": bool(existing and existing["committer"] == sha),
+    }
+    return {**provision(facts, check=True), **found}
 
 
 def collect(name: str) -> Json:

@@ -139,6 +139,20 @@ WantedBy=multi-user.target
 """
 
 
+UNITS = "/etc/systemd/system"
+
+
+def of_systemd() -> bool:
+    """Whether the daemon is a unit of systemd here: a host with files of the machine, as an
+    emulated one, has its own.
+    """
+    return (
+        read("/proc/1/comm").strip() == "systemd"
+        and bool(shutil.which("systemctl"))
+        and top_of(VAR) == "/var/lib/testbed"
+    )
+
+
 def start() -> Json:
     """Make sure that the daemon of this very file runs; an older one is replaced, and the new one
     takes up its state.
@@ -152,11 +166,7 @@ def start() -> Json:
         return {"pid": existing["pid"], "started": False}
     stop()
     reported = len(read(LOG))
-    if (
-        read("/proc/1/comm").strip() == "systemd"
-        and shutil.which("systemctl")
-        and top_of(VAR) == "/var/lib/testbed"
-    ):
+    if of_systemd():
         name, own = (
             "testbed-committer.service",
             f"ExecStartPre=-{sys.executable} -S -E {PROGRAM} boot\n",
@@ -166,9 +176,7 @@ def start() -> Json:
                 f"testbed-committer-{os.path.basename(VAR)}.service",
                 f"Environment=TESTBED_VAR={VAR} TESTBED_RUN={RUN}\n",
             )
-        keep(
-            "/etc/systemd/system/" + name, UNIT.format(python=sys.executable, file=PROGRAM, own=own)
-        )
+        keep(f"{UNITS}/{name}", UNIT.format(python=sys.executable, file=PROGRAM, own=own))
         execute(["systemctl", "daemon-reload"])
         execute(["systemctl", "enable", "--now", name])
     else:

@@ -28,20 +28,20 @@ SCHEMA = "testbed.benchmark/1"
 HEAD = """\
 # Figures of the benchmarks
 
-Generated from `benchmarks/records/` by `python -m benchmarks.figures`; do not edit. `make bench` runs all benchmarks,
-`make bench NAME=dark_window` one, and `make bench NAME="dark_window --record"` also writes its figures here. What a
-benchmark does is at the head of its module in `benchmarks/`.
+Generated from `benchmarks/records/` by `python -m benchmarks.figures`; do not edit. `make bench` runs all, `make bench
+NAME=dark_window` one, and `make bench NAME="dark_window --record"` also writes its figures here. What a benchmark does
+is at the head of its module.
 
 Everything is emulated on one machine. Emulated rates are 1:100 (25 Gb/s is 250 Mb/s), so times of collectives compare
-topologies and do not predict those of GPUs. The speed of the shared machine varies by a quarter from hour to hour;
-other work on it affects `dark_window` and `up_total` most. `cli_start`, `up_total` and `dark_window` take
-`--against PATH`, another checkout, and measure both alternately.
+topologies and do not predict those of GPUs. The shared machine's speed varies by a quarter from hour to hour; other
+work affects `dark_window` and `up_total` most. `cli_start`, `up_total` and `dark_window` take `--against PATH`, another
+checkout, and measure both alternately.
 
 A value is a median unless its row names another statistic. In brackets: an interval with its confidence, or the
-*range* from the least to the most of several runs or moves, and n, the number of moves, trials or runs. A range
-without a value keeps its limit with both ends. Machine, date, commit and, if it is not `make bench` with the name of
-the benchmark, the command are below each table; a letter marks the figures that differ. For figures older than the
-records, the commit is that which first stated them.
+*range* of several runs or moves, and n, the number of moves, trials or runs. A range alone keeps its limit with both
+ends. Below each table: machine, date, commit and, if it is not `make bench` with the name of the benchmark, the
+command; a letter marks the figures that differ. For figures older than the records, the commit is that which first
+stated them.
 """
 
 

@@ -6,6 +6,7 @@ Where the line is empty, or nobody has the pipe open for writing any more, it en
 done nothing.
 """
 
+import gc
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ import threading
 import warnings
 from pathlib import Path
 
+gc.disable()  # a sixth of the imports; nothing of theirs is ever freed
+sys.modules["invoke"] = None  # type: ignore[assignment]  # paramiko goes without it, but for `Match exec` in an ssh_config
 pipe, *message = sys.argv[1:]
 # does not wait for a writer, who may have died
 reported = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -34,7 +37,7 @@ listening.start()
 # What every play here needs, and Ansible would load by name.
 import ansible.plugins.action.raw  # noqa: E402
 import ansible.plugins.connection.ssh  # noqa: E402
-import ansible.plugins.strategy.free  # noqa: E402, F401
+import ansible.plugins.strategy.linear  # noqa: E402, F401
 from ansible.cli.playbook import main  # noqa: E402
 from ansible.plugins.loader import (  # noqa: E402
     become_loader,
@@ -50,4 +53,6 @@ for loader in (connection_loader, shell_loader, become_loader):
     list(loader.all(class_only=True))
 
 listening.join()
+gc.freeze()  # else each of Ansible's forks would look through all of it, and so copy it
+gc.enable()
 main(["ansible-playbook", *message, *json.loads(Path(files[0]).read_text(encoding="utf-8"))])

@@ -25,7 +25,17 @@ RULE_PREF, FENCE_PREF = 7000, 7010
 PROTOCOL = 183
 
 
-NEWLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = 16, 18, 20, 22, 24, 25, 26
+NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = (
+    16,
+    17,
+    18,
+    20,
+    21,
+    22,
+    24,
+    25,
+    26,
+)
 NEWNEIGH, DELNEIGH, GETNEIGH, NEWRULE, DELRULE, GETRULE, GETSTATS = 28, 29, 30, 32, 33, 34, 94
 REQUEST, ACK, REPLACE, EXCL, CREATE, DUMP = 0x1, 0x4, 0x100, 0x200, 0x400, 0x300
 HEADER = struct.Struct("=IHHII")
@@ -215,8 +225,9 @@ def link_message(
     mtu: int | None = None,
     name: str | None = None,
     kind: str | None = None,
+    down: bool = False,
 ) -> bytes:
-    body = struct.pack("=BBHiII", 0, 0, 0, ifindex, IF_UP if up else 0, IF_UP if up else 0)
+    body = struct.pack("=BBHiII", 0, 0, 0, ifindex, IF_UP if up else 0, IF_UP if up or down else 0)
     if mtu:
         body += attr(4, u32(mtu))
     if name:

@@ -36,9 +36,11 @@ def facts_of(host: Json, name: str) -> Json:
     return found
 
 
-def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
-    """Write the facts of every partition, share the ports, make the cgroups. Raises: Failure - one
-    that goes is in use.
+def prepare(host: Json, changed: list[str], notes: list[str], check: bool = False) -> None:
+    """Write the facts of every partition, share the ports, make the cgroups. check: only say what
+    would be changed.
+
+    Raises: Failure - one that goes is in use.
     """
     partitions = host.get("partitions", {})
     if not partitions and not os.path.isdir(VAR + "/partitions"):
@@ -47,8 +49,18 @@ def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
         before = (read_json(f"{VAR}/partitions/{name}/provision.json") or {}).get("partition", {})
         # its rules are others
         if any(before.get(key) != partitions.get(name, {}).get(key) for key in ("index", "lanes")):
-            _remove(name)
+            if not check:
+                _remove(name)
             changed.append(f"partition {name} removed")
+    if check:
+        changed += [
+            f"partition {name}"
+            for name in partitions
+            if read(_file_of(name)) != _text_of(host, name)
+        ]
+        for port in host["ports"]:
+            share(port["interface"], port.get("mbps"), partitions, changed, check)
+        return
     for path, mode in [
         (VAR + "/partitions", 0o711),
         (RUN + "/partitions", 0o700),
@@ -57,19 +69,23 @@ def prepare(host: Json, changed: list[str], notes: list[str]) -> None:
         os.makedirs(path, exist_ok=True)
         os.chmod(path, mode)
     for name in partitions:
-        file, text = (
-            f"{VAR}/partitions/{name}/provision.json",
-            json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":")),
-        )
-        if read(file) != text:
-            keep(file, text)
+        if read(_file_of(name)) != _text_of(host, name):
+            keep(_file_of(name), _text_of(host, name))
             changed.append(f"partition {name}")
     for port in host["ports"]:
         share(port["interface"], port.get("mbps"), partitions, changed)
     for name, values in partitions.items():
         if values.get("cpus") and not cpuset(name, values["cpus"]):
-            message = f"partition {name}: no cgroup with cpuset on this host; its processors {values['cpus']} are set by affinity"
-            notes.append(message + ", which a job can widen")
+            text = f"partition {name}: no cgroup with cpuset on this host; its processors {values['cpus']} are set by affinity"
+            notes.append(text + ", which a job can widen")
+
+
+def _file_of(name: str) -> str:
+    return f"{VAR}/partitions/{name}/provision.json"
+
+
+def _text_of(host: Json, name: str) -> str:
+    return json.dumps(facts_of(host, name), sort_keys=True, separators=(",", ":"))
 
 
 def _remove(name: str) -> None:
@@ -167,9 +183,11 @@ def share_commands(interface: str, mbps: float, partitions: Json) -> list[list[s
     )
 
 
-def share(interface: str, mbps: float | None, partitions: Json, changed: list[str]) -> None:
-    """Give each partition its share of one port. Raises: Failure - somebody else's queueing
-    discipline is there.
+def share(
+    interface: str, mbps: float | None, partitions: Json, changed: list[str], check: bool = False
+) -> None:
+    """Give each partition its share of one port; check: only say so. Raises: Failure - somebody
+    else's queueing discipline is there.
     """
     wanted = share_commands(interface, mbps, partitions) if mbps else []
     show = ["tc", "qdisc", "show", "dev", interface, "root"]
@@ -187,12 +205,14 @@ def share(interface: str, mbps: float | None, partitions: Json, changed: list[st
         raise refused(
             f"{interface} has a queueing discipline of somebody else's ({theirs}); shares of partitions need its place"
         )
+    changed.append(f"shares of {interface}" if wanted else f"no shares of {interface}")
+    if check:
+        return
     if ours:
         execute(["tc", "qdisc", "del", "dev", interface, "root"])
     for command in wanted:
         execute(command)
     write(noted, text)
-    changed.append(f"shares of {interface}" if wanted else f"no shares of {interface}")
 
 
 # -- processors
@@ -255,6 +275,12 @@ def cpuset(name: str, wanted: str) -> str:
     except OSError:
         return ""
     return folder
+
+
+def no_cpuset(name: str) -> None:
+    """Remove the cgroup of a partition; one with processes in it stays."""
+    with contextlib.suppress(OSError):
+        os.rmdir(f"{_cpusets()[0]}/testbed-{name}")
 
 
 def confine(mine: Json) -> None:

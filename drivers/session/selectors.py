@@ -125,8 +125,9 @@ class Selectors(PairSwitch):
         """
         if await self._busy():
             if not await self._idle():
-                busy_s = self._patience_s
-                marks.reasons[pair] = f"not sent: the device has been busy for {busy_s:.1f} s"
+                marks.reasons[pair] = (
+                    f"not sent: the device has been busy for {self._patience_s:.1f} s"
+                )
                 return
             held = await self._channel(pair[0])
             now = None if held in (DARK, self._rest(pair[0])) else _pair(pair[0], held)

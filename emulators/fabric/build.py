@@ -304,9 +304,11 @@ class Fabric:
                 segment = segment_at.get(HostPort(name, port))
                 rate_bps = segment.rate_bps if segment else self.config.rate_bps
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
-                mac, most = (
-                    port_mac(host.number, port),
-                    1 if rotates else at_once(rate_bps, self.config.mtu),
+                mac = port_mac(host.number, port)
+                most = (
+                    1
+                    if rotates
+                    else at_once(round(rate_bps * self.config.dilation), self.config.mtu)
                 )
                 fibres.append(
                     veth(

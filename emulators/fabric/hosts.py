@@ -187,5 +187,5 @@ def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
         "shadow": "root:*:19000:0:99999:7:::\n",
         "hosts": "\n".join(["127.0.0.1 localhost", *known, ""]),
         "authorized_keys": keys.client_public,
-        "sshd_config": server_config(),
+        "sshd_config": server_config(config.dilation),
     }

@@ -74,8 +74,9 @@ def _pair(path: Path, comment: str) -> tuple[str, str]:
     return path.read_text(), public.read_text()
 
 
-def server_config() -> str:
-    """sshd_config of every host; the paths are inside the host's own /run."""
+def server_config(dilation: float = 1.0) -> str:
+    """sshd_config of every host; the paths are inside the host's own /run. dilation: how many times
+    slower hosts compute, which all that runs on them finds in its environment."""
     path = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return "\n".join(
         (
@@ -95,7 +96,8 @@ def server_config() -> str:
             "MaxSessions 100",
             "LogLevel INFO",
             "Subsystem sftp internal-sftp",
-            f"SetEnv PATH={path}",  # python3 on the hosts is this environment's
+            # python3 on the hosts is this environment's
+            f"SetEnv PATH={path}" + (f" TESTBED_DILATION={dilation:g}" if dilation != 1 else ""),
             "",
         )
     )

@@ -324,7 +324,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)",
     )
     parser.add_argument(
-        "--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)"
+        "--rate-mbps",
+        type=rate_of,
+        default=250,
+        help="rate of a port, Mb/s, 0 unshaped (default 250)",
     )
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
@@ -385,6 +388,14 @@ def main(arguments: list[str] | None = None) -> int:
         f"{options.out}: {message}\nnext: {testbed} up --topology PLAN, which starts the lab, or {testbed} lab start"
     )
     return 0
+
+
+def rate_of(text: str) -> float:
+    """A rate as `--rate-mbps` has it; a whole number is written as one. Raises: ValueError."""
+    rate = float(text)
+    if not 0 <= rate < float("inf"):
+        raise ValueError(text)
+    return int(rate) if rate.is_integer() else rate
 
 
 def line_of(text: str) -> tuple[int, float, int, float]:

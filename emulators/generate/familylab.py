@@ -38,7 +38,7 @@ class Wanted:
     device_ports: tuple[int, ...]
     state: str = DEFAULT_STATE
     settle_s: float = 0.05
-    rate_mbps: int = 250
+    rate_mbps: float = 250
     gpus: int = 0
     lab: str = "emulated"
     electrical: tuple[Electrical, ...] = ()

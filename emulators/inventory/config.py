@@ -21,6 +21,7 @@ from emulators.inventory.lines import LineConfig, overloaded, read_line
 from emulators.inventory.offer import read_offer, too_large
 from emulators.optics.light import edges_mhz, fibre_loss_db
 
+MOST_DILATION = 100
 MOST_SEGMENTS = 250
 """Of those with functions: their number is an octet of an address."""
 LEAST_QUEUE_KB, MOST_QUEUE_KB = 68, 1 << 20
@@ -133,7 +134,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """One lab. `rate_bps` 0 means unshaped; `mtu` is the largest packet a fibre carries, bytes."""
+    """One lab. `rate_bps` 0 means unshaped; `mtu` is the largest packet a fibre carries, bytes.
+
+    dilation: how many times slower everything in it is than in another lab: hosts compute slower by
+    that, and ports take as much at once as there.
+    """
 
     inventory: Path
     state: Path
@@ -148,6 +153,7 @@ class LabConfig:
     reserve_core: bool | None = None
     segments: tuple[Segment, ...] = ()
     lines: tuple[LineConfig, ...] = ()
+    dilation: float = 1.0
 
 
 def read_config(inventory: Path) -> LabConfig:
@@ -170,6 +176,7 @@ def read_config(inventory: Path) -> LabConfig:
         "devices",
         "reserve_core",
         "lines",
+        "dilation",
     }
     problems += [f"emulator.yml: {key}: unknown setting" for key in sorted(unknown)]
 
@@ -263,6 +270,11 @@ def read_config(inventory: Path) -> LabConfig:
     ]
     if any(segment.functions for segment in segments[MOST_SEGMENTS:]):
         problems.append(f"fibres.yml: segments: only the first {MOST_SEGMENTS} may have functions")
+    if (
+        not isinstance(dilation := extra.get("dilation", 1), int | float)
+        or not 1 <= dilation <= MOST_DILATION
+    ):
+        problems.append(f"emulator.yml: dilation: {dilation}: wanted 1 to {MOST_DILATION}")
     rates = dict.fromkeys(((f.host, f.port) for f in fibres), rate_bps) | {
         port: segment.rate_bps for segment in segments for port in segment.ports.items()
     }
@@ -293,6 +305,7 @@ def read_config(inventory: Path) -> LabConfig:
         rate_bps=rate_bps,
         mtu=mtu,
         reserve_core=extra.get("reserve_core"),
+        dilation=float(dilation),
     )
 
 

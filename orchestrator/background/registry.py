@@ -5,7 +5,7 @@ imported when it is asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -119,15 +119,15 @@ def _status(name: str, existing: ServiceState | None) -> ServiceStatus:
     return ServiceStatus(name, "ended", trouble=why, **whose)  # type: ignore[arg-type]
 
 
-def stop_movers(settings: Settings, key: str) -> list[str]:
-    """Stop what moves light for this owner in the background, unless it is this process; return in
-    words what was stopped.
+def stop_movers(settings: Settings, key: str, movers: Collection[str]) -> list[str]:
+    """Stop the kinds `movers` for this owner, unless it is this process; return in words what was
+    stopped.
 
     Raises: as `Kind.stop`.
     """
     stopped = []
-    for each in kinds():
-        existing = each.running(settings, key) if each.moves_light else None
+    for each in map(kind, sorted(movers)):
+        existing = each.running(settings, key)
         if (
             existing is not None
             and existing.pid != os.getpid()

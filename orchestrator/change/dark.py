@@ -17,7 +17,7 @@ from optics.plan import FixedRoute, Ring, TransitionPolicy
 from orchestrator.change.port_counters import quiet
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Held, Hosts
-from orchestrator.hosts.render import RTO_MIN_MS
+from orchestrator.inventory.edges import RTO_MIN_MS
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import LEAST_DARK_S
 from orchestrator.plan.target import SLOW_S

@@ -246,9 +246,16 @@ class Rollback:
     async def _stage_again(self, removed: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
         """Hosts that discarded the old routes get them under a new number, and all others of that
         plan with them.
+
+        Raises: Refused - a host ran routes of no plan that is known, as after a change that was
+        killed before its end.
         """
         current, lab = self.to.current, self.context.session.lab
-        if current is None:
+        known = current is not None and (
+            current.up.slots is not None
+            or {self.generations[h] for h in removed} == {current.generation}
+        )
+        if current is None or not known:
             raise Refused(
                 "\n".join(f"{host}: the routes it ran are not known any more" for host in removed)
             )

@@ -54,7 +54,7 @@ from orchestrator.store.runs import first_of, named, unanswered
 from orchestrator.store.stalls import add_stalls
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.store.verbs import verb_of
+from orchestrator.store.verbs import MOVERS, verb_of
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.recorder import Recorder
@@ -281,7 +281,7 @@ class ChangeRun:
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
         if self.verb != "confirm":
             for message in await asyncio.to_thread(
-                stop_movers, settings, tenancy_of(lab, settings)
+                stop_movers, settings, tenancy_of(lab, settings), MOVERS
             ):
                 self.command.progress.note(message)
         scope = partial(

@@ -301,10 +301,15 @@ class _Engine:
 
     def __getattr__(self, name: str) -> Any:
         """Raises: Missing - a library is not installed."""
+        import gc
         from importlib import import_module
 
         try:
-            return getattr(import_module("orchestrator.verbs.change"), name)
+            found = getattr(import_module("orchestrator.verbs.change"), name)
+            # what was imported stays: no collection need look through it, least of all the one
+            # before the dark window
+            gc.freeze()
+            return found
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
                 raise  # a bug of this program, not a package that could be installed

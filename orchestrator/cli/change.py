@@ -139,6 +139,8 @@ def _guard_jobs(call: Call, path: Path, guard: bool, jobs: bool, restarts: str |
             f"up: --{'jobs' if jobs else 'restarts'} can only be used with --guard",
             hint=f"testbed {command} --jobs",
         )
+    if not guard:
+        return ""
     from orchestrator.services.guard.process import budget_of, recovers_as
 
     budget = budget_of(command, jobs, restarts or "")

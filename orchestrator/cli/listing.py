@@ -43,7 +43,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Set up": {
         "lab": ("lab", "The emulated lab (`up` starts it automatically)."),
         "devices": ("devices", "List devices and their optical power; check drivers."),
-        "host": ("onhost", "Run a command or a shell on a host."),
+        "host": ("onhost", "Run a command or a shell on a host; provision hosts."),
         "telemetry": ("telemetry", "Sample, query and export; InfluxDB and Grafana."),
         "examples": ("installed", "List and copy the examples; print schemas of files."),
     },

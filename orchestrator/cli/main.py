@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import Any, TextIO
 
 import typer
@@ -292,8 +293,21 @@ def _unwritable(error: OSError) -> int:
     return 1
 
 
+class _WhenUsed(ModuleType):
+    """Stands for a package until something of it is used, and not only named by an import."""
+
+    def __getattr__(self, name: str) -> Any:
+        from importlib import import_module
+
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
 def main() -> None:
     """Entry point of the `testbed` script."""
+    # 60 modules that paramiko imports for `Match exec` in an ssh_config
+    sys.modules.setdefault("invoke", _WhenUsed("invoke"))
     # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
     os.umask(0o077)
     # in a short-lived process, collections during the imports cost more than they free

@@ -1,9 +1,10 @@
-"""`testbed host exec` and `testbed host shell`: log in to a host with the SSH parameters of the
-inventory.
+"""`testbed host`: log in to a host with the SSH parameters of the inventory; make hosts ready; what
+Ansible is told of them.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
 
 Name = Annotated[str, typer.Argument(metavar="HOST", help="The host.", autocompletion=hosts)]
+
+Limit = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="HOST",
+        help="Only this host; repeatable. Default: all hosts.",
+        autocompletion=hosts,
+    ),
+]
 
 
 def _host(call: Call, name: str) -> Host:
@@ -94,4 +105,64 @@ def shell(call: Call, host: Name) -> Result:
         exit_code=code,
         code="E-COMMAND" if code else "OK",
         ok=not code,
+    )
+
+
+@verb(
+    app,
+    "provision",
+    "Install the agent on hosts, and set links, addresses and sysctls.",
+    examples="testbed host provision\ntestbed host provision --limit gpu03 --limit gpu04",
+    more="""
+What `up` does with hosts that a plan needs, before one needs them. Ansible does the same with a role of ordinary modules, and
+undoes it: docs/how-to/provision-with-ansible.md
+""",
+)
+def provision(call: Call, limit: Limit = None) -> Result:
+    from optics.plain import counted
+    from orchestrator.verbs import hosts as verbs
+
+    report = call.work_on_lab(verbs.provision, limit or ())
+    same = [name for name, done in report.hosts.items() if not done.changed and not done.started]
+    lines = [
+        f"{name}: {counted(len(done.changed), 'change')}, agent {'started' if done.started else 'runs on'}"
+        for name, done in report.hosts.items()
+        if name not in same
+    ]
+    lines += [f"  {name}: {note}" for name, done in report.hosts.items() for note in done.notes]
+    if same:
+        lines.append(f"{counted(len(same), 'host')} as wanted: {', '.join(same)}")
+    return Result(report.to_json(), "\n".join(lines))
+
+
+@verb(
+    app,
+    "variables",
+    "Print what hosts are told when they are provisioned, as variables for Ansible.",
+    examples="""
+testbed host variables --limit gpu03
+testbed host variables --archive lab.tar.gz >lab.yml
+ansible-playbook -i hosts.yml -e @lab.yml provision.yml    where the program itself is not installed
+""",
+    more="Reads the inventory alone. The role optical.testbed.host takes it as host_lab: docs/how-to/provision-with-ansible.md",
+)
+def variables(
+    call: Call,
+    limit: Limit = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive",
+            metavar="FILE",
+            help="Write the agent and the programs of jobs to this file.",
+        ),
+    ] = None,
+) -> Result:
+    import yaml
+
+    from orchestrator.verbs import hosts as verbs
+
+    found = verbs.variables(call.settings.inventory, limit or (), archive)
+    return Result(
+        found, yaml.safe_dump({"host_lab": found}, sort_keys=False).rstrip(), verbatim=True
     )

@@ -29,7 +29,7 @@ from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS
 
 if TYPE_CHECKING:
     from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
-    from orchestrator.experiments.scenario.record import ComparisonRecord
+    from orchestrator.experiments.scenario.record import ComparisonRecord, Known
     from orchestrator.inventory.lab import Lab
     from orchestrator.results import Json
 
@@ -51,6 +51,7 @@ testbed experiment reproduce --list                     scenarios that come with
 testbed experiment reproduce live-vs-restart
 testbed experiment reproduce my/scenario.yaml --check   read it and its plans, start nothing
 testbed experiment reproduce my/scenario.yaml --out page.html
+testbed experiment reproduce rail-only --dilation 2     on a lab that is two times slower, to compare the ratios
 testbed experiment reproduce rail-only --resume reproduce-2026-11-22-0001    make the measurements that an interrupt left out
 """,
     more="""
@@ -91,6 +92,16 @@ def reproduce(
             help="Begin no round after this time, instead of the scenario's: 30m.",
         ),
     ] = None,
+    dilation: Annotated[
+        float | None,
+        typer.Option(
+            "--dilation",
+            metavar="K",
+            min=1,
+            max=100,
+            help="Make the scenario's lab K times slower, instead of its own K.",
+        ),
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +119,10 @@ def reproduce(
             "experiment reproduce: a scenario is required",
             hint="testbed experiment reproduce --list",
         )
-    scenario = read(_file(name))
+    scenario = read(_file(name), dilation)
+    if check:
+        # what the planner predicts is of the numbers as they are written
+        scenario = read(_file(name), 1)
     if resume is not None and (repeats is not None or budget is not None):
         raise Usage(
             "experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget"
@@ -130,9 +144,19 @@ def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
     """The record that is to be continued. Raises: Usage - it is of another scenario, or of another
     version of this one.
     """
-    from orchestrator.experiments.scenario.record import again, same_plans
+    from orchestrator.experiments.scenario.record import again, dilation_of, same_plans
 
     found = again(call.settings, word, "reproduce")
+    k = scenario.dilation
+    if (
+        found.data.get("scenario", {}).get("sha256") == scenario.sha256
+        and (before := dilation_of(found.data)) != k
+    ):
+        hint = f"testbed experiment reproduce {scenario.name} --dilation {before:g} --resume {found.name}"
+        raise Usage(
+            f"experiment reproduce: {found.name} was measured at dilation {before:g}, not {k:g}",
+            hint=hint,
+        )
     if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(
         found, scenario
     ):
@@ -143,11 +167,14 @@ def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
     return found
 
 
-def read(path: Path) -> Scenario:
-    """The scenario of a file, with its plans. Raises: BadFile - everything wrong with it."""
+def read(path: Path, dilation: float | None = None) -> Scenario:
+    """The scenario of a file, with its plans, at this dilation or else its own. Raises: BadFile -
+    everything wrong with it.
+    """
     from optics.errors import BadFile
     from optics.plain import reason
     from orchestrator.experiments.files.scenario.reader import read_scenario
+    from orchestrator.experiments.scenario.dilated import dilated
     from orchestrator.files.reading import attentive, text_of
 
     try:
@@ -157,7 +184,8 @@ def read(path: Path) -> Scenario:
             [f"{path}: {reason(error)}"], hint="testbed experiment reproduce --list"
         ) from error
     with attentive(str(path)):
-        return read_scenario(text, str(path), lambda word: text_of(path.parent / word))
+        found = read_scenario(text, str(path), lambda word: text_of(path.parent / word))
+    return dilated(found, dilation or found.dilation)
 
 
 def _file(word: str) -> Path:
@@ -181,53 +209,61 @@ def _file(word: str) -> Path:
 def _listed(call: Call) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.record import (
+        dilation_of,
         expected_duration_s,
         known,
         minutes,
+        read_records,
         shipped,
     )
 
-    files = scenarios()
-    found = {name: read(path) for name, path in files.items()}
-    before = {name: known(call.settings, s) for name, s in found.items()}
-    for name, path in files.items():
-        if not before[name].outcome and (other := shipped(path)).outcome:
-            before[name] = replace(other, each_s=before[name].each_s or other.each_s)
+    found: list[tuple[Scenario, Known]] = []
+    for name, path in scenarios().items():
+        own = read(path)
+        before = known(call.settings, own)
+        if not before.outcome and (other := shipped(path)).outcome:
+            before = replace(other, each_s=before.each_s or other.each_s)
+        same = (
+            data
+            for data in read_records(call.settings, name)
+            if data["scenario"].get("sha256") == own.sha256
+        )
+        at_others = [
+            read(path, k) for k in sorted({dilation_of(data) for data in same} - {own.dilation})
+        ]
+        found += [(own, before), *((s, known(call.settings, s)) for s in at_others)]
     rows = [("scenario", "label", "hosts", "takes", "found", "when", "commit", "question")]
     rows += [
         (
-            name,
+            s.name + (f" (k = {s.dilation:g})" if s.dilation != 1 else ""),
             s.label,
             str(s.lab.hosts) if s.lab is not None else "any",
-            ("" if before[name].each_s is not None else "up to ")
-            + minutes(expected_duration_s(s, before[name])),
-            before[name].outcome + (" (shipped)" if before[name].shipped else "") or "-",
-            before[name].day or "-",
-            before[name].commit or "-",
+            ("" if before.each_s is not None else "up to ")
+            + minutes(expected_duration_s(s, before)),
+            before.outcome + (" (shipped)" if before.shipped else "") or "-",
+            before.day or "-",
+            before.commit or "-",
             s.title,
         )
-        for name, s in found.items()
+        for s, before in found
     ]
     data = [
         {
-            "name": n,
+            "name": s.name,
             "title": s.title,
             "label": s.label,
             "claim": s.claim,
             "source": [*s.source],
             "arms": [*s.arms],
         }
+        | {"hosts": s.lab.hosts if s.lab is not None else None, "dilation": s.dilation}
         | {
-            "hosts": s.lab.hosts if s.lab is not None else None,
-            "seconds": expected_duration_s(s, before[n]),
+            "seconds": expected_duration_s(s, before),
+            "measured": before.each_s is not None,
+            "outcome": before.outcome,
         }
-        | {
-            "measured": before[n].each_s is not None,
-            "outcome": before[n].outcome,
-            "day": before[n].day,
-        }
-        | {"commit": before[n].commit, "shipped": before[n].shipped}
-        for n, s in found.items()
+        | {"day": before.day, "commit": before.commit, "shipped": before.shipped}
+        for s, before in found
     ]
     return Result(
         {"scenarios": cast("Json", data)},
@@ -317,7 +353,7 @@ def _on_lab(
     verbs = {
         tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants
     }
-    inventory = call.settings.inventory
+    inventory, k = call.settings.inventory, scenario.dilation
     if emulated.is_emulated(inventory):
         emulated.start_emulated_lab(inventory)
     kept.data["environment"] = environment_fingerprint(lab)
@@ -327,7 +363,7 @@ def _on_lab(
         scenario,
         verbs,
         report,
-        lambda ms: own.set_switching_time(inventory, ms),
+        lambda ms: own.set_switching_time(inventory, k * ms),
         stalls=True,
         sleep=_sleep,
     )
@@ -381,8 +417,9 @@ def _sleep(seconds: float) -> None:
 
 def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     from orchestrator.cli.text import columns
+    from orchestrator.experiments.scenario.dilated import at_other_dilations, at_two
     from orchestrator.experiments.scenario.judging import RESULTS
-    from orchestrator.experiments.scenario.record import keep_outcome
+    from orchestrator.experiments.scenario.record import dilation_of, keep_outcome
     from orchestrator.results import path_text
     from orchestrator.views.report.measured import findings, outcome_of
 
@@ -390,15 +427,23 @@ def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:
     judged = findings(found, kept.data)
     outcome = outcome_of(judged, kept.data)
     keep_outcome(kept, outcome, [one.to_json() for one in judged])
-    name = str(kept.data["scenario"]["name"])
-    lines = [f"{name}: {outcome}   {kept.name}, {progress_of(kept)}"]
+    name, k = str(kept.data["scenario"]["name"]), dilation_of(kept.data)
+    lines = [
+        f"{name}: {outcome}   {kept.name}, {progress_of(kept)}" + (f", k = {k:g}" if k != 1 else "")
+    ]
     lines += columns((f"  {f.compared.name} ({f.compared.role})", f.message) for f in judged)
+    lines += [
+        f"  {one.compared.name}: {one.message}"
+        for other in at_other_dilations(call.settings, kept.data)
+        for one in at_two(judged, kept.data, other)
+    ]
     lines += [f"  lab        left {kept.data['left']}", f"  report     {path_text(page)}"]
     data: Mapping[str, Any] = {
         "name": name,
         "record": kept.name,
         "outcome": outcome,
         "label": kept.data["scenario"]["label"],
+        "dilation": k,
         "findings": kept.data["findings"],
         "ended": kept.data["ended"],
         "slots": kept.slots,

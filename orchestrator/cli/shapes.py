@@ -40,6 +40,7 @@ from orchestrator.store.tagouts import Tagout
 from orchestrator.telemetry.process import SinkState
 from orchestrator.telemetry.retention import Old
 from orchestrator.verbs.fencing import TakenReport
+from orchestrator.verbs.hosts import ProvisionReport
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
@@ -125,6 +126,7 @@ SCENARIO = {
     "arms": list[str],
 } | {
     "hosts": int | None,
+    "dilation": float,
     "seconds": float,
     "measured": bool,
     "outcome": str,
@@ -315,6 +317,10 @@ DATA: dict[str, Shapes] = {
     "host exec": (
         {"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},
     ),
+    "host provision": (ProvisionReport,),
+    "host variables": (
+        {"hosts": dict[str, Any], "archive_digest": str, "programs_digest": str, "archive?": str},
+    ),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (
@@ -366,6 +372,7 @@ DATA: dict[str, Shapes] = {
             "record": str,
             "outcome": str,
             "label": str,
+            "dilation": float,
             "findings": [FINDING],
             "ended": str,
             "environment": Any,

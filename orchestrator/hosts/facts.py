@@ -55,8 +55,6 @@ SYSCTLS: tuple[tuple[str, str, bool], ...] = (
     # a dark circuit is drained, not routed around by chance
     ("net.ipv4.conf.all.ignore_routes_with_linkdown", "0", True),
     ("net.ipv4.conf.all.arp_announce", "2", True),
-    # Linux 6.12 and newer; the routes carry rto_min for older ones
-    ("net.ipv4.tcp_rto_min_us", "5000", False),
     # refused inside a network namespace; the routes carry congctl
     ("net.ipv4.tcp_congestion_control", "cubic", False),
     ("net.ipv4.tcp_slow_start_after_idle", "0", False),  # collectives send in bursts
@@ -80,6 +78,8 @@ def facts(host: Host) -> dict[str, Any]:
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
     kernel = host.forwarding == "kernel"
     sysctls = [list(s) for s in SYSCTLS]
+    # Linux 6.12; else by the routes' rto_min
+    sysctls.append(["net.ipv4.tcp_rto_min_us", str(host.rto_min_ms * 1000), False])
     # a dot inside an interface name (VLANs) is escaped: the agent turns the others into slashes
     sysctls += [
         [f"net.ipv4.conf.{name.replace('.', chr(92) + '.')}.{key}", value, needed]
@@ -155,7 +155,8 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
     """The files of the agent, and of what mechanisms have it do, by their names on the host."""
-    return _files({"agent": AGENT, **folders("host")}, ".py", ".o")
+    # as the agent's `own_sha` has them
+    return tuple(sorted(_files({"agent": AGENT, **folders("host")}, ".py", ".o")))
 
 
 def _files(of: Mapping[str, Path], *endings: str) -> tuple[tuple[str, bytes], ...]:
@@ -204,11 +205,9 @@ def workload_digest() -> str:
 
 
 @lru_cache(maxsize=1)
-def provision_archive() -> tuple[str, ...]:
-    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one
-    command carries each.
-
-    The same bytes for the same content.
+def archive() -> bytes:
+    """Everything that is unpacked into /var/lib/testbed, as tar.gz: the same bytes for the same
+    content.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -222,7 +221,12 @@ def provision_archive() -> tuple[str, ...]:
         link = tarfile.TarInfo(f"workloads/{workload_digest()}/{TORCH_PACKAGE}")
         link.type, link.linkname = tarfile.SYMTYPE, "workloads"
         tar.addfile(link)
-    packed = base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
+    return gzip.compress(buffer.getvalue(), 9, mtime=0)
+
+
+def provision_archive() -> tuple[str, ...]:
+    """The archive in base64, in pieces that one command carries each."""
+    packed = base64.b64encode(archive()).decode()
     return tuple(packed[at : at + ARCHIVE_PIECE] for at in range(0, len(packed), ARCHIVE_PIECE))
 
 

@@ -66,7 +66,7 @@ class Hosts:
             host.name: render.pack(facts.facts(host), host.name) for host in machines.values()
         }
         play = await self._plays.play(
-            "provision.yml",
+            "install.yml",
             list(payloads),
             {
                 "testbed_archive": list(facts.provision_archive()),

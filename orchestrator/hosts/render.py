@@ -20,10 +20,8 @@ from orchestrator.fabric.rules import (
     Rules,
     TransitFilter,
 )
+from orchestrator.inventory.edges import RTO_MIN_MS
 
-# a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs
-# 250
-RTO_MIN_MS = 5
 CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another
 PER_NETWORK = "per-network"  # each host's name for its own, which its agent knows
 # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
@@ -131,18 +129,27 @@ def rule_payloads(
     token: Mapping[str, int] | None = None,
     congctl: str = CONGCTL,
     single: Collection[HostName] = (),
+    rto_min_ms: Mapping[HostName, int] | None = None,
 ) -> dict[HostName, str]:
     """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in
     base64; `token` goes into each.
 
-    single: hosts that get a row for each route.
+    single: hosts that get a row for each route. rto_min_ms: of the hosts, where it is not
+    `RTO_MIN_MS`.
     """
     names = sorted({name for hosts in generations.values() for name in hosts})
-    more = dict(token or {})
+    more, least = dict(token or {}), rto_min_ms or {}
     return {
         name: pack(
             [
-                generation(n, hosts[name], congctl=congctl, single=name in single) | more
+                generation(
+                    n,
+                    hosts[name],
+                    rto_min_ms=least.get(name, RTO_MIN_MS),
+                    congctl=congctl,
+                    single=name in single,
+                )
+                | more
                 for n, hosts in sorted(generations.items())
                 if name in hosts
             ],

@@ -34,7 +34,9 @@ class HostRoutes:
         self, generations: Mapping[int, Mapping[HostName, Rules]]
     ) -> Mapping[HostName, Mapping[int, Staged]]:
         """Put route generations into tables that no rule selects yet, all in one play."""
-        payloads = render.rule_payloads(generations, self.channels.run_token())
+        payloads = render.rule_payloads(
+            generations, self.channels.run_token(), rto_min_ms=self._rto_min_ms()
+        )
         if not payloads:
             return {}
         play = await self.plays.play(
@@ -67,7 +69,9 @@ class HostRoutes:
         """
 
         async def ask(single: Collection[HostName] = ()) -> dict[str, dict[str, Any]]:
-            payloads = render.rule_payloads(generations, congctl=congctl, single=single)
+            payloads = render.rule_payloads(
+                generations, congctl=congctl, single=single, rto_min_ms=self._rto_min_ms()
+            )
             return await self.channels.ask(
                 {name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s
             )
@@ -81,6 +85,9 @@ class HostRoutes:
                 raise
             answers = await ask(older)
         return {name: _staged(values["staged"]) for name, values in answers.items()}
+
+    def _rto_min_ms(self) -> dict[HostName, int]:
+        return {name: host.rto_min_ms for name, host in self.channels.lab.hosts.items()}
 
     async def commit(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
-from orchestrator.inventory.edges import LANES, Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.edges import LANES, RTO_MIN_MS, Forwarding, HostEdge, SshEdge
 from orchestrator.inventory.partitions import Partition, read_partitions
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
@@ -61,13 +61,13 @@ class Host:
     equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps:
-    the rate at which it keeps checkpoints (Mb/s), 0: as fast as it can. max_ranks: so many ranks of
-    a job without NCCL may run here; with NCCL each needs a GPU. job_user: the user that jobs run
-    as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
-    job_users: the other users that programs of the lab's owner run as. partitions: its parts that
-    carry plans of their own. partition: which part of the host `whole` this is, None for a whole
-    host; its lanes are counted from 0. port_mbps: rate of each port at a packet switch (Mb/s), of
-    hosts with partitions.
+    the rate at which it keeps checkpoints (Mb/s), 0: as fast as it can. rto_min_ms: the least time
+    after which its TCP sends again (ms). max_ranks: so many ranks of a job without NCCL may run
+    here; with NCCL each needs a GPU. job_user: the user that jobs run as. job_env: variables that
+    plans may set beyond those `orchestrator.plan.job_env` allows. job_users: the other users that
+    programs of the lab's owner run as. partitions: its parts that carry plans of their own.
+    partition: which part of the host `whole` this is, None for a whole host; its lanes are counted
+    from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with partitions.
     """
 
     name: HostName
@@ -82,6 +82,7 @@ class Host:
     ssh: SshTarget
     link_mbps: float = 25_000.0
     storage_mbps: float = 0.0
+    rto_min_ms: int = RTO_MIN_MS
     job_user: str = "testbed-job"
     job_env: tuple[str, ...] = ()
     job_users: tuple[str, ...] = ()
@@ -244,6 +245,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         gpus=edge.gpus,
         link_mbps=edge.link_mbps,
         storage_mbps=edge.storage_mbps or 0.0,
+        rto_min_ms=edge.rto_min_ms,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
         partitions=partitions,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from optics import Infeasible, Interlock, Missing
 from optics.plain import counted
@@ -36,8 +38,6 @@ from orchestrator.plan.target import (
     fingerprint,
     target,
 )
-from orchestrator.services.guard.recover import evict, with_spares
-from orchestrator.services.schedule.making import up_slots
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
 from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import who
@@ -47,12 +47,15 @@ from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verbs import job as job_verbs
-from orchestrator.verbs.back import restore, resume, rollback
-from orchestrator.verbs.devices import devices, devices_power
-from orchestrator.verbs.diagnose import job_diagnose
 from orchestrator.verbs.job import job_env, job_logs, job_status
-from orchestrator.verbs.stall import stall, stall_curves
-from orchestrator.verbs.status import status, verify
+
+if TYPE_CHECKING:
+    from orchestrator.services.guard.recover import evict
+    from orchestrator.verbs.back import restore, resume, rollback
+    from orchestrator.verbs.devices import devices, devices_power
+    from orchestrator.verbs.diagnose import job_diagnose
+    from orchestrator.verbs.stall import stall, stall_curves
+    from orchestrator.verbs.status import status, verify
 
 __all__ = [
     "confirm",
@@ -81,6 +84,26 @@ __all__ = [
     "verify",
     "watch",
 ]
+
+_ELSEWHERE = {
+    "orchestrator.services.guard.recover": ("evict",),
+    "orchestrator.verbs.back": ("restore", "resume", "rollback"),
+    "orchestrator.verbs.devices": ("devices", "devices_power"),
+    "orchestrator.verbs.diagnose": ("job_diagnose",),
+    "orchestrator.verbs.stall": ("stall", "stall_curves"),
+    "orchestrator.verbs.status": ("status", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A verb of another module, which is imported when it is asked for: `up` need not wait for
+    it.
+    """
+    for module, names in _ELSEWHERE.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 job_launch, job_stop = settled(job_verbs.job_launch), settled(job_verbs.job_stop)
 job_restore = settled(job_verbs.job_restore)
@@ -219,6 +242,8 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     if options.spares:
+        from orchestrator.services.guard.recover import with_spares
+
         plan_path = PlanText(
             with_spares(text, wanted, options.spares, lab, command.store, command.settings),
             wanted.name,
@@ -243,6 +268,8 @@ async def _up(command: Command, plan_path: Path | PlanText, options: UpOptions) 
             job_change=found.job_change,
         )
     if wanted.schedule is not None:
+        from orchestrator.services.schedule.making import up_slots
+
         await in_slots_too(command, lab, wanted, launch_job=options.launch_job)
         report = await up_slots(command, lab, wanted, text, RunOptions(options))
         if not report.nothing_to_do or not options.launch_job or wanted.job is None:

@@ -217,6 +217,29 @@ async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back
     }
 
 
+async def test_hosts_get_no_other_routes_for_those_that_a_killed_up_had_given_them_and_one_has_lost(
+    bench: Bench,
+) -> None:
+    await before(bench)
+    wrong(bench, ("hosts: confirm", "killed before"))
+    await bench.killed(bench.up(TWO))
+    ran = bench.routes()
+    lost, apply = bench.fleet.all["gpu02"], bench.switches["ocs1"].apply
+
+    async def power_lost(*arguments: Any) -> Any:
+        await apply(*arguments)
+        lost.active, lost.staged, bench.switches["ocs1"].apply = None, {}, apply  # type: ignore[method-assign]
+        raise Unreachable("ocs1: no answer")
+
+    bench.switches["ocs1"].apply = power_lost  # type: ignore[method-assign]
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(MOVED)
+    assert "gpu02: the routes it ran are not known any more" in "\n".join(failed.value.left)
+    assert {n: r for n, r in bench.routes().items() if n != "gpu02"} == {
+        n: r for n, r in ran.items() if n != "gpu02"
+    }
+
+
 async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everything_and_keeps_its_own_error(
     bench: Bench,
 ) -> None:

@@ -110,11 +110,11 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
         return ("gpu01", "gpu02")
 
     async def dies(*argv: Any) -> None:
-        raise Refused("provision.yml: ansible-playbook was killed before it ended")
+        raise Refused("install.yml: ansible-playbook was killed before it ended")
 
     monkeypatch.setattr(bench.fleet.channels, "unprovisioned", stale)
     monkeypatch.setattr(bench.fleet, "provision", dies)
-    with pytest.raises(RolledBack, match=r"provision\.yml.*\nnothing was changed"):
+    with pytest.raises(RolledBack, match=r"install\.yml.*\nnothing was changed"):
         await bench.up(plan_text("one", ONE))
     assert bench.held() == bench.wanted([])
 

@@ -94,3 +94,20 @@ def test_what_the_command_line_starts_finds_our_packages_too(foreign: Path) -> N
     assert "hides ours" not in done.stdout + done.stderr and done.returncode == 0, (
         done.stdout + done.stderr
     )
+
+
+def test_paramiko_is_imported_without_the_package_that_it_only_names() -> None:
+    program = """
+import sys
+from orchestrator.cli import main
+main.run = lambda argv: 0
+try:
+    main.main()
+except SystemExit:
+    pass
+import paramiko
+assert not [name for name in sys.modules if name.startswith("invoke.")], "imported although nothing of it was used"
+from invoke import run
+assert paramiko.config.invoke.run is run and sys.modules["invoke"].run is run
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

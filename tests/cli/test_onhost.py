@@ -1,4 +1,4 @@
-"""`testbed host exec` and `testbed host shell` at the prompt."""
+"""`testbed host` at the prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.hosts import openssh
 from tests.house.repository import ROOT
@@ -65,3 +66,43 @@ def test_a_lab_that_does_not_run_is_told(cli: Any, ran: list[Any]) -> None:
     (cli.home / "inventory" / "emulated" / "emulator.yml").write_text("hosts: true\n")
     result = cli("host", "exec", "node-b", "--", "true")
     assert result.code == 5 and "next: testbed lab start" in result.err and ran == []
+
+
+def test_what_ansible_is_told_is_printed_as_its_variables_and_as_json(
+    cli: Any, ran: list[Any]
+) -> None:
+    archive = cli.home / "lab.tar.gz"
+    result = cli("host", "variables", "--limit", "node-b", "--archive", str(archive))
+    reply = yaml.safe_load(result.out)["host_lab"]
+    assert (
+        result.code == 0
+        and list(reply["hosts"]) == ["node-b"]
+        and reply["archive"] == str(archive)
+        and archive.exists()
+    )
+    result = cli("host", "variables", "--json")
+    assert (
+        len(result.json["data"]["hosts"]) == 12
+        and result.json["data"]["hosts"]["node-b"] == reply["hosts"]["node-b"]
+    )
+
+
+@pytest.mark.parametrize("verb", ["variables", "provision"])
+def test_a_host_that_the_lab_does_not_have_is_refused_before_anything_is_done(
+    cli: Any, ran: list[Any], verb: str
+) -> None:
+    result = cli("host", verb, "--limit", "node-b", "--limit", "node-bb")
+    assert (
+        result.code == 2
+        and "node-bb is no host of this lab (12 hosts" in result.err
+        and "did you mean node-b?" in result.err
+    )
+
+
+def test_a_file_that_cannot_be_written_is_named(cli: Any, ran: list[Any]) -> None:
+    result = cli("host", "variables", "--archive", "/nowhere/lab.tar.gz")
+    assert (
+        result.code == 2
+        and "/nowhere/lab.tar.gz: No such file or directory" in result.err
+        and result.out == ""
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
+from orchestrator.cli.reproduce import read
 from tests.house.repository import scenarios
 
 
@@ -119,6 +120,59 @@ def test_a_record_is_continued_only_with_the_same_scenario(
     code, found = reported(capsys, "rail-only", "--resume", "reproduce-1")
     assert code == 2 and "was measured with another scenario file" in found["message"]
     assert reported(capsys, "rail-only", "--resume", "reproduce-1", "--repeats", 3)[0] == 2
+
+
+def test_a_scenario_is_dilated_only_where_its_claim_is_of_a_system(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found = reported(capsys, "live-vs-restart", "--dilation", 2, "--check")
+    assert (
+        code == 3
+        and "lost_ms of a change (training time lost, live / restart) is a figure of this program"
+        in found["message"]
+    )
+    assert found["hint"] == "leave out --dilation"
+    assert reported(capsys, "rail-only", "--dilation", 2, "--check")[0] == 0
+    assert reported(capsys, "rail-only", "--dilation", 0.5)[0] == 2
+
+
+def test_records_of_another_dilation_are_listed_apart_and_not_continued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
+    folder.mkdir(parents=True)
+    facts = {
+        "name": "rail-only",
+        "sha256": read(scenarios()["rail-only"]).sha256,
+        "lab": {"dilation": 2.0},
+    }
+    data = {
+        "schema": "testbed.campaign/1",
+        "name": "reproduce-1",
+        "slots": [],
+        "scenario": facts,
+        "outcome": "claim holds",
+    }
+    (folder / "campaign.json").write_text(json.dumps(data | {"findings": [], "day": "2026-11-29"}))
+    listed = reported(capsys, "--list")[1]["data"]["scenarios"]
+    found = [
+        (one["dilation"], one["label"], one["outcome"], one["shipped"])
+        for one in listed
+        if one["name"] == "rail-only"
+    ]
+    assert (
+        found[1:] == [(2.0, "dilated", "claim holds", False)] and found[0][0] == 1.0 and found[0][3]
+    )
+    assert (
+        run(["experiment", "reproduce", "--list"]) == 0
+        and "rail-only (k = 2)" in capsys.readouterr().out
+    )
+    code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1")
+    assert code == 2 and "reproduce-1 was measured at dilation 2, not 1" in refused["message"]
+    assert (
+        refused["hint"]
+        == "testbed experiment reproduce rail-only --dilation 2 --resume reproduce-1"
+    )
 
 
 def test_two_commands_do_not_share_the_lab_of_a_scenario(

@@ -383,6 +383,10 @@ def test_two_tenants_start_together_and_what_one_made_alone_does_not_count(
     ).measure_rounds(narrow)
     first = {tenant: parts[0]["first"] for tenant, parts in record.slots[0]["jobs"].items()}
     assert first == {"ann": 5, "bob": 1}
+    last = {tenant: parts[0]["last"] for tenant, parts in record.slots[0]["jobs"].items()}
+    assert last == {"ann": 11, "bob": 7}, (
+        "the time that one was waited for is not waited for the other again"
+    )
     assert (
         leave(record, {"ann": ann, "bob": bob}) == "nothing is up"
         and ann.reported[-1] == bob.reported[-1] == "down"

@@ -173,6 +173,7 @@ def test_everything_wrong_is_said_at_its_place() -> None:
         ),
         ("kind: lab\nbase: {plan: a/p.json, repeats: 3}", "repeats is of a scenario"),
         ("kind: lab\nlab: {hots: 3}", "lab.hots: unknown field; did you mean hosts?"),
+        ("kind: lab\nlab: {dilation: 2}", "lab.dilation: unknown field"),
         ("kind: lap", "wanted prediction, devices or lab"),
     ],
 )

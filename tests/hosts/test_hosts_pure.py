@@ -95,6 +95,30 @@ def test_all_generations_of_a_host_travel_in_one_payload() -> None:
     assert [r["generation"] for r in requests] == [1, 2] and set(reply) == {"gpu01", "gpu02"}
 
 
+async def test_the_routes_and_the_kernel_of_a_host_have_its_own_least_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply: dict[str, int] = {}
+
+    async def ask(
+        self: Channels, requests: Mapping[str, Any], *_: object
+    ) -> dict[str, dict[str, Any]]:
+        for name, request in requests.items():
+            reply[name] = json.loads(gzip.decompress(base64.b64decode(request["packed"])))[0][
+                "rto_min_ms"
+            ]
+        return {
+            name: {"staged": [{"generation": 3, "routes": 0, "table": 7003}]} for name in requests
+        }
+
+    monkeypatch.setattr(Channels, "ask", ask)
+    slow = replace(LAB.hosts["gpu02"], rto_min_ms=20)
+    async with Hosts(replace(LAB, hosts={**LAB.hosts, "gpu02": slow}), tmp_path, tmp_path) as hosts:
+        await hosts.routes.stage_warm({3: {"gpu01": frozenset(), "gpu02": frozenset()}})
+    assert reply == {"gpu01": 5, "gpu02": 20}
+    assert ["net.ipv4.tcp_rto_min_us", "20000", False] in facts.facts(slow)["sysctls"]
+
+
 async def test_an_agent_of_an_older_release_is_told_each_route_when_it_refuses_addresses_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +263,7 @@ def test_an_rdma_host_gets_no_lanes_and_both_functions_are_prepared() -> None:
 
 
 def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() -> None:
-    assert facts.provision_archive() == facts.provision_archive.__wrapped__()
+    assert facts.archive() == facts.archive.__wrapped__()
     with tarfile.open(
         fileobj=io.BytesIO(base64.b64decode("".join(facts.provision_archive())))
     ) as tar:

@@ -144,6 +144,7 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
         "reserve_core",
         "devices",
         "lines",
+        "dilation",
     } | LINE_KEYS
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 

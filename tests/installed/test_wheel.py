@@ -131,6 +131,12 @@ def test_the_wheel_has_the_examples_the_pages_its_own_top_level_modules_and_what
         for file in ("__init__.py", "py.typed")
     }
     assert typed | {"optical_testbed_command.py", "optical_testbed_pytest.py"} <= set(names)
+    plays = {name for name in FILES if name.startswith("playbooks/")}
+    assert (
+        "playbooks/collections/ansible_collections/optical/testbed/plugins/lookup/lab.py"
+        in plays
+        <= set(names)
+    )
     copied = {
         name
         for name in FILES

@@ -28,7 +28,7 @@ def sizes(**phases: tuple[float, float]) -> dict[int, dict[str, object]]:
         }
 
     return {
-        hosts: {"lab_s": 1.0, **{name: command(hosts) for name in COMMANDS}}
+        hosts: {"lab_s": 1.0, "null_s": 1.0, **{name: command(hosts) for name in COMMANDS}}
         for hosts in (12, 24, 48, 96, 192)
     }
 

@@ -249,7 +249,7 @@ class SimAnsible:
             await asyncio.sleep(0.01 + host.net.latency())
             if not host.power:
                 done.failed[name] = Unreachable(f"{name}: ssh: no answer")
-            elif playbook == "provision.yml":
+            elif playbook == "install.yml":
                 host.begin()
                 done.reported[name] = {"provision": '{"changed":[],"notes":[]}\n{"started":true}\n'}
             elif host.agent is None:

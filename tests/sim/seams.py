@@ -444,7 +444,11 @@ def replaced(by: StandIns) -> Iterator[None]:
                 "spawn",
                 lambda settings, text, reported, *, lowly: by.spawn(settings, text, reported),
             ),
-            (changes, "stop_movers", lambda settings, tenancy: by.stop_movers(settings, tenancy)),
+            (
+                changes,
+                "stop_movers",
+                lambda settings, tenancy, movers: by.stop_movers(settings, tenancy),
+            ),
             (changes, "watch_over", lambda settings, run: by.watch_over(settings, run)),
             (environment, "record_environment", lambda *text: None),
             (basics, "os", by.disk_os),

@@ -19,6 +19,7 @@ TESTBED_RING_CHANGES               JSON list of {"after": K, "rings": [...], "tr
                             not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
+TESTBED_DILATION            how many times longer than a plan says modelled computing takes on this host (default 1)
 TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
 LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
@@ -74,6 +75,7 @@ class Place:
     ring_changes: tuple[PlannedRingChange, ...] = ()
     functions: Mapping[str, Grant] = field(default_factory=dict)
     storage_mbps: float = 0.0
+    dilation: float = 1.0
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -108,6 +110,12 @@ def read_place(env: Mapping[str, str]) -> Place:
     if not 0 < timeout_s < 86400:
         problems.append(f"TESTBED_TIMEOUT_S: {env['TESTBED_TIMEOUT_S']!r}: not a number of seconds")
     try:
+        dilation = float(env.get("TESTBED_DILATION", "1"))
+    except ValueError:
+        dilation = 0.0
+    if not 1 <= dilation < math.inf:
+        problems.append(f"TESTBED_DILATION: {env['TESTBED_DILATION']!r}: not a number of 1 or more")
+    try:
         storage_mbps = storage_rate(env)
     except ValueError as error:
         problems.append(str(error))
@@ -129,6 +137,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         ring_changes=ring_changes,
         functions=functions,
         storage_mbps=storage_mbps,
+        dilation=dilation,
     )
 
 

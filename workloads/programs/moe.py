@@ -238,7 +238,9 @@ class Layer:
         self._demand.attention(iteration)
         x, target = self._batch(iteration)
         mixed = self._attend(x)
-        left_s = given.compute_ms / 1e3 - (time.monotonic_ns() - begin_ns) / 1e9
+        left_s = (
+            given.compute_ms * job.place.dilation / 1e3 - (time.monotonic_ns() - begin_ns) / 1e9
+        )
         if left_s > 0:
             time.sleep(left_s)
         out, dropped, sent = self._experts(mixed)

@@ -191,7 +191,7 @@ class Step:
         self._meet()
         heartbeat.begin(self._job.iteration)
         begin_ns, worked = time.monotonic_ns(), processors()
-        time.sleep(traffic.compute_s)
+        time.sleep(traffic.compute_s * self._job.place.dilation)
         heartbeat.exchange()
         alone_ns = time.monotonic_ns()
         computed_ns = self._meet() if traffic.compute_s else begin_ns

@@ -61,7 +61,7 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(
             f"--bytes {given.bytes}: the packet switch stores values of at most {grant.each_bytes} bytes"
         )
-    shelf = Shelf(place.lane(0), given.bytes, given.lookup_ms / 1e3)
+    shelf = Shelf(place.lane(0), given.bytes, given.lookup_ms * place.dilation / 1e3)
     owners = Owners(
         job.accord.gather("shelves", shelf.address), place.lane(0), given.bytes, place.timeout_s
     )

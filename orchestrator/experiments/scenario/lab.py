@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import optical_testbed_home
 from optics.errors import BadFile
 from orchestrator import emulated
 from orchestrator.experiments.files.scenario.values import WantedLab
+from orchestrator.inventory.edges import RTO_MIN_MS
 
 LONGEST_S = 60.0
 """For an answer to a request about the programs of all hosts."""
@@ -33,8 +35,17 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
         emulated.stop_emulated_lab(inventory)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
+    wanted = dilated_lab(wanted)
     ports = ["--ring"] if wanted.ring else ["--ports", wanted.ports]
-    size = ["--hosts", wanted.hosts, *ports, "--rate-mbps", wanted.rate_mbps, "--rack", wanted.rack]
+    size = [
+        "--hosts",
+        wanted.hosts,
+        *ports,
+        "--rate-mbps",
+        f"{wanted.rate_mbps:.10g}",
+        "--rack",
+        wanted.rack,
+    ]
     switches = [word for kind in wanted.electrical for word in ("--electrical", kind)]
     switches += [word for line in wanted.lines for word in ("--line", line)]
     switches += ["--queue", wanted.queue] if wanted.queue else []
@@ -62,18 +73,53 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
             [f"lab: {(done.stderr.strip().splitlines() or ['the emulators cannot make it'])[-1]}"]
         )
     page = inventory / "emulator.yml"
+    k = wanted.dilation
+    line = (f"dilation: {k:g}\n" if k != 1 else "") + f"seed: {wanted.seed}"
     page.write_text(
-        re.sub(r"(?m)^seed: \d+", f"seed: {wanted.seed}", page.read_text(encoding="utf-8")),
+        re.sub(r"(?m)^seed: \d+", line, page.read_text(encoding="utf-8")), encoding="utf-8"
+    )
+    more = {
+        "storage_mbps": wanted.storage_mbps,
+        "rto_min_ms": round(k * RTO_MIN_MS) if k != 1 else 0,
+    }
+    page = inventory / "hosts.yml"
+    line = r"\g<0>" + "".join(
+        f"\n        testbed_{name}: {value:g}" for name, value in more.items() if value
+    )
+    page.write_text(
+        re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")),
         encoding="utf-8",
     )
-    if wanted.storage_mbps:
-        page = inventory / "hosts.yml"
-        line = rf"\g<0>\n        testbed_storage_mbps: {wanted.storage_mbps:g}"
-        page.write_text(
-            re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")),
-            encoding="utf-8",
+    if k != 1 and "time_scale: " in (inventory / "devices.yml").read_text(encoding="utf-8"):
+        raise BadFile(
+            [
+                f"lab: {wanted.driver} runs faster here than a real one (time_scale), so it cannot be dilated"
+            ]
         )
     return inventory
+
+
+def dilated_lab(wanted: WantedLab) -> WantedLab:
+    """The lab with the rates and times that its dilation makes of them. Bytes and packets, of
+    queues too, stay.
+    """
+    k = wanted.dilation
+    if k == 1:
+        return wanted
+    lines = []
+    for port, delay_ms, *rest in (line.split(":") for line in wanted.lines):
+        lines.append(":".join((port, f"{k * float(delay_ms):.10g}", *rest)))
+    return replace(
+        wanted,
+        rate_mbps=wanted.rate_mbps / k,
+        settle_ms=k * wanted.settle_ms,
+        electrical=tuple(
+            re.sub(r"@([0-9.]+)", lambda rate: f"@{float(rate[1]) / k:.10g}", kind)
+            for kind in wanted.electrical
+        ),
+        lines=tuple(lines),
+        storage_mbps=wanted.storage_mbps / k,
+    )
 
 
 def share(inventory: Path, how: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -205,11 +205,10 @@ def keep_outcome(record: ComparisonRecord, outcome: str, findings: list[dict[str
     (record.folder / SHIPPED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def known(settings: Settings, scenario: Scenario) -> Known:
-    """What was found here before with this scenario; of another version of its file only how long
-    it took.
+def read_records(settings: Settings, scenario: str) -> Iterator[dict[str, Any]]:
+    """The records made here with a scenario of this name, oldest first; of older ones without a
+    day, with it.
     """
-    found = Known()
     for path in sorted(
         campaigns(settings).glob("reproduce-*/campaign.json"), key=lambda path: path.stat().st_mtime
     ):
@@ -217,8 +216,26 @@ def known(settings: Settings, scenario: Scenario) -> Known:
             data = read_record(path)
         except BadFile:
             continue
-        kept = data.get("scenario") or {}
-        if kept.get("name") != scenario.name:
+        if (data.get("scenario") or {}).get("name") == scenario:
+            data.setdefault("day", time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime)))
+            yield data
+
+
+def dilation_of(data: Mapping[str, Any]) -> float:
+    """How many times slower the lab of a record (`Record.data`) was than its scenario says; 1: as
+    it says, or none of its own.
+    """
+    return float(((data.get("scenario") or {}).get("lab") or {}).get("dilation", 1))
+
+
+def known(settings: Settings, scenario: Scenario) -> Known:
+    """What was found here before with this scenario, at the same dilation; of another version of
+    its file only how long it took.
+    """
+    found = Known()
+    for data in read_records(settings, scenario.name):
+        kept = data["scenario"]
+        if dilation_of(data) != scenario.dilation:
             continue
         took = [
             slot["seconds"]
@@ -227,9 +244,10 @@ def known(settings: Settings, scenario: Scenario) -> Known:
         ]
         each_s = sum(took) / len(took) if took else found.each_s
         if kept.get("sha256") == scenario.sha256 and data.get("outcome"):
-            day = data.get("day") or time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
             found = Known(
-                str(data["outcome"]), day, str((data.get("environment") or {}).get("commit") or "")
+                str(data["outcome"]),
+                str(data["day"]),
+                str((data.get("environment") or {}).get("commit") or ""),
             )
         found = replace(found, each_s=each_s)
     return found

@@ -283,8 +283,10 @@ class Runner:
         Counted from the `after` of the slot's last part, or from before its `first`.
         """
         until = self.clock() + arm.watchdog_s
-        for tenant in jobs:
+        for number, tenant in enumerate(jobs):
             part = slot["jobs"][tenant][-1]
+            if number:  # it went on while the one before was waited for
+                jobs[tenant] = self.verbs[tenant].status()
             wanted = (part["after"] if part.get("after") is not None else part["first"] - 1) + more
             # Polling costs the hosts time, so they are polled when the iterations should be
             # finished, not all the time.

@@ -14,7 +14,7 @@ from typing import Any
 import optical_testbed_home
 from optics.errors import TestbedError
 from orchestrator.hosts.openssh import run
-from orchestrator.hosts.render import CONGCTL, RTO_MIN_MS
+from orchestrator.hosts.render import CONGCTL
 from orchestrator.inventory.lab import Lab
 from orchestrator.telemetry.environment import versions
 
@@ -64,7 +64,10 @@ def environment_fingerprint(lab: Lab) -> dict[str, Any]:
         "commit": commit(),
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
-        "congestion_control": {"of the plan's routes": CONGCTL, "rto_min_ms": RTO_MIN_MS},
+        "congestion_control": {
+            "of the plan's routes": CONGCTL,
+            "rto_min_ms": next(iter(lab.hosts.values())).rto_min_ms,
+        },
     }
     with suppress(OSError):
         own = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile
+from orchestrator.experiments.scenario.dilated import at_other_dilations
 from orchestrator.settings import Settings
 from orchestrator.store.keys import tenancy_key
 from orchestrator.store.records import JobRecord, RunRecord
@@ -109,6 +110,8 @@ def gather(
         for run in dict.fromkeys(runs)
         if part_files(settings.run_dir(run))
     }
+    if comparison:
+        comparison = {**comparison, "other_dilations": at_other_dilations(settings, comparison)}
     return ReportedRuns(name, tuple(sources), journals, comparison or {})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
+from orchestrator.experiments.scenario.dilated import AtTwo, at_two
 from orchestrator.experiments.scenario.interval import (
     RESAMPLES,
     SEED,
@@ -28,6 +29,7 @@ from orchestrator.experiments.scenario.judging import (
     result_of,
 )
 from orchestrator.experiments.scenario.paired import HOW_TEXT
+from orchestrator.experiments.scenario.record import dilation_of
 from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing_mark
@@ -146,6 +148,7 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
     )
     if ended := ENDED_TEXT.get(kept.get("ended", "")):
         section.notes.append(ended.format(width=kept["width"], minutes=kept["budget_s"] / 60))
+    section.notes += _dilation(kept)
     answer = c.book.answers["findings"] = _findings_answer(judged)
     shown = [
         (f.compared.name, _ends(f.found), (f.compared.low, f.compared.high), f.holds)
@@ -180,9 +183,76 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
     section.notes += [
         f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(f.how for f in judged) if how
     ]
+    _at_other_dilations(section, kept, judged)
     _sweeps(c, section, kept, judged)
     _each_metric(c, kept, found, judged)
     _environment(c, kept)
+
+
+def _dilation(kept: Mapping[str, Any]) -> list[str]:
+    """What the page's times are, of a lab that was slower than its scenario says."""
+    k = dilation_of(kept)
+    if k == 1:
+        return []
+    return [
+        f"The lab was {k:g} times slower (dilation): rates divided by {k:g}; switching, delays, guards, least time-outs of TCP and"
+        f" modelled computing {k:g} times as long. The measurements of this page are divided by {k:g}; the record, and sections of"
+        " single runs, have real time. This program, the kernel's other timers and computing that is not modelled are not slower."
+    ]
+
+
+def _at_other_dilations(
+    section: ReportSection, kept: Mapping[str, Any], judged: Sequence[JudgedComparison]
+) -> None:
+    """The ratios beside those of records at another k, and whether they depend on this machine."""
+    found = [
+        one for other in kept.get("other_dilations", ()) for one in at_two(judged, kept, other)
+    ]
+    if not found:
+        return
+
+    def ratio(interval: Interval | None) -> str:
+        if interval is None:
+            return "none"
+        return (
+            f"{interval.value:.3g}"
+            if interval.low is None
+            else f"{interval.value:.3g} ({interval.low:.3g} to {interval.high:.3g})"
+        )
+
+    rows: list[Sequence[Shown]] = [
+        (
+            one.compared.name,
+            f"{one.lower_k:g}",
+            ratio(one.lower),
+            f"{one.upper_k:g}",
+            ratio(one.upper),
+            _percent(one),
+            one.moving,
+            one.record,
+        )
+        for one in found
+    ]
+    section.tables.append(
+        Table(
+            (
+                "compared",
+                "k",
+                "ratio",
+                "larger k",
+                "ratio there",
+                "larger by",
+                "found",
+                "other record",
+            ),
+            rows,
+        )
+    )
+    section.notes += [f"{one.compared.name}: {one.message}." for one in found]
+
+
+def _percent(one: AtTwo) -> str:
+    return "none" if one.moved is None else f"{one.moved:+.1%}"
 
 
 def _sweeps(
@@ -220,12 +290,18 @@ def _each_metric(
     c: ReportContext, kept: Mapping[str, Any], found: Samples, judged: Sequence[JudgedComparison]
 ) -> None:
     """A figure of the values of each metric that is compared."""
-    section = ReportSection("measurements", "Measurements")
+    section, k = ReportSection("measurements", "Measurements"), dilation_of(kept)
     for metric, count in dict.fromkeys((f.compared.metric, f.compared.iterations) for f in judged):
         unit, what = METRICS[metric]
         times = {
             arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)
         }
+        if unit in ("ms", "Gb/s"):
+            factor = 1 / k if unit == "ms" else k
+            times = {
+                arm: [[value * factor for value in values] for values in lists]
+                for arm, lists in times.items()
+            }
         name = f"{metric.removesuffix('_ms').replace('_', ' ')}{f' of {count} iterations' if count else ''}"
         _values(
             c,
@@ -233,7 +309,7 @@ def _each_metric(
             kept,
             times,
             {},
-            f"{name}{f', {unit}' if unit else ''}",
+            f"{name}{f', {unit}' if unit else ''}{' as at k = 1' if k != 1 else ''}",
             f"{metric}{count or ''}",
             what,
         )
@@ -284,7 +360,7 @@ def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
                 "not known" if found["share"] is None else f"{found['share']:.1%}, {found['rank']}"
             )
             counts = (
-                f"{found['rwnd_limited_ms']:.0f} ms",
+                f"{found['rwnd_limited_ms'] / dilation_of(kept):.0f} ms",
                 str(found["retransmitted"]),
                 str(found["refused"]),
             )

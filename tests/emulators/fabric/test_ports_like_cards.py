@@ -38,23 +38,33 @@ def test_a_port_takes_what_it_carries_in_two_milliseconds_at_once_and_a_packet_a
 
 
 @pytest.mark.lab
-def test_each_port_of_a_host_takes_at_once_what_its_own_rate_allows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slower", [1, 2])
+def test_each_port_of_a_host_takes_at_once_what_its_own_rate_allows_undilated(
+    tmp_path: Path, slower: int
+) -> None:
     numbers = free_ports(4)
+    electrical = (parse(f"ideal@{20 / slower:g}"),)
     wanted = Wanted(
         numbers[:2],
         numbers[2:],
         str(tmp_path / "state"),
         0.02,
-        rate_mbps=100,
-        electrical=(parse("ideal@20"),),
+        rate_mbps=100 / slower,
+        electrical=electrical,
     )
     generate(tmp_path / "inventory", wanted)
+    with (tmp_path / "inventory" / "emulator.yml").open("a") as page:
+        page.write(f"dilation: {slower}\n")
     lab = EmulatedLab(tmp_path / "inventory")
     try:
         enter = ["nsenter", "-t", str(lab.host_pid("gpu01")), "-n", "-m"]
         links = json.loads(subprocess.check_output([*enter, "ip", "-d", "-j", "link", "show"]))
         found = {link["ifname"]: link["gso_max_segs"] for link in links}
         assert (found["opt1"], found["el3"]) == (2, 1) and found["mgmt"] > 1000
+        enter_run = Path(f"/proc/{lab.host_pid('gpu01')}/root/run/lab/sshd_config").read_text()
+        assert ("TESTBED_DILATION=2" in enter_run) == (slower == 2), (
+            "what runs on a host finds it in its environment"
+        )
         own = subprocess.check_output([*enter, "cat", "/proc/sys/net/ipv4/tcp_rmem"])
         assert own == Path("/proc/sys/net/ipv4/tcp_rmem").read_bytes(), "no line has delay"
     finally:

@@ -33,7 +33,9 @@ ORDINARY = {(os.SCHED_OTHER, 0)}
 def program(
     lab: EmulatedLab, host: str, text: str, uid: int = JOB_UID
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in the PID namespace of a host."""
+    """Run a program in the PID namespace of a host; it runs its own text when this begins, whatever
+    starts Python there.
+    """
     enter = [
         "nsenter",
         "-t",
@@ -44,11 +46,10 @@ def program(
         f"--regid={uid}",
         "--clear-groups",
     ]
-    with subprocess.Popen(
-        [*enter, "/usr/bin/env", "python3", "-c", text], stdin=subprocess.PIPE, cwd="/"
-    ) as child:
+    command = [*enter, "/usr/bin/env", "python3", "-c", f"print(flush=True)\n{text}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as child:
         try:
-            assert eventually(lambda: pids(child), 10)
+            assert child.stdout is not None and child.stdout.readline() == b"\n"
             yield child
         finally:
             for pid in pids(child):
@@ -59,10 +60,12 @@ def program(
 def pids(child: subprocess.Popen[bytes]) -> list[int]:
     """The program behind nsenter, which forks to enter a PID namespace."""
     try:
-        found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        return [
+            int(pid)
+            for pid in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        ]
     except OSError:
         return []
-    return [int(pid) for pid in found if "python3" in Path(f"/proc/{pid}/comm").read_text()]
 
 
 def policies(pid: int) -> set[tuple[int, int]]:

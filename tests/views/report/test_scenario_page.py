@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 from orchestrator.results import to_json
 from orchestrator.settings import campaigns
 from orchestrator.telemetry.journal import Journal
+from orchestrator.views.report import traffic
 from orchestrator.views.report.samples import IterationEnd, lost_ms, span_ms, steps
 from tests.experiments.test_scenario import CHANGE, STAY, scenario
 from tests.views.report.conftest import Typed
@@ -164,6 +165,54 @@ def test_the_page_of_a_scenario_says_what_it_shows_and_every_number_follows(
     assert len(rows) == 11 * 5, "five of each finished measurement, without the warm-up"
     (finding,) = page.numbers["answers"]["findings"]["rows"]
     assert finding[2] <= finding[1] <= finding[3] and finding[4:] == [True, 5, "holds"]
+
+
+def test_a_dilated_record_is_shown_as_at_k_1_and_beside_what_another_k_gave(
+    typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, str]] = []
+    draw = traffic.measurements
+    monkeypatch.setattr(
+        traffic, "measurements", lambda *given: drawn.append((given[0], given[2])) or draw(*given)
+    )
+    slots = [stayed(lab, 80.0 + n / 10, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
+    slots[0]["slowed"] = {
+        "share": 0.05,
+        "rank": "gpu01",
+        "retransmitted": 17,
+        "rwnd_limited_ms": 2500.4,
+        "refused": 3,
+        "limit": 0.2,
+    }
+    name = record(lab, STAY, slots)
+    page, _ = report(typed, name)
+    assert "dilation" not in page.text and "as at k = 1" not in page.html and "2500 ms" in page.text
+    kept = campaigns(lab.settings) / name / "campaign.json"
+    data = json.loads(kept.read_text())
+    data["scenario"] |= {"sha256": "0", "lab": {"dilation": 2.0}}
+    kept.write_text(json.dumps(data))
+    other = json.loads(kept.read_text()) | {"name": "reproduce-0", "outcome": "claim holds"}
+    ratio = {"value": 0.5, "low": 0.49, "high": 0.51}
+    other["findings"] = [{"name": "iteration_ms b / a", "found": ratio, "n": 5}]
+    other["scenario"]["lab"]["dilation"] = 1.0
+    (kept.parent.parent / "reproduce-0").mkdir()
+    (kept.parent.parent / "reproduce-0" / "campaign.json").write_text(json.dumps(other))
+    page, _ = report(typed, name)
+    assert (
+        "The lab was 2 times slower (dilation): rates divided by 2" in page.text
+        and "1250 ms" in page.text
+    )
+    assert "iteration, ms as at k = 1" in page.html.replace("&#160;", " ")
+    assert (
+        "it moves, which is a finding" in page.text
+        and "reproduce-0" in page.text
+        and "0.5 (0.49 to 0.51)" in page.text
+    )
+    assert min(row[2] for row in page.numbers["answers"]["compared"]["rows"]) > 75, (
+        "the query has real time"
+    )
+    (values,) = [each["b"] for each, axis in drawn if "as at k = 1" in axis]
+    assert all(37 < value < 45 for value in values[0])
 
 
 def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: Lab) -> None:

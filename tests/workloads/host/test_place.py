@@ -17,6 +17,7 @@ def test_the_least_environment_gives_one_ring_over_one_lane() -> None:
     assert place.lanes == ("127.0.0.1",)
     assert (place.backend, place.timeout_s, place.gpu, place.storage_mbps) == ("auto", 60.0, 0, 0.0)
     assert read_place(GOOD | {"TESTBED_STORAGE_MBPS": "320"}).storage_mbps == 320
+    assert (place.dilation, read_place(GOOD | {"TESTBED_DILATION": "2.5"}).dilation) == (1.0, 2.5)
 
 
 def test_more_rings_than_lanes_take_turns() -> None:
@@ -86,6 +87,10 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
             for text in ("", "0", "-1", "inf")
         ),
         ({"TESTBED_STORAGE_MBPS": "fast"}, "TESTBED_STORAGE_MBPS: 'fast': not a number of Mb/s"),
+        *(
+            ({"TESTBED_DILATION": text}, f"TESTBED_DILATION: {text!r}: not a number of 1 or more")
+            for text in ("", "0.5", "inf", "nan", "slow")
+        ),
         ({"TESTBED_TIMEOUT_S": "soon"}, "TESTBED_TIMEOUT_S: 'soon': not a number of seconds"),
     ],
 )

@@ -122,6 +122,21 @@ class LabEdge(Edge):
     ] = Field(default_factory=dict)
 
 
+class ScenarioLabEdge(LabEdge):
+    """The same, which may be slower as a whole; trials of campaigns measure this program, and
+    nothing makes that slower.
+    """
+
+    dilation: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=100,
+            description="how many times slower all of it is: rates, switching, delays, time-outs, modelled computing",
+        ),
+    ] = 1.0
+
+
 class SetupEdge(Edge):
     """What tenants do; fields of an arm replace those of a tenant, and those of an arm's tenant
     replace both.
@@ -245,7 +260,7 @@ class ScenarioEdge(Edge):
         ),
     ]
     lab: Annotated[
-        LabEdge | Literal["any"],
+        ScenarioLabEdge | Literal["any"],
         Field(description="a lab of its own, or `any`: the lab of --inventory"),
     ]
     tenants: Annotated[

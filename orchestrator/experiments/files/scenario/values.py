@@ -76,11 +76,12 @@ BUDGET_S = 3600.0
 class WantedLab:
     """The emulated lab that a scenario starts for itself. electrical, lines, driver, wavelengths,
     queue, ring: as `python -m emulators.generate --electrical`, `--line`, ... priority: of ranks
-    over what else is on the machine, while they are measured."""
+    over what else is on the machine, while they are measured. dilation: how many times slower it is
+    than the other values say."""
 
     hosts: int = 12
     ports: int = 4
-    rate_mbps: int = 250
+    rate_mbps: float = 250
     settle_ms: float = 50.0
     seed: int = 1
     electrical: tuple[str, ...] = ()
@@ -92,6 +93,7 @@ class WantedLab:
     ring: bool = False
     priority: bool = True
     storage_mbps: float = 0.0
+    dilation: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,13 @@ class Scenario:
     width: float = WIDTH
     budget_s: float = BUDGET_S
     sha256: str = field(default="", compare=False)
+
+    @property
+    def dilation(self) -> float:
+        """How many times slower its lab is than its file says; 1: as it says, or none of its
+        own.
+        """
+        return self.lab.dilation if self.lab is not None else 1.0
 
     @property
     def least_rounds(self) -> int:
