@@ -66,10 +66,23 @@ def load_lab(inventory: Path) -> Lab:
             hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab",
         )
     with attentive(str(inventory)):
-        lab = with_files(
-            read_lab(*map(str, texts), names=(names[0], names[1], names[2], str(programs))),
-            inventory,
-        )
+        return lab_of_texts(dict(zip((*FILES, PROGRAMS), map(str, texts), strict=True)), inventory)
+
+
+def lab_of_texts(texts: Mapping[str, str], inventory: Path) -> Lab:
+    """The lab of the texts of an inventory's files, by name, which are or will be in this
+    directory. Raises: BadFile - all problems of all files at once.
+    """
+    hosts, devices, fibres = FILES
+    names = tuple(str(inventory / name) for name in (*FILES, PROGRAMS))
+    lab = read_lab(
+        texts[hosts],
+        texts[devices],
+        texts[fibres],
+        texts.get(PROGRAMS, "programs: {}"),
+        names=(names[0], names[1], names[2], names[3]),
+    )
+    lab = with_files(lab, inventory)
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 

@@ -1,4 +1,4 @@
-"""`testbed lab`: start and stop the emulated lab, and look at it."""
+"""`testbed lab`: start and stop the emulated lab, look at it; import the inventory of a lab."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.faults import faults, fibres
+from orchestrator.cli.listing import VERBS
+from orchestrator.cli.netbox import app as imports
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -49,7 +51,7 @@ def _lab_of(call: Call, driver: Sequence[str] | None) -> Path:
 
 app = typer.Typer(
     name="lab",
-    help="The emulated lab (`up` starts it automatically).",
+    help=VERBS["lab"][1],
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -232,3 +234,4 @@ def lit_text(driver: str, lit: Sequence[object]) -> str:
 
 app.add_typer(faults)
 app.add_typer(fibres)
+app.add_typer(imports)

@@ -41,7 +41,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "tagout": ("locks", "Tag out a fibre, port, device or host: block changes there."),
     },
     "Set up": {
-        "lab": ("lab", "The emulated lab (`up` starts it automatically)."),
+        "lab": ("lab", "The emulated lab; import the inventory of a real one."),
         "devices": ("devices", "List devices and their optical power; check drivers."),
         "host": ("onhost", "Run a command or a shell on a host; provision hosts."),
         "telemetry": ("telemetry", "Sample, query and export; InfluxDB and Grafana."),

@@ -433,6 +433,27 @@ DATA: dict[str, Shapes] = {
         },
     ),
     "lab stop": ({"stopped": bool},),
+    "lab import netbox": (
+        {
+            "out": str,
+            "written": list[str],
+            "hosts": int,
+            "devices": int,
+            "fibres": int,
+            "trunks": int,
+            "differences": [
+                {
+                    "what": Literal["host", "device", "fibre", "trunk"],
+                    "name": str,
+                    "how": Literal["added", "removed", "changed"],
+                    "details": list[str],
+                }
+            ],
+            "left_out": list[str],
+            "light": list[str] | None,
+            "cables_written": int | None,
+        },
+    ),
     "lab status": (
         {"running": Literal[False], "emulated": bool, "others?": [OTHER]},
         {
