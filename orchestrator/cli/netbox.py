@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.groups import family
+from orchestrator.cli.shared import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.inventory.from_netbox import Inventory
@@ -35,7 +36,7 @@ testbed lab import netbox --out mylab --write           take over what changed
 testbed lab import netbox --out mylab --check           compare with the light
 testbed lab import netbox --out mylab --write-circuits circuit
 """,
-    more="NetBox is only read, but for --write-circuits. An inventory that exists is changed by --write only (otherwise exit code 8).",
+    more="NetBox is only read, but for --write-circuits. An inventory that exists is changed by --write only.",
 )
 def netbox(
     call: Call,
@@ -76,6 +77,7 @@ def netbox(
             help="Write the circuits on each cable to this custom field in NetBox.",
         ),
     ] = "",
+    exit_code: ExitCode = False,
 ) -> Result:
     from optics.plain import counted, printable
     from orchestrator.inventory.cabling import cabling_of
@@ -147,19 +149,14 @@ def netbox(
         "light": None if wrong is None else list(wrong),
         "cables_written": sent,
     }
-    text = "\n".join(lines)
     place = shlex.quote(str(out))
-    if waiting or wrong:
-        message = (
-            "the light differs from NetBox's cabling" if wrong else f"{out} differs from NetBox"
-        )
-        hint = (
-            f"testbed lab import netbox --out {place} --write"
-            if waiting
-            else "testbed verify tells whose light it is"
-        )
-        return Result(data, text, "E-DIFFERENT", 8, message, hint, ok=False)
-    return Result(data, text, hint=f"testbed doctor --inventory {place}")
+    differs = exit_code and bool(waiting or wrong)
+    if waiting:
+        hint = f"testbed lab import netbox --out {place} --write"
+    else:
+        hint = f"testbed {'verify' if wrong else 'doctor'} --inventory {place}"
+    code = "DIFFERENCES" if differs else "OK"
+    return Result(data, "\n".join(lines), code, 8 if differs else 0, hint=hint)
 
 
 def _filters(given: Sequence[str]) -> dict[str, list[str]]:
@@ -208,10 +205,10 @@ def _existing(out: Path) -> tuple[Lab, dict[str, Any]] | None:
 def _checked(out: Path, found: Inventory) -> tuple[dict[str, str], Lab]:
     """The files' texts and the lab that they describe. Raises: BadFile - they are no inventory."""
     from optics import BadFile
-    from orchestrator.inventory.from_netbox import text_of
+    from orchestrator.inventory.from_netbox import file_text
     from orchestrator.session import lab_of_texts
 
-    texts = {name: text_of(name, value) for name, value in found.files.items()}
+    texts = {name: file_text(name, value) for name, value in found.files.items()}
     try:
         return texts, lab_of_texts(texts, out)
     except BadFile as error:

@@ -344,20 +344,23 @@ def port_numbers(
     """
     found: dict[tuple[str, str], int] = {}
     for host, fibres in _by_host(cabling.fibres):
-        known = existing.get(host, {})
-        taken = set(known.values())
-        labels = Counter(f.wanted_port for f in fibres if f.interface not in known)
+        numbers = dict(existing.get(host, {}))
+        labels = Counter(f.wanted_port for f in fibres if f.interface not in numbers)
         for fibre in fibres:
             wanted = fibre.wanted_port
-            if fibre.interface in known:
-                found[host, fibre.interface] = known[fibre.interface]
-            elif wanted and wanted not in taken and labels[wanted] == 1:
-                found[host, fibre.interface] = wanted
-        taken |= {number for (owner, _), number in found.items() if owner == host}
+            if (
+                fibre.interface not in numbers
+                and wanted is not None
+                and wanted not in numbers.values()
+                and labels[wanted] == 1
+            ):
+                numbers[fibre.interface] = wanted
+        taken = set(numbers.values())
         free = (number for number in range(1, 1 << 16) if number not in taken)
         for fibre in fibres:
-            if (host, fibre.interface) not in found:
-                found[host, fibre.interface] = next(free)
+            if fibre.interface not in numbers:
+                numbers[fibre.interface] = next(free)
+            found[host, fibre.interface] = numbers[fibre.interface]
     return found
 
 

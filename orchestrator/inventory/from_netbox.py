@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from optics import HostPort
@@ -78,7 +79,7 @@ def taken_over(
     )
 
 
-def text_of(name: str, value: Any) -> str:
+def file_text(name: str, value: Any) -> str:
     """The text of a file; of cables a line each."""
     import yaml
 
@@ -252,7 +253,8 @@ def _named(
     def name_of(label: str, ends: object, made: str) -> str:
         if label in unique:
             return label
-        name = next(n for n in (had.get(ends, ""), made, *_numbered(made)) if n and n not in taken)
+        wanted = chain((had.get(ends, ""), made), _numbered(made))
+        name = next(each for each in wanted if each and each not in taken)
         taken.add(name)
         return name
 

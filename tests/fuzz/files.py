@@ -15,7 +15,10 @@ from optics import BadFile, Infeasible
 from optics.plan import Job
 from orchestrator.change.standstill import standstill
 from orchestrator.experiments.files.scenario.reader import read_scenario
+from orchestrator.inventory.cabling import cabling_of
+from orchestrator.inventory.from_netbox import file_text, taken_over
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.netbox import Answers, read_rows
 from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.programs import read_programs
 from orchestrator.inventory.yaml_reader import read_yaml
@@ -31,6 +34,7 @@ from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.lineprotocol import parse
 from tests.fuzz.targets import pieces, target
+from tests.netbox.served import LISTS
 from tests.properties.labs import lab
 
 
@@ -51,6 +55,21 @@ def inventory(data: bytes) -> None:
     ][:3]
     with suppress(BadFile):
         read_lab(hosts, devices, fibres)
+
+
+@target("netbox")
+def netbox(data: bytes) -> None:
+    """The five lists of NetBox, by name, in one JSON object."""
+    try:
+        lists = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    rows = [lists.get(name) for name in LISTS] if isinstance(lists, dict) else []
+    if len([each for each in rows if isinstance(each, list)]) < len(LISTS):
+        return
+    with suppress(BadFile):
+        found = taken_over(cabling_of(read_rows(Answers(*rows), "netbox")), "lab")
+        read_lab(*(file_text(name, value) for name, value in found.files.items()))
 
 
 @target("programs")

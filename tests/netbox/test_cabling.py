@@ -11,7 +11,7 @@ import pytest
 
 from optics import BadFile
 from orchestrator.inventory.cabling import Cabling, cabling_of
-from orchestrator.inventory.from_netbox import Inventory, taken_over, text_of
+from orchestrator.inventory.from_netbox import Inventory, file_text, taken_over
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.inventory.netbox import Answers, read_rows
 from tests.netbox.served import LISTS, recorded
@@ -31,7 +31,7 @@ def fibres(found: Cabling) -> dict[str, tuple[str, str, str]]:
 
 
 def lab_of(inventory: Inventory) -> Lab:
-    return read_lab(*(text_of(name, value) for name, value in inventory.files.items()))
+    return read_lab(*(file_text(name, value) for name, value in inventory.files.items()))
 
 
 def cable(lists: Lists, number: int) -> Any:
