@@ -64,8 +64,8 @@ MUTANTS = {
             (
                 (
                     GENERATIONS,
-                    "        self.save(owed)  # before the kernel changes",
-                    "        # before the kernel changes",
+                    "        self.save(owed)\n        if generation != before:",
+                    "        if generation != before:",
                 ),
                 (
                     GENERATIONS,
@@ -373,8 +373,8 @@ MUTANTS = {
             (
                 (
                     GENERATIONS,
-                    "            self.pending = None if to == generation else {",
-                    "            self.pending = None if to == generation or self.holds(generation) else {",
+                    "                if to == generation\n",
+                    "                if to == generation or self.holds(generation)\n",
                 ),
             ),
             plot="hold",
