@@ -64,7 +64,9 @@ LATER = [taken_down, another_program, launched_by_hand]
 
 
 @pytest.mark.parametrize("later", LATER, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", ["launched", "changed", "kept"])
+@pytest.mark.parametrize(
+    "kind", ["launched", *(pytest.param(k, marks=pytest.mark.long) for k in ("changed", "kept"))]
+)
 def test_a_report_written_later_is_the_same_byte_for_byte(
     typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_checkpoint_from_before_there_was_compression_is_one_without(
             state.restore()
 
 
+@pytest.mark.long
 def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -> None:
     command = (
         "-m",

@@ -68,6 +68,7 @@ def test_the_loss_falls_and_all_ranks_hold_the_same_weights(tmp_path: Path, mode
     )
 
 
+@pytest.mark.long
 def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path) -> None:
     """Averaged gradients over rings train as plain DistributedDataParallel does."""
     sums = []
@@ -119,6 +120,7 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     )
 
 
+@pytest.mark.long
 def test_a_stop_told_to_all_ranks_at_once_is_agreed_on_too(tmp_path: Path) -> None:
     with ranks(
         3,
