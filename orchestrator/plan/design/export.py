@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optics import Infeasible
+from optics import Infeasible, Missing
 from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
@@ -33,8 +33,8 @@ def export_design(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list
     for kind, make in KINDS.items():
         try:
             files = make(found, lab)
-        except Infeasible as error:
-            files = {kind: error}
+        except (Infeasible, Missing) as error:
+            files = {kind: Infeasible(str(error), hint=error.hint)}
         for name, content in files.items():
             if isinstance(content, Infeasible):
                 refused.append(
