@@ -30,6 +30,7 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.lineprotocol import parse
+from planner.formats.importers import chakra
 from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
 
@@ -125,6 +126,14 @@ def demanded(data: bytes) -> None:
             0 < row[1] <= row[2] for row in found["rows"]
         )
         assert all(len(row[4]) == found["world"] for row in found["rows"])
+
+
+@target("chakra")
+def traces(data: bytes) -> None:
+    ranks = list(pieces(data))
+    with suppress(Infeasible):
+        found = chakra.demand(ranks)
+        assert found.n == len(ranks) and found.compute_s < 86_401
 
 
 @cache
