@@ -165,7 +165,7 @@ class Journal(Judge):
             " AND steps.kind='device' AND steps.subject=? AND steps.state='doing'"
         )
         self.world.loop.note(f"{actor} -> {device} {line}")
-        if actor in self.world.changing:
+        if actor in self.world.scheduling:
             return
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
             self.broken(

@@ -89,7 +89,7 @@ class World(Judged):
     """Verbs that go on until they are stopped."""
     owners: Collection[str] = OWNERS
     """Who may own light."""
-    changing: Collection[Actor] = ()
+    scheduling: Collection[Actor] = ()
     """Processes whose effects are steps of the journal together, a minute of them each."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:
