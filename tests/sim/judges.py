@@ -26,7 +26,7 @@ LATE_S = 10.0
 
 
 class Judge:
-    """Is told of everything, and says nothing."""
+    """Is notified of everything, and says nothing."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -407,7 +407,7 @@ class Outcome(Judge):
                 continue
             found = host.agent.generations
             ran = self.routes.get((name, before["generations"][name]))
-            # perhaps staged anew, with another number
+            # perhaps staged again, with another number
             if found.armed or found.pending or ran != self.rules(name):
                 self.broken(
                     f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}"

@@ -19,7 +19,7 @@ from tests.sim.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 FIRST = 20000
-"""The first seed that is told of each mutant."""
+"""The first seed that is notified of each mutant."""
 NOT_COPIED = frozenset(
     (".git", ".venv", ".ci", "node_modules", "docs", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 )
@@ -70,7 +70,7 @@ TESTS_OF = {
 
 class Moved(AssertionError):
     """The code that a mutant changes is not there any more, or is there twice: choose its old text
-    anew.
+    again.
     """
 
 

@@ -1,5 +1,5 @@
 """Seeded stories of the whole program keep every promise; see CONTRIBUTING.md for how a broken one
-is told again.
+is notified again.
 """
 
 from __future__ import annotations

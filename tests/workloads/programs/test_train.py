@@ -90,7 +90,7 @@ def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path
 def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path) -> None:
     with ranks(2, *TRAIN, "--iterations", "0", directory=tmp_path, rings=PAIR) as job:
         until(lambda: len(records(tmp_path)) > 5, job)
-        job.signal(signal.SIGTERM, only=[1])  # one rank is told; all agree
+        job.signal(signal.SIGTERM, only=[1])  # one rank is notified; all agree
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
     reply = summary(tmp_path)
@@ -109,7 +109,7 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     assert (resumed["resumed_from"], resumed["iterations"]) == (stopped_at, goal)
     assert [record["iter"] for record in records(tmp_path)] == list(range(1, goal + 1))
 
-    # two ranks: with more, a bucket laid out anew after a resume adds the same numbers in another
+    # two ranks: with more, a bucket laid out again after a resume adds the same numbers in another
     # order
     straight = tmp_path / "straight"
     with ranks(2, *TRAIN, "--iterations", str(goal), directory=straight, rings=PAIR) as job:
