@@ -22,7 +22,7 @@ WHOLE = ("backend", "conformance", "dashboards", "telemetry")
 
 
 TERMINAL = {"TERM": "xterm", "LANG": "C.UTF-8"}
-"""What programs under test are notified of a terminal; those tests that need another say so."""
+"""What programs under test are told of a terminal; those tests that need another say so."""
 _SHOWN_OF_OUTPUT = (
     "NO_COLOR",
     "FORCE_COLOR",

@@ -1,5 +1,5 @@
 """Labs of wavelength-selective and of joined devices for the tests, and devices that hold what they
-are notified and know its light.
+are told and know its light.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bench whose hosts run a job.
 
-The ranks here answer as their agents do; what they run is notified by the moves that were decided
+The ranks here answer as their agents do; what they run is told by the moves that were decided
 among them.
 """
 

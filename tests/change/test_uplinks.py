@@ -1,4 +1,4 @@
-"""Emulated switches are notified which hosts are one job's, where a segment's inventory has
+"""Emulated switches are told which hosts are one job's, where a segment's inventory has
 queues."""
 
 from __future__ import annotations

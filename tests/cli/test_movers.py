@@ -153,7 +153,7 @@ def test_what_an_earlier_process_left_is_not_taken_for_what_a_new_one_says(
 
 
 class Slow:
-    """A process that starts for as many looks as it is notified, or for ever, and can be ended."""
+    """A process that starts for as many looks as it is told, or for ever, and can be ended."""
 
     pid, returncode = 8, None
 

@@ -57,7 +57,7 @@ def given(record: JobRecord) -> Any:
 
 
 class Keeping(Ranks):
-    """Hosts that remember what their ranks were notified of packet switches."""
+    """Hosts that remember what their ranks were told of packet switches."""
 
     shown: dict[str, dict[str, Any]]
     refuse = False

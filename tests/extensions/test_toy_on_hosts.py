@@ -1,4 +1,4 @@
-"""What a mechanism does on hosts is in its folder: carried there, found, fenced, notified of jobs,
+"""What a mechanism does on hosts is in its folder: carried there, found, fenced, told of jobs,
 tried. One is planted.
 """
 

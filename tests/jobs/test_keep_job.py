@@ -1,4 +1,4 @@
-"""A job that runs may go on over a change, and its price is notified where it is stopped."""
+"""A job that runs may go on over a change, and its price is told where it is stopped."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(
     ], "no draft stays"
 
 
-# --- an inventory that everybody may write is notified
+# --- an inventory that everybody may write is told
 
 
 def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(

@@ -31,7 +31,7 @@ class SimDevice:
         return labels(self.driver, FOREIGN, FOREIGN)
 
     def reported(self, settle_s: float, boot_s: float) -> Mapping[str, Any]:
-        """What its emulator is notified."""
+        """What its emulator is told."""
         more = (
             {"row_delay_s": 0.0, "bulk_settle_s": settle_s} if self.driver == "calient-tl1" else {}
         )

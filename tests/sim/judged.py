@@ -1,4 +1,4 @@
-"""What of the world judges are notified, and what they say."""
+"""What of the world judges are told, and what they say."""
 
 from __future__ import annotations
 

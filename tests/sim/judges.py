@@ -26,7 +26,7 @@ LATE_S = 10.0
 
 
 class Judge:
-    """Is notified of everything, and says nothing."""
+    """Is told of everything, and says nothing."""
 
     def __init__(self, world: World) -> None:
         self.world = world

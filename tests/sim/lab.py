@@ -77,7 +77,7 @@ def disk() -> Any:
 
 
 class World(Judged):
-    """See the module. judges: notified of everything that happens; `bad` is the first violation
+    """See the module. judges: told of everything that happens; `bad` is the first violation
     that one of them names.
     """
 

@@ -177,7 +177,7 @@ class Status(Judge):
         )
 
     def shown_of_routes(self, look: Look, came: Any) -> None:
-        """A host that runs other routes than the plan's is notified of."""
+        """A host that runs other routes than the plan's is told of."""
         _, generation, links = look.seen["plan", ""][0]
         for name in {end.partition(":")[0] for link in links for end in link}:
             existing = look.seen.get(("host", name), [])

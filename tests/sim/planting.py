@@ -19,7 +19,7 @@ from tests.sim.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 FIRST = 20000
-"""The first seed that is notified of each mutant."""
+"""The first seed that is told of each mutant."""
 NOT_COPIED = frozenset(
     (".git", ".venv", ".ci", "node_modules", "docs", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 )

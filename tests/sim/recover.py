@@ -299,7 +299,7 @@ class Recover(Guards, Jobs):
 
     @classmethod
     def befalls(cls, draw: random.Random, fate: Fate) -> Fate | None:
-        # after a power loss of the machine the age of an attempt is notified by the wall clock
+        # after a power loss of the machine the age of an attempt is told by the wall clock
         if fate.kind == "clock":
             return None
         usual = (

@@ -71,7 +71,7 @@ class Kept:
         return None if not self.keeper.dead else self.returncode or 0
 
     def terminate(self) -> None:
-        """Nobody waits for it any more: it is notified to end by the world, as `Kind.stop`
+        """Nobody waits for it any more: it is told to end by the world, as `Kind.stop`
         would."""
         self.stopping = True
         if self.task is not None:

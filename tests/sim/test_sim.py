@@ -1,5 +1,5 @@
 """Seeded stories of the whole program keep every promise; see CONTRIBUTING.md for how a broken one
-is notified again.
+is told again.
 """
 
 from __future__ import annotations

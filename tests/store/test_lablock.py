@@ -1,4 +1,4 @@
-"""One store per lab: who uses another is notified so, and a dead process holds nobody up."""
+"""One store per lab: who uses another is told so, and a dead process holds nobody up."""
 
 from __future__ import annotations
 

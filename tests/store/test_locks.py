@@ -1,4 +1,4 @@
-"""Locks in the store: who holds them is notified, they end with their process, are queued for,
+"""Locks in the store: who holds them is told, they end with their process, are queued for,
 stolen and audited.
 """
 

@@ -1,4 +1,4 @@
-"""The run store: what it was notified survives, and what is notified about dead runs is the
+"""The run store: what it was told survives, and what is told about dead runs is the
 truth."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A store that cannot be used: a full disk and a damaged file are distinguished, and nobody is
-notified to throw it away.
+told to throw it away.
 """
 
 from __future__ import annotations

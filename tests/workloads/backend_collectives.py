@@ -84,7 +84,7 @@ def messages(rank: int, size: int) -> None:
 
 
 def lost() -> None:
-    """Rank 1 ends in the midst of everything; the others are notified at once, and who."""
+    """Rank 1 ends in the midst of everything; the others are told at once, and who."""
     if dist.get_rank() == 1:
         os._exit(3)
     try:

@@ -1,4 +1,4 @@
-"""The pace of a running job: what its ranks are notified, also those that connect later, and what
+"""The pace of a running job: what its ranks are told, also those that connect later, and what
 is refused.
 """
 

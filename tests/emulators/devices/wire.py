@@ -1,4 +1,4 @@
-"""A dialect that is notified the time, and answers in bytes."""
+"""A dialect that is told the time, and answers in bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The congestion control of a job: read, written, refused at the place of the mistake; what agents
-are notified, and when.
+are told, and when.
 """
 
 from __future__ import annotations

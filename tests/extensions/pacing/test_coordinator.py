@@ -1,4 +1,4 @@
-"""What is found of jobs that share links, what is notified, and how they are paced; hosts are stood
+"""What is found of jobs that share links, what is told, and how they are paced; hosts are stood
 in for.
 """
 

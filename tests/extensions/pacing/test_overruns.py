@@ -85,7 +85,7 @@ def run(jobs: list[Running], iterations: int) -> None:
 
 def lost(job: Running, period_ms: float = PERIOD_MS) -> float:
     """Time (ms) beyond one period for each iteration, from the first beginning on that was
-    notified."""
+    told."""
     return job.begins[-1] - job.begins[1] - period_ms * (len(job.begins) - 2)
 
 

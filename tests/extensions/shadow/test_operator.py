@@ -48,7 +48,7 @@ FIBRES = [
 
 
 class Asked(Channels):
-    """Agents that say what they are notified to."""
+    """Agents that say what they are told to."""
 
     def __init__(self) -> None:
         super().__init__(read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, FIBRES))

@@ -1,4 +1,4 @@
-"""What a job did while a run moved the circuits under it is notified of that run, though another
+"""What a job did while a run moved the circuits under it is told of that run, though another
 run launched the job.
 """
 

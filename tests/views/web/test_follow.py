@@ -1,4 +1,4 @@
-"""Journals followed together: nothing is missed, nothing is notified twice, whatever becomes of the
+"""Journals followed together: nothing is missed, nothing is told twice, whatever becomes of the
 files.
 """
 

@@ -45,7 +45,7 @@ class Agent:
         )
 
     def notify(self, reach: dict[str, int | None], until_s: float | None) -> None:
-        """As `emit`, and what is notified has come."""
+        """As `emit`, and what is told has come."""
         self.emit(reach, until_ns=None if until_s is None else in_ns(until_s))
         while self.slots.reach != reach or self.slots.ends == (until_s is None):
             self.slots.read()

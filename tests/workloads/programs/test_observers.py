@@ -1,4 +1,4 @@
-"""An extension beside ranks is found by the environment: it is notified of every step, and may be
+"""An extension beside ranks is found by the environment: it is told of every step, and may be
 what ranks begin from.
 """
 

@@ -90,7 +90,7 @@ def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path
 def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path) -> None:
     with ranks(2, *TRAIN, "--iterations", "0", directory=tmp_path, rings=PAIR) as job:
         until(lambda: len(records(tmp_path)) > 5, job)
-        job.signal(signal.SIGTERM, only=[1])  # one rank is notified; all agree
+        job.signal(signal.SIGTERM, only=[1])  # one rank is told; all agree
         ended = job.finish()
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
     reply = summary(tmp_path)
