@@ -158,7 +158,7 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
         .color_scheme(one_colour(PHASE_COLOURS["pause"])),
         "How long the job paused",
         f"The longest time between the ends of two iterations around each of the last {last} reconfigurations, newest first, from "
-        "reconfig. Far more than the dark time: the job was launched anew, or waited for its own timeouts.",
+        "reconfig. Far more than the dark time: the job was launched again, or waited for its own timeouts.",
         "ms",
         table(
             f'SELECT "reconfig_id", "pause_ms" AS "pause" FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'

@@ -198,7 +198,7 @@ def dashboard(
     )
     built.annotation(
         board.AnnotationQuery()
-        .name("Turns: the job stood so many ms")
+        .name("Ring changes: the job lost so many ms")
         .datasource(SOURCE)
         .icon_color(RING_CHANGE)
         .enable(True)

@@ -88,7 +88,7 @@ def scope_of(
 
 
 def own_scheduler(lab: Lab, settings: Settings, store: Store) -> Lock | None:
-    """The lock under which the owner's slots turn, None if they do not."""
+    """The lock under which the owner's slots change, None if they do not."""
     existing = (
         lock
         for lock in locks_of(lab, settings, store).listed()

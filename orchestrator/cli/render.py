@@ -151,7 +151,7 @@ def up(
 
 def _change_rings(ring_change: JobChange) -> list[str]:
     """How the job came through:
-    `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`.
+    `job lost 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`.
     """
     lines = []
     if ring_change.paused_ms is not None:

@@ -197,7 +197,7 @@ def _slots_of(wanted: Plan) -> tuple[str, ...]:
         else "each as long as a phase of the job"
     )
     return (
-        f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then turns them",
+        f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then changes them",
     )
 
 
@@ -302,7 +302,7 @@ async def in_slots_too(command: Command, lab: Lab, wanted: Plan, *, launch_job: 
 
 
 async def launched_again(command: Command, job: Job) -> JobStatus | None:
-    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if
+    """Launch the job of slots that change if it failed, was stopped, or was never launched; None if
     it runs. One that has finished is left so, and returned."""
     with suppress(Missing):
         status = await job_status(command)

@@ -167,7 +167,7 @@ async def verify(
         )
     if (scheduler := kind("schedule").running(settings, key)) is not None:
         raise Interlock(
-            f"the slots of {current.plan_name} turn ({scheduler}), and each was verified when it was made",
+            f"the slots of {current.plan_name} change ({scheduler}), and each was verified when it was made",
             hint="to verify the one that is there: testbed service stop schedule, then testbed verify",
         )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
@@ -254,7 +254,7 @@ def _halted(scheduler: ScheduleState | None) -> list[str]:
         f": {scheduler.error}" if scheduler.error else ""
     )
     ended = "gave up" if scheduler.error else "died"
-    text = "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
+    text = "a device that changes slots by itself goes on, and hosts follow its light; else each stays in the slot whose light it has"
     return [
         f"slots: the schedule service {ended} {where}; {text}; "
         "to go on: testbed service start schedule; to end it: testbed service stop schedule"

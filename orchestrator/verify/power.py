@@ -24,7 +24,7 @@ LOS_DBM = -30.0
 state their own).
 """
 REPEATABILITY_DB = 0.1
-"""A connection made anew may lose this much more or less (+- dB): Polatis data sheet as quoted by
+"""A connection made again may lose this much more or less (+- dB): Polatis data sheet as quoted by
 the TCD testbed notes.
 """
 

@@ -181,7 +181,7 @@ def test_the_notebook_runs(home: Path) -> None:
     ]
     assert (
         "Polatis" in shown[1]
-        and "the job stood still for" in "".join(shown)
+        and "the job lost for" in "".join(shown)
         and "image/png" in "".join(shown)
     )
     assert "('stopped', 6)" in shown[-1]

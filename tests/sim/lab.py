@@ -77,8 +77,8 @@ def disk() -> Any:
 
 
 class World(Judged):
-    """See the module. judges: told of everything that happens; `bad` is the first violation that
-    one of them names.
+    """See the module. judges: told of everything that happens; `bad` is the first violation
+    that one of them names.
     """
 
     drivers: Mapping[str, str] = DRIVERS

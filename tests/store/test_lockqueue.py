@@ -174,7 +174,7 @@ def test_a_job_is_launched_and_stopped_within_the_slots_of_its_owner_and_nobody_
         == []
         == blockers(scheduler, [replace(launch, state="active")])
     )
-    assert blockers(launch, [scheduler, waits]) == [], "the turner keeps bob waiting anyway"
+    assert blockers(launch, [scheduler, waits]) == [], "the scheduler keeps bob waiting anyway"
     assert blockers(replace(launch, owner="bob"), [scheduler]) == [scheduler]
     assert blockers(run(3, "ann", "a"), [scheduler]) == [scheduler]
     assert blockers(replace(launch, seq=4, id="l4"), [scheduler, replace(launch, state="active")])
@@ -182,7 +182,7 @@ def test_a_job_is_launched_and_stopped_within_the_slots_of_its_owner_and_nobody_
 
 def test_no_reason_that_somebody_writes_lets_a_lock_pass() -> None:
     scheduler = run(1, "ann", "ab", state="active", role="schedule")
-    assert blockers(run(3, "ann", "a", reason="job launch while slots turn"), [scheduler]) == [
+    assert blockers(run(3, "ann", "a", reason="job launch while slots change"), [scheduler]) == [
         scheduler
     ]
 

@@ -1,5 +1,5 @@
-"""Locks in the store: who holds them is told, they end with their process, are queued for, stolen
-and audited.
+"""Locks in the store: who holds them is told, they end with their process, are queued for,
+stolen and audited.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def summary(directory: Path) -> dict[str, Any]:
 
 
 def check_run(directory: Path) -> None:
-    """No iteration is left out or done twice, all ranks hold the same weights, and each turn is
-    named once.
+    """No iteration is left out or done twice, all ranks hold the same weights, and each ring change
+    is named once.
     """
     seen = records(directory)
     assert [record["iter"] for record in seen] == list(range(1, len(seen) + 1))

@@ -72,7 +72,7 @@ def changed_sections(picture: Picture) -> dict[str, Json]:
 
 
 def _section(picture: Picture, name: str) -> Json:
-    """One section: plan, run, circuits, devices, job, move, marks, turns or trouble."""
+    """One section: plan, run, circuits, devices, job, move, marks, ring changes or trouble."""
     match name:
         case "plan":
             return [

@@ -110,7 +110,7 @@ def test_every_view_tells_the_same_iteration_before_and_after_a_turn(
         == (212.0, 172.0)
     )
     assert "iteration before / after 212 ms / 172 ms" in Page(html).text
-    assert job["before_n"] is None, "how many those were is the turn's to know"
+    assert job["before_n"] is None, "how many those were is the ring change's to know"
 
 
 def test_a_job_that_had_ended_before_is_not_the_one_before(typed: Typed, lab: Lab) -> None:

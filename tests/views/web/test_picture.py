@@ -348,7 +348,7 @@ def test_the_iteration_time_is_that_of_one_job(lab_writer: LabWriter) -> None:
         iterations(picture, "b", "r2", 3, 1000.0, now + 60_000)
         assert (picture.job["of"], picture.job["iteration_ms"]) == ("b", 1000.0)
         iterations(picture, "b", "r3", 3, 500.0, now + 70_000)
-        assert picture.job["iteration_ms"] == 500.0, "launched anew it is another"
+        assert picture.job["iteration_ms"] == 500.0, "launched again it is another"
         iterations(picture, "a", "r1", 3, 2000.0, now)
         assert picture.job["of"] == "b", "what is read later may be older"
 
@@ -374,7 +374,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(lab_writer: LabWri
             [2000.0] * 3,
         )
         assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, (
-            "they are told all the same"
+            "they are notified all the same"
         )
         lab_writer.store.set_job(number, "finished", ended=True)
         second = lab_writer.up()

@@ -298,7 +298,7 @@ def test_turns_between_two_averages_are_refused(tmp_path: Path) -> None:
         [(code, _, err)] = running.finish()
     assert (
         code == 2
-        and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks turn after every 4 iterations"
+        and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks change after every 4 iterations"
         in err
     )
 

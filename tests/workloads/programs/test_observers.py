@@ -1,5 +1,5 @@
-"""An extension beside ranks is found by the environment: it is told of every step, and may be what
-ranks begin from.
+"""An extension beside ranks is found by the environment: it is told of every step, and may be
+what ranks begin from.
 """
 
 from __future__ import annotations

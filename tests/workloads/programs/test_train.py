@@ -110,7 +110,7 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     assert (resumed["resumed_from"], resumed["iterations"]) == (stopped_at, goal)
     assert [record["iter"] for record in records(tmp_path)] == list(range(1, goal + 1))
 
-    # two ranks: with more, a bucket laid out anew after a resume adds the same numbers in another
+    # two ranks: with more, a bucket laid out again after a resume adds the same numbers in another
     # order
     straight = tmp_path / "straight"
     with ranks(2, *TRAIN, "--iterations", str(goal), directory=straight, rings=PAIR) as job:
