@@ -136,7 +136,8 @@ def build() -> board.Dashboard:
         ),
         (
             "Bandwidth",
-            "The median bus bandwidth of collective operations by nccl-tests' definition, from collective (Gb/s). Compare with the links' rate.",
+            "Median bus bandwidth of collective operations by nccl-tests' definition, from collective (Gb/s). "
+            "Compare with the links' rate.",
             "Gbits",
             pick('percentile("busbw_gbps", 50)', "collective", OURS),
         ),
