@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--moves", type=int, default=8, help="how many the ranks pass through")
+    parser.add_argument("--moves", type=int, default=4, help="how many the ranks pass through")
     parser.add_argument("--journals", type=Path, nargs="+", help="directories of runs to draw")
     parser.add_argument("--out", type=Path, default=FOLDER)
     given = parser.parse_args()

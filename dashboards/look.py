@@ -69,10 +69,13 @@ def coloured_phases(panel: P, names: Iterable[str]) -> P:
 
 
 def rows() -> table.Panel:
-    """An empty table. The unit is for its numbers: without the override port "3" is "3 dB"."""
+    """An empty table. The unit is for its numbers: without the override port "3" is "3 dB"; and a
+    cell without a value is not the text of a table without rows.
+    """
     return (
         table.Panel()
         .override_by_field_type("string", [models.DynamicConfigValue("unit", "string")])
+        .override_by_field_type("number", [models.DynamicConfigValue("noValue", "-")])
         .override_by_name("Time", [models.DynamicConfigValue("custom.width", TIME_PX)])
     )
 
