@@ -95,13 +95,13 @@ def build() -> board.Dashboard:
             pick('percentile("dark_ms", 50)', "slot", OURS),
         ),
         (
-            "Dark, 99th percentile",
+            "Dark, p99",
             "Slow changes, from slot. The dark window must be longer.",
             "ms",
             pick('percentile("dark_ms", 99)', "slot", OURS),
         ),
         (
-            "Late, 99th percentile",
+            "Late, p99",
             "How much later than planned slots ended, from slot. Beyond the guard hosts send into the dark.",
             "ms",
             pick('percentile("late_ms", 99)', "slot", OURS),
@@ -126,7 +126,9 @@ def build() -> board.Dashboard:
             "The share of light of the latest 100 slots, from slot. A fall is a slot change that was left out, or a slower device.",
             "percentunit",
             over("mean", "duty", "slot", OURS, "plan"),
-        ),
+        )
+        .min(0)
+        .max(1),
         slots_table(),
         curve(
             "Darkness of each slot change",

@@ -54,7 +54,7 @@ def build() -> board.Dashboard:
             pick('percentile("save_ms", 50)', "iteration", OURS),
         ),
     ):
-        built.with_panel(number(title, what, unit, query, w=3))
+        built.with_panel(number(title, what, unit, query, w=6))
     for panel in (
         *(each for found in extension_parts("panels", "panels") for each in found()),
         curve(
