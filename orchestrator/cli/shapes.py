@@ -153,6 +153,7 @@ WATCHED = (
     *(
         "lab",
         "plan",
+        "reserved",
         "run",
         "circuits",
         "devices",
@@ -214,6 +215,7 @@ DATA: dict[str, Shapes] = {
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
     "lock list": ({"locks": [LOCK]},),
+    "lock calendar": ({"locks": [LOCK | {"ended": float | None}]},),
     "lock audit": ({"audit": list[AuditRecord], "older": bool},),
     "lock reserve": ({"lock": LOCK, "behind": [LOCK]},),
     "lock release": ({"lock": LOCK, "stolen": bool}, TakenReport),

@@ -216,13 +216,16 @@ def lost(lock: Lock | None, run: str) -> Locked:
     )
 
 
+def holder_text(lock: Lock, part: Scope) -> str:
+    """That somebody has, awaits or has booked a part of the lab."""
+    verb = "is locked by" if lock.kind == "run" else "is reserved by"
+    verb = "is waited for by" if lock.state == "waiting" else verb
+    return f"{part} {verb} {lock} [lock {lock.id}]"
+
+
 def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
     """The error if the caller does not wait: who holds which part, since when, why, until when."""
-    lines = []
-    for lock in ahead:
-        verb = "is locked by" if lock.kind == "run" else "is reserved by"
-        verb = "is waited for by" if lock.state == "waiting" else verb
-        lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
+    lines = [holder_text(lock, lock.scope & wish.scope) for lock in ahead]
     first = ahead[0]
     if first.kind == "run" and first.owner == wish.owner and first.role in MOVERS:
         return Locked("\n".join(lines), hint=f"first: testbed service stop {first.role}")

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from optics.errors import Missing, StoreFailed
@@ -46,6 +47,9 @@ from orchestrator.store.verbs import Role
 
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
+KEPT_S, OFTEN = 90 * 86_400.0, 100
+"""A lock that has ended is remembered this long (s); every so many locks, older ones are forgotten.
+"""
 
 
 class Locks:
@@ -120,6 +124,8 @@ class Locks:
             if at is None and not ahead and not after:
                 wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
             _insert(db, wish)
+            if seq % OFTEN == 0:
+                db.execute("DELETE FROM locks WHERE lab=? AND ended<?", (self.lab, now - KEPT_S))
             text = (
                 f"{kind} of {scope}"
                 + (f" for {for_s:g} s" if for_s is not None else "")
@@ -146,7 +152,7 @@ class Locks:
             # A request that waits for the lab waits for this lock anyway; yielding to it would be a
             # deadlock.
             wish = replace(ours, scope=scope)
-            if ahead := [o for o in blockers(wish, live, now) if o.state == "active"]:
+            if ahead := [other for other in blockers(wish, live, now) if other.state == "active"]:
                 raise locked(ahead, wish)
             wider = replace(ours, scope=ours.scope | scope)
             db.execute(
@@ -211,6 +217,19 @@ class Locks:
             time.time(),
             _ended,
         )[0]
+
+    def between(self, begin: float, end: float) -> list[Lock]:
+        """The locks in this time (wall s), ended or not, in the order in which they begin; of those
+        that ended before, the last `KEPT_S`.
+        """
+        with self.store.transaction() as db:
+            self._settled(db, time.time())
+            rows = db.execute(
+                "SELECT * FROM locks WHERE lab=? AND since<? AND coalesce(ended, expires, ?)>?"
+                " ORDER BY since, seq",
+                (self.lab, end, inf, begin),
+            )
+            return [_lock(row) for row in rows]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
