@@ -40,6 +40,7 @@ from orchestrator.hosts.program import with_files
 from orchestrator.inventory.device_ports import misplaced, unsupported
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.losses import LOSSES, read_losses
 from orchestrator.plan.reader import read_plan
 from orchestrator.settings import BOUNDS, Bounds, Settings
 from orchestrator.store.store import Store
@@ -65,11 +66,16 @@ def load_lab(inventory: Path) -> Lab:
             missing,
             hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab",
         )
+    own = inventory / LOSSES
     with attentive(str(inventory)):
         lab = with_files(
             read_lab(*map(str, texts), names=(names[0], names[1], names[2], str(programs))),
             inventory,
         )
+    if own.exists():
+        if isinstance(text := _text(own), OSError):
+            raise BadFile([f"{own}: {text.strerror or text}"], hint="make it readable")
+        lab = replace(lab, losses=read_losses(text, str(own), lab.devices))
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 

@@ -272,6 +272,9 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         lines.append("plan     none is up")
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
+    lines += [f"booked   {one}" for one in report.booked[:SHOWN_BOOKED]]
+    if (more := len(report.booked) - SHOWN_BOOKED) > 0:
+        lines.append(f"booked   {more} more: testbed lock calendar")
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.slots:
         lines.append(f"slots    {report.slots}")
@@ -362,6 +365,7 @@ def awaiting(report: Awaiting) -> str:
 
 
 SHOWN_RECOVERIES = 3
+SHOWN_BOOKED = 5
 SHOWN = 12
 """Lines of a rung's evidence that are printed; `--json` has them all."""
 

@@ -85,6 +85,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     blocks += [
         Text(f"{clock(e.at)}  {printable(e.message, keep='')}", style="bright_black") for e in news
     ]
+    blocks += [Text(printable(text, keep=""), style="cyan") for text in picture.state.reserved]
     for text in picture.trouble.values():
         blocks.append(Text(f"! {printable(text, keep='')}", style="yellow"))
     for block in blocks:

@@ -52,7 +52,7 @@ from orchestrator.verbs.job import job_env, job_logs, job_status
 if TYPE_CHECKING:
     from orchestrator.services.guard.recover import evict
     from orchestrator.verbs.back import restore, resume, rollback
-    from orchestrator.verbs.devices import devices, devices_power
+    from orchestrator.verbs.devices import devices, devices_power, devices_trace
     from orchestrator.verbs.diagnose import job_diagnose
     from orchestrator.verbs.stall import stall, stall_curves
     from orchestrator.verbs.status import status, verify
@@ -61,6 +61,7 @@ __all__ = [
     "confirm",
     "devices",
     "devices_power",
+    "devices_trace",
     "down",
     "evict",
     "job_diagnose",
@@ -88,7 +89,7 @@ __all__ = [
 _ELSEWHERE = {
     "orchestrator.services.guard.recover": ("evict",),
     "orchestrator.verbs.back": ("restore", "resume", "rollback"),
-    "orchestrator.verbs.devices": ("devices", "devices_power"),
+    "orchestrator.verbs.devices": ("devices", "devices_power", "devices_trace"),
     "orchestrator.verbs.diagnose": ("job_diagnose",),
     "orchestrator.verbs.stall": ("stall", "stall_curves"),
     "orchestrator.verbs.status": ("status", "verify"),

@@ -75,6 +75,7 @@ class StatusReport(JsonReport):
     hosts: tuple[HostStatus, ...] = ()
     job: JobStatus | None = None
     locked_by: str = ""
+    booked: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()

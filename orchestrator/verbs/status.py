@@ -92,7 +92,8 @@ async def status(command: Command) -> StatusReport:
         for n in lab.devices
     )
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
-    held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
+    locks = locks_of(lab, settings, store).listed()
+    held = [lock for lock in locks if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
     watcher: GuardState | None = reply.get("guard")
@@ -114,6 +115,11 @@ async def status(command: Command) -> StatusReport:
         hosts=hosts,
         job=job,
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
+        booked=tuple(
+            f"{lock.scope}: {lock} [lock {lock.id}]"
+            for lock in sorted(locks, key=lambda lock: lock.since)
+            if lock.state == "booked"
+        ),
         tagged=tuple(map(str, tags)),
         drift=(
             *(() if changing else _drift(devices, hosts, current, dark, watcher)),

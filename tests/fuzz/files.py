@@ -16,6 +16,7 @@ from optics.plan import Job
 from orchestrator.change.standstill import standstill
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.losses import losses_text, read_factory, read_losses
 from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.programs import read_programs
 from orchestrator.inventory.yaml_reader import read_yaml
@@ -52,6 +53,14 @@ def inventory(data: bytes) -> None:
     ][:3]
     with suppress(BadFile):
         read_lab(hosts, devices, fibres)
+
+
+@target("factory-losses")
+def factory_losses(data: bytes) -> None:
+    with suppress(BadFile):
+        found = read_factory(data.decode("utf-8", "replace"), "x")
+        text = losses_text({("ocs1", *path): db for path, db in found.items()})
+        assert len(read_losses(text, "y", ("ocs1",))) == len(found) > 0
 
 
 @target("programs")

@@ -193,7 +193,8 @@ MUTANTS = {
             (
                 (
                     "orchestrator/store/lock_queue.py",
-                    '        if wish.kind != "run" or not his_own:\n            found.append(other)',
+                    '        if wish.kind != "run" or not (his_own or '
+                    "_booked_before(other, live, other.asked)):\n            found.append(other)",
                     '        if wish.kind != "run":\n            found.append(other)',
                 ),
             ),

@@ -178,7 +178,7 @@ class Picture:
                     job=now.job.name,
                     state=now.job.state,
                 )
-        self._dirty |= {"plan", "run", "job", "move", "ring_changes"}
+        self._dirty |= {"plan", "reserved", "run", "job", "move", "ring_changes"}
 
     def around(self, links: Iterable[str], at: float) -> None:
         """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""

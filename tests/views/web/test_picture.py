@@ -21,7 +21,11 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
+from orchestrator.store.audit import Who
+from orchestrator.store.keys import key_of
+from orchestrator.store.locks import Locks
 from orchestrator.store.records import Belonging, CurrentPlan
+from orchestrator.store.scope import Scope
 from orchestrator.telemetry import Point
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
@@ -466,6 +470,19 @@ def test_the_store_is_read_again_only_when_somebody_wrote(lab_writer: LabWriter)
     picture = Picture(lab_writer.lab)
     picture.update(first, 0.0)
     assert len(picture.light.circuits) == 48
+
+
+def test_who_has_reserved_or_booked_what_is_shown(lab_writer: LabWriter) -> None:
+    key, now = key_of(lab_writer.lab), time.time()
+    locks = Locks(lab_writer.store, key, Who("ann", "ann"))
+    locks.take("reservation", Scope(frozenset({"gpu02"})), "demo", for_s=60.0, at=now + 7200)
+    locks.take("reservation", Scope(frozenset({"gpu01"})), "test", for_s=60.0)
+    picture = Picture(lab_writer.lab)
+    picture.update(read_store(lab_writer.store, lab_writer.lab, "bob"), now_ms())
+    held, booked = cast(list[str], changed_sections(picture)["reserved"])
+    assert held.startswith("gpu01 is reserved by ann") and " since " in held
+    assert booked.startswith("gpu02 is reserved by ann") and " from " in booked
+    assert "gpu01 is reserved by ann" in painted(picture)
 
 
 def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:
