@@ -23,7 +23,7 @@ from benchmarks.bench_lab import ROOT, bench_lab
 from benchmarks.job_pause import HOSTS, Bench
 from benchmarks.move_picture import film
 from orchestrator.telemetry.reader import read_points
-from tests.dashboards.drawing import browser, build, drawn, missing
+from tests.dashboards.drawing import CHROMIUM, LIBRARY, browser, build, drawn
 from tests.dashboards.grafana import DASHBOARDS
 from tests.dashboards.server import Influx, binary, serving
 
@@ -66,8 +66,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     given = parser.parse_args()
     influxd = binary()
-    if influxd is None or missing():
-        sys.exit(missing() or "influxd is not installed: scripts/install-deps influxdb")
+    if influxd is None or CHROMIUM is None or not LIBRARY.is_dir():
+        sys.exit("no picture was drawn: scripts/install-deps influxdb chromium, then make drawing")
     build()
     with tempfile.TemporaryDirectory() as folder, serving(influxd, Path(folder)) as influx:
         if given.journals:

@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 from tests.dashboards.grafana import filled
 
 DRAW = Path(__file__).with_name("draw")
+LIBRARY = DRAW / "node_modules" / "@grafana" / "ui"
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
@@ -46,15 +47,6 @@ class Seen:
     texts: Sequence[str]
     cut: Sequence[str]
     inked: float
-
-
-def missing() -> str:
-    """Why nothing can be drawn here, or nothing."""
-    if CHROMIUM is None:
-        return "Chromium is not installed (scripts/install-deps chromium): no panel was drawn"
-    if not (DRAW / "node_modules" / "@grafana" / "ui").is_dir():
-        return "not installed: make drawing (no panel was drawn by Grafana's library)"
-    return ""
 
 
 def build() -> None:
@@ -87,7 +79,7 @@ def answered(route: Route) -> None:
     if name in FONTS:
         path = modules / "@fontsource" / "inter" / "files" / FONTS[name]
     elif name.startswith("public/build/"):
-        path = modules / "@grafana" / "ui" / "dist" / name.replace("/build", "")
+        path = LIBRARY / "dist" / name.replace("/build", "")
     else:
         path = DRAW / name
     route.fulfill(path=path) if path.is_file() else route.fulfill(status=404)
