@@ -39,7 +39,8 @@ def read_losses(
         _put(found, (device, ingress, egress), row["loss_db"], f"{name}:{line}", problems)
     if problems:
         raise BadFile(
-            problems, hint="correct the file, or import it again with `testbed devices losses`"
+            problems,
+            hint="correct the file, or import it again with `testbed devices losses FILE --device DEVICE`",
         )
     return found
 

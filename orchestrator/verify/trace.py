@@ -14,7 +14,7 @@ from orchestrator.verify.power import Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class FibreHop:
     """One part of a path: a `fibre` or `trunk` between two ends, or a `pass` through a device.
 
     name: of the cable or device. expected_db: its loss, deliberate attenuation included. in_dbm,
@@ -43,7 +43,7 @@ class TraceReport(JsonReport):
     port: str
     receiver: str
     ends: str
-    hops: tuple[Hop, ...]
+    hops: tuple[FibreHop, ...]
     expected_db: Db
     lost: str = ""
 
@@ -56,7 +56,7 @@ def traced(port: HostPort, lights: LightMap, reading: Reading | None, lab: Lab) 
     start, end = port, fibre.enters
     hops = [
         _seen(
-            Hop(
+            FibreHop(
                 "fibre",
                 fibre.name,
                 str(start),
@@ -73,12 +73,14 @@ def traced(port: HostPort, lights: LightMap, reading: Reading | None, lab: Lab) 
         into, out = seen.get(("in", setting.ingress)), seen.get(("out", setting.egress))
         loss = round(lab.pass_loss_db(setting) + attenuation, 4)
         device, end = setting.ingress.device, setting.egress
-        hops.append(_seen(Hop("pass", device, str(setting.ingress), str(end), loss, into, out)))
+        hops.append(
+            _seen(FibreHop("pass", device, str(setting.ingress), str(end), loss, into, out))
+        )
         if (trunk := lab.onward.get(end)) is not None:
             into = seen.get(("in", trunk.end))
             hops.append(
                 _seen(
-                    Hop(
+                    FibreHop(
                         "trunk",
                         trunk.name,
                         str(end),
@@ -95,7 +97,7 @@ def traced(port: HostPort, lights: LightMap, reading: Reading | None, lab: Lab) 
     if receiver is not None:
         last = lab.fibres[receiver]
         hops.append(
-            Hop(
+            FibreHop(
                 "fibre",
                 last.name,
                 str(end),
@@ -115,7 +117,7 @@ def traced(port: HostPort, lights: LightMap, reading: Reading | None, lab: Lab) 
     return TraceReport(lab.name, str(port), str(receiver or ""), ends, tuple(hops), total, lost)
 
 
-def _seen(hop: Hop) -> Hop:
+def _seen(hop: FibreHop) -> FibreHop:
     if hop.in_dbm is None or hop.out_dbm is None:
         return hop
     return replace(hop, seen_db=round(hop.in_dbm - hop.out_dbm, 2))
