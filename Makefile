@@ -6,7 +6,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
 
-.PHONY: demo test test-all test-deps bench drill fuzz bpf lint setup schema clean help
+.PHONY: demo test drawing test-all test-deps bench drill fuzz bpf lint setup schema clean help
 help:
 	@echo "make demo                        run the main job on the emulated lab (about a minute)"
 	@echo "make test                        all tests except the long ones, linters and type checks included"
@@ -42,7 +42,7 @@ test-deps:
 	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
 
 # Includes the long end-to-end tests (half an hour on two cores).
-test-all: setup test-deps lint frontend
+test-all: setup test-deps lint frontend drawing
 	@$(SUDO) $(BIN)/python -m pytest -n 2 -m "long or not long"
 
 # Grafana's own data library, for the dashboards' tests. Node is a development package, because the library needs a newer one than Debian 12 has.
@@ -51,6 +51,13 @@ frontend: $(FRONTEND)/node_modules/.ready
 
 $(FRONTEND)/node_modules/.ready: $(FRONTEND)/package-lock.json $(FRONTEND)/.npmrc | setup
 	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: Grafana's data library will not be tested"
+
+# Grafana's drawing: 420 MB, for the long tests and for `python -m benchmarks.dashboard_pictures`.
+DRAWING := tests/dashboards/draw
+drawing: $(DRAWING)/node_modules/.ready
+
+$(DRAWING)/node_modules/.ready: $(DRAWING)/package-lock.json $(DRAWING)/.npmrc | setup
+	@cd $(DRAWING) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: no panel will be drawn by Grafana's library"
 
 lint: setup
 	@$(BIN)/ruff check .

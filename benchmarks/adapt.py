@@ -3,12 +3,12 @@ and over an oracle's.
 
 The scenario mixnet-moe, measured whole: skewed traffic, and uniform as a control, the arms in turn,
 over one whole cycle of drift each. Its own ratios are of medians; here they are of means, which the
-iterations right after a shift are part of. The glass of the emulated switches says when it was
+iterations right after a shift are part of. The light path of the emulated switches says when it was
 dark, the job's records in which iteration: attention lasts at least `compute_ms`, what is dark
 later counts as exposed. The intervals are over the times between two shifts of all measurements.
 
 `python benchmarks/adapt.py turns` instead: traffic that shifts in every iteration, until circuits
-have turned 200 times.
+have changed 200 times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DRIFT, COMPUTE_MS = 12, 150.0  # of the scenario's plans
 CHANGES = 200
 OVER_FIXED, OVER_ORACLE, CONTROL, EXPOSED = 0.75, 1.15, 0.05, 0.05
 APART_S = 0.3
-"""Two changes of the glass that lie further apart (s) are of two turns."""
+"""Two changes of the light path that lie further apart (s) are of two changes."""
 
 Record = dict[str, Any]
 
@@ -52,8 +52,8 @@ Record = dict[str, Any]
 @dataclass
 class Arm:
     """What the measurements of one arm gave. comm_ms: a list for each time between two shifts.
-    exposed, reported: shares of an iteration, one a turn, by the glass and the records, and by the
-    adapter. lost: iterations missing between first and last."""
+    exposed, reported: shares of an iteration, one a change, by the light path and the records, and
+    by the adapter. lost: iterations missing between first and last."""
 
     comm_ms: list[list[float]] = field(default_factory=list)
     iteration_ms: list[float] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Arm:
 
     def __str__(self) -> str:
         took = f"{len(self.iteration_ms)} iterations of {median(self.iteration_ms):.0f} ms"
-        return f"{took}, {self.changes} turns, {self.failed} failed, {self.lost} iterations lost"
+        return f"{took}, {self.changes} changes, {self.failed} failed, {self.lost} iterations lost"
 
 
 @dataclass
@@ -88,7 +88,7 @@ class FibrePlant:
                     self.seen[device] = truth.ask("history", device=device)["history"]
 
     def dark(self) -> list[tuple[float, float]]:
-        """From the first circuit that went to the last that came, of each turn (wall s)."""
+        """From the first circuit that went to the last that came, of each change (wall s)."""
         offset = time.time() - time.monotonic()
         events = sorted(
             (event[0] + offset, event[1]) for events in self.seen.values() for event in events
@@ -173,7 +173,7 @@ def measured(folder: Path) -> dict[str, Arm]:
 
 
 def fast() -> Arm:
-    """Turns in a job whose traffic shifts in every iteration: `CHANGES`, or as many as there is
+    """changes in a job whose traffic shifts in every iteration: `CHANGES`, or as many as there is
     time for.
     """
     arm = Arm()
@@ -249,8 +249,8 @@ def exposed(arm: Arm, more: Record) -> bool:
         sum(share < EXPOSED for share in arm.reported),
     )
     print(
-        f"  dark {median(arm.dark_ms or [0.0]):.0f} ms a turn; exposed, of an iteration: below {EXPOSED:.0%} in"
-        f" {within[0]} of {len(arm.exposed)} by the glass, {within[1]} of {len(arm.reported)} by the adapter; most {most:.1%}",
+        f"  dark {median(arm.dark_ms or [0.0]):.0f} ms a change; exposed, of an iteration: below {EXPOSED:.0%} in"
+        f" {within[0]} of {len(arm.exposed)} by the light path, {within[1]} of {len(arm.reported)} by the adapter; most {most:.1%}",
         flush=True,
     )
     more["exposed"] = {

@@ -5,7 +5,7 @@ Side figures: the interpreter alone, `ansible --version`, and a second verb (`te
 an empty store).
 
     python benchmarks/cli_start.py [--against PATH]
-PATH: another checkout, whose command takes its turns with this one's.
+PATH: another checkout, whose command alternates with this one's.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ kernel's scheduler trace.
 All three are on the monotonic clock. The window is cut where the lab says that light was broken,
 made and due, and where the agents say that they saw carrier and committed; in the parts that are
 not the devices' own time, the trace tells who ran and who waited for a core. Needs root and tracefs
-(`mount -t tracefs nodev /sys/kernel/tracing`); without them only the cuts are told.
+(`mount -t tracefs nodev /sys/kernel/tracing`); without them only the cuts are reported.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ of each move is printed and reported with it.
 
     python benchmarks/dark_window.py [--against PATH] PATH: another checkout, which is measured in
 turn with this one, on a lab of its own. What is above the devices' own time is cut where
-`dark_trace.py` says, so that the emulator's share and the program's are told apart. Without the
+`dark_trace.py` says, so that the emulator's share and the program's are distinguished. Without the
 emulator's (from a command until light goes, and from due light until carrier) the outage has limits
 of its own, reckoned before the first run that judged them: commands to four devices and the slowest
 commit take 2.3 ms, a period of the probes 1 ms, so 1.07 and 1.13 times the devices' time. Null

@@ -7,10 +7,10 @@ each time, and asks for a diagnosis again and again until a fault is named: that
 right or wrong. No name within GIVE_UP_S is a miss. What is true is read from the lab's own log
 (`lab fault list`), which no other command asks.
 
-The time counts from the effect to the end of the command that names the right component, in beats
-of HEARTBEAT_S. The effect is the fault itself where something goes dark or ends; where iterations
-only grow longer, it is when one had first lasted SLOW times the median before, by rank 0's records,
-and the fault itself if none had.
+The time counts from the effect to the end of the command that names the right component, in
+heartbeats of HEARTBEAT_S. The effect is the fault itself where something goes dark or ends; where
+iterations only grow longer, it is when one had first lasted SLOW times the median before, by rank
+0's records, and the fault itself if none had.
 
 A fault of light counts only if the lab's own carriers show that a port went dark, and a missed one
 that slows down only if an iteration was longer; trials without effect are reported apart, and are
@@ -50,7 +50,7 @@ from emulators.optics.light import LOS_DBM
 from orchestrator.verify.pace import BEFORE, RECENT, SLOW
 
 HOSTS, LIMIT, BEATS, HEARTBEAT_S = 12, 0.9, 3.0, 1.0
-"""A host's beats are read once a second (`agent`)."""
+"""A host's heartbeats are read once a second (`agent`)."""
 GIVE_UP_S, TRIAL_S, LAST_S = 60.0, 30.0, 50.0
 """Longest search for a name; what a trial may take for `--budget`, and one of LAST, which needs a
 new lab or job.
@@ -397,7 +397,7 @@ def again(arm: Arm) -> None:
 
 
 def table(trials: Sequence[Trial]) -> None:
-    print("  fault         right   of  right kind   beats (median)   looks")
+    print("  fault         right   of  right kind   heartbeats (median)   looks")
     for name in KINDS:
         tried = [trial for trial in trials if trial.kind == name]
         mine = [trial for trial in tried if trial.effect]
@@ -411,7 +411,7 @@ def table(trials: Sequence[Trial]) -> None:
         )
         looks = statistics.median(t.looks for t in mine)
         late = (
-            f"  over {BEATS:g} beats"
+            f"  over {BEATS:g} heartbeats"
             if good and statistics.median(t.seconds for t in good) > BEATS * HEARTBEAT_S
             else ""
         )

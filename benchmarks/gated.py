@@ -4,12 +4,12 @@ do not; and its prediction.
     python benchmarks/gated.py [GUARD_S] Four hosts, one port each, three slots in which each meets
 each, 450 ms of light and 50 ms dark, links of 50 Mb/s. An MLP of 1.3 M parameters trains over one
 ring. Arms by turns in one run: gated; held, whose ranks do not ask while their hosts still hold
-what has no path; ungated, whose ranks do not ask, and whose hosts keep a slot's routes at night (as
-in slot_holds; sockets to hosts that the next slot reaches are pushed all the same). The limit is on
-gated over ungated: to ask and to hold are one gate, in program and kernel. What asking alone gives
-is gated over held. Predicted: `ring_iteration_s`, from the bytes of the gradients, the devices'
-settling time and the computing time of an iteration. At this rate a port's queue holds 84 ms, more
-than the usual guard.
+what has no path; ungated, whose ranks do not ask, and whose hosts keep a slot's routes in dark
+windows (as in slot_holds; sockets to hosts that the next slot reaches are pushed all the same). The
+limit is on gated over ungated: to ask and to hold are one gate, in program and kernel. What asking
+alone gives is gated over held. Predicted: `ring_iteration_s`, from the bytes of the gradients, the
+devices' settling time and the computing time of an iteration. At this rate a port's queue holds 84
+ms, more than the usual guard.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What its beat costs a rank of a training job, and the host that reads it once a second, as a
+"""What its heartbeat costs a rank of a training job, and the host that reads it once a second, as a
 share of the time they have.
 
 Four ranks of the program `train` run on this machine, over loopback. In each, every call of the
-beat is timed from outside (no switch turns beats off, so the time they take is set against the time
-of the same iterations), as time of a processor; the timing itself is counted as theirs. So is what
-the loop that carries the sums looks at for them, once for each time it wakes. Then the agent's
-reading of one of the files is timed, with the rows of a second.
+heartbeat is timed from outside (no switch turns heartbeats off, so the time they take is set
+against the time of the same iterations), as time of a processor; the timing itself is counted as
+theirs. So is what the loop that carries the sums looks at for them, once for each time it wakes.
+Then the agent's reading of one of the files is timed, with the rows of a second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLS = ("begin", "exchange", "waited", "exchanged", "end")
 
 
 def inside() -> None:
-    """`workloads.programs.train` with its arguments, its beats timed; the sums go to the job's
+    """`workloads.programs.train` with its arguments, its heartbeats timed; the sums go to the job's
     directory.
     """
     from workloads.programs import train

@@ -1,8 +1,8 @@
 """How long a TCP flow of a foreign program pauses while the only circuit of its two hosts is moved:
 three arms, interleaved.
 
-never: the plan forbids holds. hold: the plan asks for them. hold without kick: the hosts hold;
-sockets that waited are not pushed (`HostRoutes.hold` is called with kick=False in the process that
+never: the plan forbids holds. hold: the plan asks for them. hold without flush: the hosts hold;
+sockets that waited are not pushed (`HostRoutes.hold` is called with flush=False in the process that
 runs `up`; the program has no such option). Both hosts send to each other at full rate all the time.
 The figure is the longest time in which a receiver got nothing, of the direction for which it was
 longer. Switching times are those the emulated switches were given.
@@ -26,7 +26,7 @@ from benchmarks.harness import verdict
 
 EVENTS = 9
 DARK_S = (0.05, 0.2, 1.0)
-ARMS = ("never", "hold", "hold without kick")
+ARMS = ("never", "hold", "hold without flush")
 RATIO, SLACK_MS = 0.80, 30.0
 PORT = 5000
 
@@ -156,11 +156,11 @@ def pause_ms(lab: BenchLab, flow: Flows, plan: Path, arm: str, dark_s: float) ->
 
 
 def testbed(arm: str, argv: list[str]) -> None:
-    """Be `testbed`, whose holds do not kick where the arm is without."""
+    """Be `testbed`, whose holds do not flush where the arm is without."""
     from optical_testbed_command import main as program
     from orchestrator.hosts.routes import HostRoutes
 
-    if arm == "hold without kick":
+    if arm == "hold without flush":
         HostRoutes.hold = partialmethod(HostRoutes.hold, flush=False)  # type: ignore[method-assign, assignment]
     sys.argv = ["testbed", *argv]
     program()

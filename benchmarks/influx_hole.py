@@ -3,9 +3,9 @@ turns.
 
 A private emulated lab goes to and fro between two plans that share no circuit. The address takes
 connections and requests and never says a word, the worst a server can do to whoever waits for it.
-Every change with it also starts the sink anew. The order is none, hole, hole, none, so that neither
-plan nor drift counts for one of them; the figure is the ratio of the medians of how long the
-command took.
+Every change with it also starts the sink again. The order is none, hole, hole, none, so that
+neither plan nor drift counts for one of them; the figure is the ratio of the medians of how long
+the command took.
 """
 
 from __future__ import annotations

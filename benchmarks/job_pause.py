@@ -2,24 +2,24 @@
 and launching it again.
 
 Twelve ranks train over four rings. `testbed up` moves them back and forth between two plans that
-share no circuit and list their rings in another order, so that every move is also a turn of the
-job. Lost is what the iterations of rank 0 took beyond the usual, from the first circuit that went
-dark to the end of the first iteration over the new rings. It is computed here, from the records of
-rank 0 and the emulated glass, not from what `testbed` reports; its own figure (`paused_ms`) is
-printed next to it. An iteration counts from the end of the one before to its own end, so a pause
-between two iterations is in it. Usual is the median of the 20 before for iterations over the old
-rings, of the 20 after for those over the new ones. Dark: the longest time that any port had no
-light, by the emulated glass. A rank stands still for as long as it was held plus the longest time
-in which it had something to carry and no byte moved, as the ranks measure it.
+share no circuit and list their rings in another order, so that every move is also a ring change of
+the job. Lost is what the iterations of rank 0 took beyond the usual, from the first circuit that
+went dark to the end of the first iteration over the new rings. It is computed here, from the
+records of rank 0 and the emulated glass, not from what `testbed` reports; its own figure
+(`paused_ms`) is printed next to it. An iteration counts from the end of the one before to its own
+end, so a pause between two iterations is in it. Usual is the median of the 20 before for iterations
+over the old rings, of the 20 after for those over the new ones. Dark: the longest time that any
+port had no light, by the emulated light path. A rank stands still for as long as it was held plus
+the longest time in which it had something to carry and no byte moved, as the ranks measure it.
 
 Arms in one run, honesty label native (real time, real sockets in namespaces): switches of 50 ms
 with the policies hold auto, never and always; of 25 ms; of 1 s, where the policy holds the job; and
 `--job restart` at 50 ms. Lost by a restart: from the end of the last iteration to the end of the
 first one after the launch, less a usual iteration, plus what was trained twice; that the new
-processes' first iterations are slow is not counted. A move that ends in any other way than a turn
-is a failure, and one is enough to miss the limit. Afterwards the same moves at 50 ms under an
-unmodified PyTorch script, examples/programs/gpt, over the back-end `testbed`. Its ranks change over
-at a count of collectives, within an iteration or between two: by the time that rank 0 noted.
+processes' first iterations are slow is not counted. A move that ends in any other way than a ring
+change is a failure, and one is enough to miss the limit. Afterwards the same moves at 50 ms under
+an unmodified PyTorch script, examples/programs/gpt, over the back-end `testbed`. Its ranks change
+over at a count of collectives, within an iteration or between two: by the time that rank 0 noted.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ Record = Mapping[str, Any]
 
 @dataclass
 class Move:
-    """What one move cost (ms). ranks: how long each rank stood; turned: the mode that `testbed`
-    reports.
+    """What one move cost (ms). ranks: how long each rank was paused; turned: the mode that
+    `testbed` reports.
     """
 
     lost: float
@@ -74,7 +74,7 @@ class Move:
 
     @property
     def worst(self) -> float:
-        """The longest time a rank stood (ms)."""
+        """The longest time a rank was paused (ms)."""
         return max(self.ranks.values(), default=float("nan"))
 
 
@@ -91,7 +91,7 @@ def lost(records: Sequence[Record], dark_ms: float, after: int) -> tuple[float, 
     """Return the time lost and the usual time of an iteration before (ms).
 
     dark_ms: when the first circuit went dark (wall time). after: the last iteration on the old
-    rings. Raises: NoFigure - too few iterations, or no turn.
+    rings. Raises: NoFigure - too few iterations, or no ring change.
     """
     finished = ends(records)
     took = [
@@ -101,7 +101,7 @@ def lost(records: Sequence[Record], dark_ms: float, after: int) -> tuple[float, 
     first = next((i for i, end in enumerate(finished) if end > dark_ms), None)
     changed = next((i for i, r in enumerate(records) if r["iter"] == after + 1), None)
     if first is None or changed is None:
-        raise NoFigure(f"no iteration follows the turn after {after}")
+        raise NoFigure(f"no iteration follows the ring change after {after}")
     last = max(first, changed)
     earlier, later = took[max(1, first - AROUND) : first], took[last + 1 : last + 1 + AROUND]
     if len(earlier) < AROUND // 2 or len(later) < AROUND // 2:
@@ -125,7 +125,7 @@ class Bench:
     def __init__(self, lab: BenchLab) -> None:
         self.lab, self.side = lab, 0
         self.began = time.monotonic()
-        # of the glass's clock, which is monotonic
+        # of the light path's clock, which is monotonic
         self.wall_ms = time.time() * 1e3 - time.monotonic() * 1e3
         self.moves: dict[str, list[Move]] = {}
         self.restarts: list[float] = []
@@ -188,7 +188,7 @@ class Bench:
             time.sleep(0.5)
 
     def skip(self) -> None:
-        """What the glass did so far belongs to no move."""
+        """What the light path did so far belongs to no move."""
         self.seen = {
             device: len(self.lab.ask("history", device=device)["history"])
             for device in self.devices
@@ -218,7 +218,7 @@ class Bench:
         return begin + self.wall_ms, max(darks), end - begin
 
     def move(self, arm: str, hold: str) -> None:
-        """One move by a turn of the job."""
+        """One move by a ring change of the job."""
         self.side = 1 - self.side
         try:
             self.until(lambda seen: len(seen) > AROUND)
@@ -245,7 +245,7 @@ class Bench:
             raise NoFigure(f"{report['made']} cross-connects made, 48 were to move")
         step = report.get("ring_change")
         if not step or step.get("after") is None:
-            raise NoFigure(f"the job did not turn: {step}")
+            raise NoFigure(f"the job did not change rings: {step}")
         begin, dark, window = self.light()
         after = self.changed(step)
         _, records = self.until(lambda seen: bool(seen) and seen[-1]["iter"] > after + AROUND + 1)
@@ -257,7 +257,7 @@ class Bench:
             if point.fields.get("move") == step["move"]
         }
         if len(ranks) != len(HOSTS):
-            raise NoFigure(f"{len(ranks)} of {len(HOSTS)} ranks said how long they stood")
+            raise NoFigure(f"{len(ranks)} of {len(HOSTS)} ranks said how long they paused")
         return Move(cost, usual, dark, window, step.get("paused_ms"), str(step["mode"]), ranks)
 
     def changed(self, step: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ four of them for the same port number of 1024 hosts: ports 1 and 2 join hosts of
 ports 3 and 4 every fourth host. The plan joins ports 1 to 3 at random; the switches of port 4 hold
 circuits of others. The program reaches hosts as it reaches any: by an SSH connection to each, in
 which an agent answers. Here a stub answers for all of them, in a process of its own; no packets are
-forwarded. It uses the machine's cores, too, so its processor time is told apart.
+forwarded. It uses the machine's cores, too, so its processor time is distinguished.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def write(folder: Path, hosts: int) -> None:
         },
     }
     files = {
-        # one stub answers for all hosts: whom a connection is for is told by its user
+        # one stub answers for all hosts: whom a connection is for is recognised by its user
         "hosts": {
             "all": {
                 "vars": common,

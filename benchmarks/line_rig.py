@@ -3,13 +3,13 @@ each direction, no lab.
 
 Dilated 1000-fold: milliseconds stand for microseconds, megabits for gigabits, 9000-byte packets as
 they are, so the packets in flight are those of the original. Six days of 180 ms of the packet
-network and one of the optical network, each followed by 20 ms of night in which the queue (16
+network and one of the optical network, each followed by 20 ms of dark window in which the queue (16
 packets) is served by nobody. Arms:
 
 cubic     the kernel's
-one       the project's (extensions/congestion/host/bpf/networks.bpf.c), told of the networks, with one window: the ablation
+one       the project's (extensions/congestion/host/bpf/networks.bpf.c), notified of the networks, with one window: the ablation
 two       the same with a window for each network
-unsaid    the same, never told of the networks: the control
+unsaid    the same, never notified of the networks: the control
 
     python benchmarks/line_rig.py two --rates 10,100 --rtts 100,40     # prints one JSON line
 """
@@ -44,7 +44,9 @@ ORDER = (0, 0, 0, 0, 0, 0, 1)  # the network of each day
 DAY_S, DARK_WINDOW_S = 0.18, 0.02
 QUEUE, BACK = 16, 1000  # packets; acknowledgements wait in a queue that is never full
 MTU = 9000
-RTO_MIN_MS = 250  # timers do not dilate: longer than a round trip over a full queue and a night
+RTO_MIN_MS = (
+    250  # timers do not dilate: longer than a round trip over a full queue and a dark window
+)
 ENDS = ("10.9.0.1", "10.9.0.2")
 PORT = 5000
 SETTINGS = {
@@ -110,7 +112,8 @@ def receive(listener: socket.socket, warm_s: float, seconds: float, out: int) ->
 
 
 def days(start: float, until: float) -> Iterator[tuple[float, int, bool]]:
-    """(when, network, whether its day begins; else a night does, before that network's day)."""
+    """(when, network, whether its day begins; else a dark window does, before that network's
+    day)."""
     number = 0
     while (at := start + number * (DAY_S + DARK_WINDOW_S)) < until:
         yield at, ORDER[number % len(ORDER)], True

@@ -7,7 +7,7 @@ as gradients. So traffic between pairs is dense (n (n - 1) pairs), no two ranks 
 of the bytes on the wire, so that half of the degree or more is matched. Timed are the topology
 (split, strides, matchings) with the distribution over planes, hops between all pairs, and the load
 of every link under an even division over shortest paths. What the matchings of more than 128 ranks
-reach is given as a share of a bound that no matching exceeds. Growth is told in processor time,
+reach is given as a share of a bound that no matching exceeds. Growth is given in processor time,
 which other work on the machine disturbs less; chains, loads and the search of small clusters are
 made by 1, 2 and 4 processes, which must find the same.
 """

@@ -5,7 +5,7 @@ A lab of six hosts carries a ring with three chords and a training job. Twelve t
 cables is cut through; the guard learns it from the hosts, routes traffic around it, and puts the
 planned routes back when the cable is whole again. Detection counts from before the cut to the
 guard's word; the reroute from the first host's loss of carrier to the last host's commit. The job
-must have finished iterations after every reroute; how long it stood still is reported.
+must have finished iterations after every reroute; how long it stalled is reported.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def main() -> int:
                 guard.wait("restored", 60.0)
                 print(
                     f"  cut {step + 1:2} {cable}: detected {detected[-1] * 1e3:6.1f} ms, committed {committed[-1] * 1e3:6.1f} ms,"
-                    f" job stood still {stalls[-1] * 1e3:6.0f} ms, iteration {after['iterations']}",
+                    f" job lost {stalls[-1] * 1e3:6.0f} ms, iteration {after['iterations']}",
                     flush=True,
                 )
-    for what, values in (("detected", detected), ("committed", committed), ("stood still", stalls)):
+    for what, values in (("detected", detected), ("committed", committed), ("stalled", stalls)):
         ordered = sorted(values)
         print(
             f"  {what:<12} min {ordered[0] * 1e3:7.1f}  median {statistics.median(ordered) * 1e3:7.1f}"

@@ -32,7 +32,7 @@ from emulators.fabric.linux import inside
 
 HOSTS, SIZE = 4, 16  # the smallest rotor is 16x16: ingress n, egress 16 + n
 MATCHINGS = (((1, 2), (3, 4)), ((1, 3), (2, 4)), ((1, 4), (2, 3)))
-CASES = ((900, 100), (160, 40))  # dwell, night (us)
+CASES = ((900, 100), (160, 40))  # dwell, dark window (us)
 LIMIT_PERCENT, DUTY_PERCENT = 0.05, 3.0
 PROTOCOL = 0x88B5  # local experimental Ethertype (IEEE 802)
 STAMP = getattr(socket, "SO_TIMESTAMPNS_NEW", 64)

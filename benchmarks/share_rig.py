@@ -1,10 +1,10 @@
-"""Several jobs of a lab, watched and set going from outside: packets at the glass, and ranks
+"""Several jobs of a lab, watched and set going from outside: packets at the light path, and ranks
 stopped for less than an iteration.
 
 A packet is noted where it leaves the fabric for a host, behind all queues, by a packet socket in
-the namespace of the glass; so rates and times are those of the links, whatever hosts and programs
-say. Jobs are brought to a known beginning with signals: the ranks of one are stopped while they
-compute, and go on when the other's burst has begun and the wanted gap is over.
+the namespace of the light path; so rates and times are those of the links, whatever hosts and
+programs say. Jobs are brought to a known beginning with signals: the ranks of one are stopped while
+they compute, and go on when the other's burst has begun and the wanted gap is over.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Load:
 
 
 class Taps:
-    """The packets that leave the glass for some host ports, from now on; by host."""
+    """The packets that leave the light path for some host ports, from now on; by host."""
 
     def __init__(self, lab: BenchLab, ports: Sequence[str]) -> None:
         """ports: as `gpu05:p2`. Raises: OSError - the lab's namespaces cannot be entered."""

@@ -5,7 +5,7 @@ taken by congestion control.
 an optical port and one at a packet switch whose first two racks, gpu01 and gpu02, gpu03 and gpu04,
 share an uplink of 60 Mb/s each, with a queue of 128 kB; the others receive and have as much each as
 a port. A job computes 0.45 s and sends 3 MB, which takes 0.4 s alone; so two fit beside each other.
-Everything is measured by packets that leave the glass (share_rig.py), and each part's arms are
+Everything is measured by packets that leave the light path (share_rig.py), and each part's arms are
 taken by turns in one run. Where jobs begin together, signals made them.
 
 neighbour: a job beside another one with a third of its computing, on circuits of its own and over
@@ -214,7 +214,7 @@ def incompatible(lab: BenchLab) -> Figures:
     ]
     return {
         "incompatible, coordinated over not": (found, 0.9, 1.1),
-        "incompatible, score that is told": (min(scores, default=1.0), None, 0.99),
+        "incompatible, score that is reported": (min(scores, default=1.0), None, 0.99),
     }
 
 

@@ -2,16 +2,16 @@
 bytes carried.
 
     python benchmarks/slot_holds.py [SLOTS] Two hosts, two ports each; two slots, over one switch
-and over the other, so that a connection has light in both and a dark night between. A TCP
+and over the other, so that a connection has light in both and a dark window between. A TCP
 connection each way at full rate, whose programs do not ask when they may send. Arms in one run:
 held; not held (the same schedule with holds that keep every route; sockets are not pushed); not
 held, with the kernel's own retransmission timeout of 200 ms in place of the testbed's 5 ms. A stall
-is the longest pause of a receiver at a night; dark is that night at the emulated glass. 500 + 200
-ms: the arms by turns, bulk ratio = bytes a second held over not held. 250 + 50 ms: 200 slots held,
-against the same connections in a slot that stays, times the duty at the glass.
+is the longest pause of a receiver at a dark window; dark is that dark window at the emulated light
+path. 500 + 200 ms: the arms by turns, bulk ratio = bytes a second held over not held. 250 + 50 ms:
+200 slots held, against the same connections in a slot that stays, times the duty at the light path.
 
-A night of 200 ms needs a dwell of 800 ms by the plan's own rule; the switches therefore promise 125
-ms and take 200.
+A dark window of 200 ms needs a dwell of 800 ms by the plan's own rule; the switches therefore
+promise 125 ms and take 200.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ STATIC_S = 5.0
 
 @dataclass
 class Arm:
-    """What one arm saw. stalls: beyond the night (ms), one a night and connection. rates: bytes a
-    second of each round.
+    """What one arm saw. stalls: beyond the dark window (ms), one a dark window and connection.
+    rates: bytes a second of each round.
     """
 
     stalls: list[float] = field(default_factory=list)
@@ -82,7 +82,7 @@ def lights(lab: BenchLab) -> list[Span]:
 
 @contextmanager
 def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
-    """Turn the plan that is up in this way, until the block ends."""
+    """Run the schedule that is up in this way, until the block ends."""
     before = len(steps(lit(lab)))
     for pid in pids(lab).values():
         timeout = "200000" if arm == OWN else "5000"
@@ -108,7 +108,7 @@ def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
             while len(steps(lit(lab))) < before + 3:
                 if scheduler.poll() is not None or time.monotonic() > give_up:
                     raise RuntimeError(
-                        f"{arm}: it does not turn: {(lab.folder / 'turn.said').read_text()[-2000:]}"
+                        f"{arm}: its slots do not change: {(lab.folder / 'turn.said').read_text()[-2000:]}"
                     )
                 time.sleep(0.1)
             yield
@@ -171,7 +171,7 @@ def shown(name: str, arm: Arm) -> dict[str, Any]:
     dark_window, duty = statistics.median(arm.dark_shares), statistics.fmean(arm.duties)
     rounds = ", ".join(f"{rate * 8e-6:.1f}" for rate in arm.rates)
     print(
-        f"  {name}: {len(arm.dark_shares)} nights of {dark_window:.0f} ms; pauses beyond them {middle:.1f} ms, {worst:.1f} at p99,"
+        f"  {name}: {len(arm.dark_shares)} dark windows of {dark_window:.0f} ms; pauses beyond them {middle:.1f} ms, {worst:.1f} at p99,"
         f" {max(arm.stalls):.1f} at most; {arm.rate * 8e-6:.1f} Mb/s (rounds: {rounds}); duty {duty:.4f}",
         flush=True,
     )
@@ -211,7 +211,7 @@ def main() -> int:
     ratio, own = arms[HELD].rate / arms[NOT].rate, arms[HELD].rate / arms[OWN].rate
     p99 = max(percentile(found.stalls, 0.99) for found in (short, arms[HELD]))
     print(
-        f"  held: stall beyond the night {p99:.1f} ms at p99 (limit {SLACK_MS:g}); bulk over not held {ratio:.3f}, with the"
+        f"  held: stall beyond the dark window {p99:.1f} ms at p99 (limit {SLACK_MS:g}); bulk over not held {ratio:.3f}, with the"
         f" kernel's RTO {own:.3f} (limit {RATIO}); goodput {share:.3f} of the duty bound (limit {GOODPUT}; a slot that stays"
         f" {static * 8e-6:.1f} Mb/s); load {os.getloadavg()[0]:.1f}"
     )

@@ -21,7 +21,7 @@ from planner.schedule.periodic import ring_mean_s
 
 Span = tuple[float, float]
 """From, to (s, CLOCK_MONOTONIC)."""
-SAME_S = 0.02  # circuits of one turn become lit within this time
+SAME_S = 0.02  # circuits of one slot change become lit within this time
 
 FLOW = """
 import socket, sys, time
@@ -99,8 +99,8 @@ def address(host: str) -> str:
 
 
 def lit(lab: BenchLab) -> dict[tuple[str, str], list[Span]]:
-    """When there was light from one host to another, by the emulated glass; a circuit that is lit
-    now has no end yet (inf).
+    """When there was light from one host to another, by the emulated light path; a circuit that is
+    lit now has no end yet (inf).
     """
     spans: dict[tuple[str, str], list[Span]] = {}
     fibres = lab.ask("status")["fibres"]

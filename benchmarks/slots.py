@@ -4,11 +4,11 @@ apart the hosts' clocks are.
     python benchmarks/slots.py [SLOTS [MBPS]] Four hosts, one port each, three slots in which each
 meets each, MEMS switches of 50 ms, 450 ms of light. All hosts send to all by UDP, and each fills a
 TCP connection to the next; none of these programs asks when it may. Every frame is captured at the
-hosts' optical ports, where the glass begins, and held against the history of the emulated switch: a
-frame is outside its circuit if it leaves or arrives while that has no light, arrives at another
-host, or does not arrive. Duty is the switch's lit time over 100 slots, once more beside two busy
-processes. The clock error is how far apart hosts expect the end of the same slot; the monotonic
-clock of one of them is 10 s ahead where the kernel has time namespaces.
+hosts' optical ports, where the light path begins, and held against the history of the emulated
+switch: a frame is outside its circuit if it leaves or arrives while that has no light, arrives at
+another host, or does not arrive. Duty is the switch's lit time over 100 slots, once more beside two
+busy processes. The clock error is how far apart hosts expect the end of the same slot; the
+monotonic clock of one of them is 10 s ahead where the kernel has time namespaces.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Senders:
 
 @dataclass
 class Judged:
-    """Frames that reached the glass, and those of them outside their circuit, by kind."""
+    """Frames that reached the light path, and those of them outside their circuit, by kind."""
 
     frames: int = 0
     dark: int = 0

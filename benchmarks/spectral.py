@@ -6,7 +6,8 @@ gpu01 and gpu02. A tenant is a pair of hosts with a TCP connection each way at f
 two owners bring up a plan each; judged is what gpu01 and gpu02 carry alone over what they carry
 beside gpu03 and gpu04. Shared: a schedule gives gpu01 and gpu02 the wavelengths in one slot, gpu05
 and gpu06 in the other; judged is what each pair carries, of what A carries alone, against its share
-of time by the plan. Both at once must be refused: as a plan, and by the device when it is told.
+of time by the plan. Both at once must be refused: as a plan, and by the device when it gets the
+command.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the same values.
 
 The figure is the time of all slots, from the first trial submitted to the last result kept, over
 the trials' own time, less 1. With two workers one of them waits for the other's last trial, which
-is in it. Starting the workers is told apart.
+is in it. Starting the workers is distinguished.
 """
 
 from __future__ import annotations

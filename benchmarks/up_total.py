@@ -10,11 +10,12 @@ with this one, on a lab of its own. For each the processor time of the command a
 is printed too, and that of the whole machine meanwhile: the rest is the emulated hosts' and the
 devices', which real ones would spend elsewhere, and what else the machine does.
 
-Each run is followed by a null command and a null `up` (`floors.py`), and both figures are also told
-as the median of their ratios to these. Reckoned before the first such run, for a quiet machine on
-which these take 0.45 and 1.65 s: `up` again adds 12 logins (0.1 s, and as much of their hosts'),
-four devices and the store, so at most 1.5; `up` adds these, an agent started on each host (12 x 25
-ms on two cores), 50 ms of switching, and the verification of 132 pairs (0.1 s), so at most 1.35.
+Each run is followed by a null command and a null `up` (`floors.py`), and both figures are also
+given as the median of their ratios to these. Reckoned before the first such run, for a quiet
+machine on which these take 0.45 and 1.65 s: `up` again adds 12 logins (0.1 s, and as much of their
+hosts'), four devices and the store, so at most 1.5; `up` adds these, an agent started on each host
+(12 x 25 ms on two cores), 50 ms of switching, and the verification of 132 pairs (0.1 s), so at most
+1.35.
 """
 
 from __future__ import annotations

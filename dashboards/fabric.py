@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as board
-from grafana_foundation_sdk.builders import table, timeseries
+from grafana_foundation_sdk.builders import timeseries
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards import influx
 from dashboards.influx import DEVICE, HERE, HOST, Influx, rate
 from dashboards.live import curves, device_phases, number
-from dashboards.look import DBM, NO_TIME, dashboard, dress, legend, variable
+from dashboards.look import DBM, NO_TIME, dashboard, dress, legend, rows, variable
 
 PORTS = f"{HERE} AND {HOST}"
 LIGHT = f"{HERE} AND {DEVICE}"
@@ -148,7 +148,7 @@ def build() -> board.Dashboard:
     )
     built.with_panel(
         dress(
-            table.Panel(),
+            rows(),
             "Drift of loss",
             "How much the loss behind each ingress port changed in this time, from circuit. More than 0.4 dB: clean the connector.",
             "dB",
@@ -177,7 +177,7 @@ def build() -> board.Dashboard:
     )
     built.with_panel(
         dress(
-            table.Panel(),
+            rows(),
             "Carrier lost, by port",
             "How often each host port lost its carrier, from port. One port far above the others has a bad fibre or transceiver.",
             "short",

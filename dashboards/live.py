@@ -19,6 +19,7 @@ from grafana_foundation_sdk.models import xychart as xy
 from dashboards.influx import DEVICE, HERE, JOB, Influx, pick, rate, table
 from dashboards.look import (
     NO_TIME,
+    PAUSE,
     all_series,
     by_threshold,
     colour,
@@ -92,7 +93,7 @@ PAUSES = [
     (
         f"Pause, {name}",
         f"{what}, from reconfig.pause_ms.",
-        "ms",
+        PAUSE,
         pick(f"{value}", "reconfig", f"{HERE} AND {JOB}"),
     )
     for name, what, value in (
@@ -158,8 +159,8 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
         .color_scheme(one_colour(PHASE_COLOURS["pause"])),
         "How long the job paused",
         f"The longest time between the ends of two iterations around each of the last {last} reconfigurations, newest first, from "
-        "reconfig. Far more than the dark time: the job was launched anew, or waited for its own timeouts.",
-        "ms",
+        "reconfig. Far more than the dark time: the job was launched again, or waited for its own timeouts.",
+        PAUSE,
         table(
             f'SELECT "reconfig_id", "pause_ms" AS "pause" FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'
         ),
@@ -363,7 +364,7 @@ def build() -> board.Dashboard:
         number(
             "Last pause",
             "The longest time between the ends of two iterations of the job in the last reconfiguration, from reconfig.pause_ms.",
-            "ms",
+            PAUSE,
             pick('last("pause_ms")', "reconfig", of_job),
         ),
         number(
@@ -373,7 +374,7 @@ def build() -> board.Dashboard:
             pick('percentile("total_ms", 50)', "reconfig", of_job),
         ),
         number(
-            "Reconfiguration, 99th percentile",
+            "Reconfiguration, p99",
             "The slow ones, from reconfig.total_ms. Far above the median: look at the worst cases of the analysis.",
             "ms",
             pick('percentile("total_ms", 99)', "reconfig", of_job),

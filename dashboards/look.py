@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import common as common_b
 from grafana_foundation_sdk.builders import dashboard as board
+from grafana_foundation_sdk.builders import table
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
@@ -18,8 +19,12 @@ NOTHING = "nothing in this time range"
 NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
 """The transformation that drops the column of times."""
 ALL = ".*"
+TIME_PX = 190
+"""A time is wider than a column's usual 150 pixels."""
 DBM = "suffix:dBm"
 """Grafana's own unit `dBm` is written "dbm" (its categories.ts, as of 13.2.3)."""
+PAUSE = "suffix:ms"
+"""Grafana's own `ms` writes a pause of 61 s "1.02 mins", beside dark times in ms."""
 
 P = TypeVar("P", bound=Any)
 
@@ -61,6 +66,18 @@ def coloured_phases(panel: P, names: Iterable[str]) -> P:
     for name in names:
         panel.override_by_name(name, colour(PHASE_COLOURS[name]))
     return panel
+
+
+def rows() -> table.Panel:
+    """An empty table. The unit is for its numbers: without the override port "3" is "3 dB"; and a
+    cell without a value is not the text of a table without rows.
+    """
+    return (
+        table.Panel()
+        .override_by_field_type("string", [models.DynamicConfigValue("unit", "string")])
+        .override_by_field_type("number", [models.DynamicConfigValue("noValue", "-")])
+        .override_by_name("Time", [models.DynamicConfigValue("custom.width", TIME_PX)])
+    )
 
 
 def steps(*given: tuple[float | None, str]) -> board.ThresholdsConfig:
@@ -198,7 +215,7 @@ def dashboard(
     )
     built.annotation(
         board.AnnotationQuery()
-        .name("Turns: the job stood so many ms")
+        .name("Ring changes: the job lost so many ms")
         .datasource(SOURCE)
         .icon_color(RING_CHANGE)
         .enable(True)

@@ -4,6 +4,8 @@ worst.
 
 from __future__ import annotations
 
+from typing import Any
+
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.builders import histogram, table, timeseries
 from grafana_foundation_sdk.models import common as kinds
@@ -19,11 +21,14 @@ from dashboards.look import (
     legend,
     link_to,
     one_colour,
+    rows,
     variable,
 )
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 SHARES = (50, 90, 99)
+NARROW_PX, MODEL_PX = 60, 130
+"""Least width of a column in tables of many figures, and the width of a model's name."""
 DEVICES = f"{HERE} AND {DEVICE} AND {FAMILY}"
 
 
@@ -41,9 +46,14 @@ def kept_run(title: str, uid: str) -> models.DynamicConfigValue:
     return link_to(title, uid, run="${__data.fields.run}")
 
 
+def slowest_first(column: str) -> tuple[str, dict[str, Any]]:
+    """The transformation that sorts what InfluxDB's top() gives by time."""
+    return "sortBy", {"fields": {}, "sort": [{"field": column, "desc": True}]}
+
+
 def phases() -> table.Panel:
     return dress(
-        table.Panel().sort_by([]),
+        rows().min_width(NARROW_PX),
         "Phases of a run",
         "How long each phase of a run took: median, slow and slowest, from phase. The largest 99th "
         "percentile is where time can be won.",
@@ -61,7 +71,7 @@ def devices() -> table.Panel:
     inner = f'{influx.phase_of_devices(DEVICES)} GROUP BY "device", "model"'
     return (
         dress(
-            table.Panel(),
+            rows().min_width(NARROW_PX),
             "Dark time per device",
             "From a device's removals to its own report of the new state, from reconfig_device. Compare with the "
             "data sheet: a device far "
@@ -70,11 +80,12 @@ def devices() -> table.Panel:
             influx.table(
                 f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'
             ),
-            w=8,
+            w=10,
             h=9,
             transform=[NO_TIME],
         )
         .override_by_name("n", [models.DynamicConfigValue("unit", "short")])
+        .override_by_name("model", [models.DynamicConfigValue("custom.width", MODEL_PX)])
         .override_by_name(
             "device", [link_to("Light of this device", "testbed-fabric", device="${__value.text}")]
         )
@@ -97,7 +108,7 @@ def worst() -> table.Panel:
     )
     return (
         dress(
-            table.Panel(),
+            rows(),
             "The ten slowest",
             "The reconfigurations that took longest, from reconfig. The run leads to this page for that run "
             "alone; `testbed run show RUN` "
@@ -108,6 +119,7 @@ def worst() -> table.Panel:
             ),
             w=24,
             h=8,
+            transform=[slowest_first("total_ms")],
         )
         .override_by_name("run", [kept_run("This run alone", "testbed-reconfiguration")])
         .override_by_name("reconfig_id", [kept_run("Training in this run", "testbed-training")])
@@ -132,7 +144,7 @@ def ring_changes() -> table.Panel:
     )
     return (
         dress(
-            table.Panel(),
+            rows(),
             "The ten ring changes that cost most",
             "Ring changes with the longest pauses of the job, from ring_change, with the longest stall of any rank and the iteration time "
             "before and after. Preparing runs beside the training and costs no standstill.",
@@ -143,6 +155,7 @@ def ring_changes() -> table.Panel:
             w=12,
             h=8,
             nothing="no job changed its rings",
+            transform=[slowest_first("paused_ms")],
         )
         .override_by_name("move", [models.DynamicConfigValue("unit", "none")])
         .override_by_name("after", [models.DynamicConfigValue("unit", "none")])
@@ -152,7 +165,7 @@ def ring_changes() -> table.Panel:
 
 def failures() -> table.Panel:
     return dress(
-        table.Panel(),
+        rows(),
         "Checks that did not pass",
         "Rungs of the verification ladder that failed, from verify, with the words shown to the operator. Empty is good.",
         "none",
@@ -167,7 +180,7 @@ def failures() -> table.Panel:
 
 def refusals() -> table.Panel:
     return dress(
-        table.Panel(),
+        rows(),
         "What devices refused",
         "Devices' own words where they did not do what was asked, from reconfig_device. Empty is good.",
         "none",
@@ -191,7 +204,7 @@ def spread() -> histogram.Panel:
         "How often devices were dark for how long, from reconfig_device. Two humps are two kinds of moves or two kinds of devices.",
         "ms",
         influx.table(influx.phase_of_devices(DEVICES)),
-        w=8,
+        w=6,
         h=9,
         transform=[NO_TIME],
     )
@@ -248,7 +261,7 @@ def build() -> board.Dashboard:
             pick('percentile("dark_ms", 50)', "reconfig", here),
         ),
         (
-            "Dark, 99th percentile",
+            "Dark, p99",
             "The slow ones, from reconfig.dark_ms: what to promise an operator.",
             "ms",
             pick('percentile("dark_ms", 99)', "reconfig", here),

@@ -44,12 +44,12 @@ def slots_table() -> barchart.Panel:
         bars("device", kinds.VizOrientation.AUTO).show_value(kinds.VisibilityMode.AUTO),
         "Darkness and lateness of devices",
         "Of each device in this time, from slot: first command to new state, and how much later than planned the slot before it "
-        "ended. One that is dark longer than the others makes the night of all.",
+        "ended. One that is dark longer than the others makes the dark window of all.",
         "ms",
         table(f'SELECT {columns} FROM "slot" WHERE {OURS} GROUP BY "device"'),
         w=12,
         h=8,
-        nothing="no slots turned",
+        nothing="no slots changed",
         transform=[NO_TIME],
     )
     return panel.override_by_name("dark", colour(PHASE_COLOURS["dark"])).override_by_name(
@@ -63,7 +63,7 @@ def curve(
     unit: str,
     *queries: Influx,
     w: int = 12,
-    nothing: str = "no slots turned",
+    nothing: str = "no slots changed",
 ) -> timeseries.Panel:
     """Curves of one panel."""
     return lines(title, what, unit, *queries, w=w).no_value(nothing)
@@ -72,7 +72,7 @@ def curve(
 def build() -> board.Dashboard:
     built = dashboard(
         "testbed-schedules",
-        "Schedules whose slots turn: duty, darkness, lateness.",
+        "Schedules whose slots change: duty, darkness, lateness.",
         [
             variable("run", "Run", "slot", "run", of_runs=False, newest=True),
             variable("device", "Device", "slot", "device"),
@@ -95,13 +95,13 @@ def build() -> board.Dashboard:
             pick('percentile("dark_ms", 50)', "slot", OURS),
         ),
         (
-            "Dark, 99th percentile",
-            "Slow changes, from slot. The night must be longer.",
+            "Dark, p99",
+            "Slow changes, from slot. The dark window must be longer.",
             "ms",
             pick('percentile("dark_ms", 99)', "slot", OURS),
         ),
         (
-            "Late, 99th percentile",
+            "Late, p99",
             "How much later than planned slots ended, from slot. Beyond the guard hosts send into the dark.",
             "ms",
             pick('percentile("late_ms", 99)', "slot", OURS),
@@ -123,13 +123,15 @@ def build() -> board.Dashboard:
     for panel in (
         curve(
             "Duty over time",
-            "The share of light of the latest 100 slots, from slot. A fall is a turn that was left out, or a slower device.",
+            "The share of light of the latest 100 slots, from slot. A fall is a slot change that was left out, or a slower device.",
             "percentunit",
             over("mean", "duty", "slot", OURS, "plan"),
-        ),
+        )
+        .min(0)
+        .max(1),
         slots_table(),
         curve(
-            "Darkness of each turn",
+            "Darkness of each slot change",
             "The longest in each interval, from slot: first command to new state, one line per device.",
             "ms",
             over("max", "dark_ms", "slot", OURS, "device"),

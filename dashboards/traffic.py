@@ -49,12 +49,12 @@ def build() -> board.Dashboard:
         ),
         (
             "Checkpoint, median",
-            "How long training stood for a checkpoint: until it was written, or copied, from iteration.",
+            "How long training paused for a checkpoint: until it was written, or copied, from iteration.",
             "ms",
             pick('percentile("save_ms", 50)', "iteration", OURS),
         ),
     ):
-        built.with_panel(number(title, what, unit, query, w=3))
+        built.with_panel(number(title, what, unit, query, w=6))
     for panel in (
         *(each for found in extension_parts("panels", "panels") for each in found()),
         curve(
@@ -83,7 +83,7 @@ def build() -> board.Dashboard:
         ),
         curve(
             "Checkpoints",
-            "How long training stood for each, the longest in each interval, beside a usual iteration, from iteration. Much with "
+            "How long training paused for each, the longest in each interval, beside a usual iteration, from iteration. Much with "
             "checkpoint async: the one before was still being written.",
             "ms",
             over("max", "save_ms", "iteration", OURS, ref="A", word="checkpoint"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import barchart, statushistory, timeseries
+from grafana_foundation_sdk.builders import common as common_b
 from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
@@ -35,12 +36,18 @@ def step_parts() -> timeseries.Panel:
         "GROUP BY time($__interval) fill(null)"
     )
     panel = dress(
-        curves().fill_opacity(50).span_nulls(PAUSE_MS).legend(legend("mean", right=True)),
+        curves()
+        .fill_opacity(50)
+        .min(0)
+        .stacking(common_b.StackingConfig().mode(kinds.StackingMode.NORMAL))
+        .span_nulls(PAUSE_MS)
+        .legend(legend("mean", right=True)),
         "What a step consists of",
         "Computing and communication of a training step, from iteration. Communication is what another topology can change.",
         "ms",
         Influx(query, alias="$col"),
         w=12,
+        h=9,
         interval="1s",
     )
     return panel.override_by_name("computing", colour(PHASE_COLOURS["up"])).override_by_name(
@@ -110,7 +117,7 @@ def build() -> board.Dashboard:
             pick('percentile("iter_ms", 50)', "iteration", OURS),
         ),
         (
-            "Step, 99th percentile",
+            "Step, p99",
             "The slow ones, from iteration. Moves of the light are among them.",
             "ms",
             pick('percentile("iter_ms", 99)', "iteration", OURS),
@@ -128,8 +135,9 @@ def build() -> board.Dashboard:
             pick('mean("samples_per_s")', "iteration", OURS),
         ),
         (
-            "Bus bandwidth, median",
-            "Of collective operations by nccl-tests' definition, from collective (Gb/s). Compare with the links' rate.",
+            "Bandwidth",
+            "Median bus bandwidth of collective operations by nccl-tests' definition, from collective (Gb/s). "
+            "Compare with the links' rate.",
             "Gbits",
             pick('percentile("busbw_gbps", 50)', "collective", OURS),
         ),
@@ -195,6 +203,8 @@ def build() -> board.Dashboard:
                 "percent",
                 mean("util", "gpu", GPUS, *GPU),
             )
+            .min(0)
+            .max(100)
         )
         .with_panel(
             lines(

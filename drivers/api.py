@@ -204,12 +204,12 @@ class JobQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PresetState:
-    """Where a device with stored maps is. running: it turns, or waits to begin. slot: None where
-    its map was set by other means.
+    """Where a device with stored maps is. running: it changes slots, or waits to begin. slot: None
+    where its map was set by other means.
 
     dark_window: the light of `slot` is still to come. cycle: how often the last slot was passed
-    since the start. left_s: seconds until this slot's light ends, or in a night until it comes;
-    None where nothing will change by itself.
+    since the start. left_s: seconds until this slot's light ends, or in a dark window until it
+    comes; None where nothing will change by itself.
     """
 
     running: bool
@@ -221,7 +221,7 @@ class PresetState:
 
 @runtime_checkable
 class Presets(Protocol):
-    """A device that stores whole maps and turns through them by its own clock. While it turns,
+    """A device that stores whole maps and steps through them by its own clock. While it does,
     `apply` raises `Refused`.
 
     All four raise as `CircuitSwitch` says.
@@ -236,14 +236,14 @@ class Presets(Protocol):
         ...
 
     async def start(self, slot: int = 0) -> float:
-        """Begin to turn; return in how many seconds from now (below 0: since when) the light of
-        `slot` is there.
+        """Begin to change slots; return in how many seconds from now (below 0: since when) the
+        light of `slot` is there.
         """
         ...
 
     async def stop(self) -> None:
-        """Rest in this slot, or in a night in the next one, whose light comes. A device that does
-        not turn is left as it is.
+        """Rest in this slot, or in a dark window in the next one, whose light comes. A device that
+        does not turn is left as it is.
         """
         ...
 

@@ -1,4 +1,5 @@
-"""Rotor switches: a few whole maps, stored in the device, through which it turns by its own clock.
+"""Rotor switches: a few whole maps, stored in the device, through which it changes slots by its own
+clock.
 
 No vendor sells one with a public interface: the dialect (`docs/reference/rotor-dialect.md`) is our
 reading of the rotors of RotorNet (SIGCOMM 2017) and Opera (NSDI 2020), and every figure here is

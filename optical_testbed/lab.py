@@ -123,7 +123,7 @@ def _nothing() -> None:
 
 
 class Lab(_Opening):
-    """A lab. Each call contacts devices and hosts anew, and returns what the command of the same
+    """A lab. Each call contacts devices and hosts again, and returns what the command of the same
     name shows, as frozen values.
 
     >>> from optical_testbed import Lab

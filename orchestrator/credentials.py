@@ -143,7 +143,7 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
     except ValueError:
         raise BadFile(
             [f"{what}: the vault text is damaged"],
-            hint="ansible-vault encrypt_string makes it anew",
+            hint="ansible-vault encrypt_string makes it again",
         ) from None
     keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ROUNDS, 80)
     if not hmac.compare_digest(hmac.digest(keys[32:64], hidden, "sha256"), digest):

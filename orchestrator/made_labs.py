@@ -44,7 +44,7 @@ def start_family(
     state: Path, drivers: Sequence[str], hosts: int | None, timeout_s: float
 ) -> tuple[Path, Started]:
     """Start the lab of `drivers` and return its inventory; if a port was taken since it was
-    written, it is written anew.
+    written, it is written again.
 
     Raises: as `family_lab`, `start_emulated_lab`.
     """

@@ -40,6 +40,7 @@ from orchestrator.hosts.program import with_files
 from orchestrator.inventory.device_ports import misplaced, unsupported
 from orchestrator.inventory.folders import FILES, PROGRAMS, absent
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.losses import LOSSES, read_losses
 from orchestrator.plan.reader import read_plan
 from orchestrator.settings import BOUNDS, Bounds, Settings
 from orchestrator.store.store import Store
@@ -83,6 +84,11 @@ def lab_of_texts(texts: Mapping[str, str], inventory: Path) -> Lab:
         names=(names[0], names[1], names[2], names[3]),
     )
     lab = with_files(lab, inventory)
+    own = inventory / LOSSES
+    if own.exists():
+        if isinstance(text := _text(own), OSError):
+            raise BadFile([f"{own}: {text.strerror or text}"], hint="make it readable")
+        lab = replace(lab, losses=read_losses(text, str(own), lab.devices))
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 

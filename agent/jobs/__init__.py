@@ -1,3 +1,3 @@
-"""Jobs of this host: their processes and files, and the doors through which their ranks are spoken
-to.
+"""Jobs of this host: their processes and files, and the interfaces through which their ranks are
+spoken to.
 """

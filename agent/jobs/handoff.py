@@ -228,7 +228,7 @@ class Handoff:
 
     def abandoned(self, generation: int) -> None:
         """A generation was left, or will not become active: its moves are dropped. Ranks that
-        already turned ignore that.
+        already changed ignore that.
         """
         for job, each, move in self.moves():
             if move["generation"] == generation and move["decided"] != drop(each):
@@ -302,7 +302,7 @@ class Handoff:
         return {"name": job.name, "move": move, "ranks": job.rows(move)}
 
     def pace(self, request: Json) -> Json:
-        """Tell the ranks when their iterations are to begin; those that connect later are told,
+        """Tell the ranks when their iterations are to begin; those that connect later are notified,
         too. Without word after the lease nobody is paced, so nothing is kept over a restart, and no
         run of the store is needed that others would be older than."""
         job = self.job({"name": request.get("job")})

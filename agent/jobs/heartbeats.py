@@ -1,5 +1,5 @@
-"""The beats of this host's ranks: files that jobs write (`workloads/progress/heartbeat.py` says
-what is where), so none is trusted.
+"""The heartbeats of this host's ranks: files that jobs write (`workloads/progress/heartbeat.py`
+says what is where), so none is trusted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def heartbeats(server: Daemon, request: Json) -> Json:
 
 
 def read(path: str, after: int) -> Json:
-    """Read and check a beat. `times`: iteration, begin (wall ns), and us: all, compute, exposed,
-    wait, without a processor (0: not known), without a receiver's window; then TCP segments sent
-    again, datagrams that the host refused.
+    """Read and check a heartbeat. `times`: iteration, begin (wall ns), and us: all, compute,
+    exposed, wait, without a processor (0: not known), without a receiver's window; then TCP
+    segments sent again, datagrams that the host refused.
 
     Raises: OSError, ValueError - there is none, or it is none.
     """
@@ -61,7 +61,7 @@ def parsed(data: bytes, after: int, now: int) -> Json:
         or not 0 <= iteration <= HIGHEST
         or not 0 <= written <= HIGHEST
     ):
-        raise ValueError("the file has other content than a beat")
+        raise ValueError("the file has other content than a heartbeat")
     if not (0 <= since <= now and 0 <= alive <= now):
         raise ValueError("the file has a time that is yet to come")
     if not 0 <= save <= LONGEST_NS:

@@ -118,7 +118,7 @@ class Jobs:
         return VAR + "/jobs/" + job_name(request)
 
     def swept(self, then: Callable[[], object], *steps: Iterator[None]) -> None:
-        """Take these steps, a few at a time, for slots turn and leases end meanwhile; then call
+        """Take these steps, a few at a time, for slots change and leases end meanwhile; then call
         `then`. One sweep after another.
         """
         self.sweeps.append((itertools.chain(*steps), then))

@@ -50,9 +50,9 @@ def kill_left(where: str) -> Iterator[None]:
     """SIGKILL to what a job that has ended left behind, also in sessions of its own: it would hold
     GPUs and ports of the next one.
 
-    Pauses at each process. It is told by the environment it was started with, so a program that
-    cleared its own is not found; and only what runs as the job's user, for others may write there
-    what they like.
+    Pauses at each process. It is recognised by the environment it was started with, so a program
+    that cleared its own is not found; and only what runs as the job's user, for others may write
+    there what they like.
     """
     try:
         uid = os.lstat(where).st_uid

@@ -64,7 +64,7 @@ def segments() -> tuple[int, int]:
 
 def load(server: Daemon, request: Json, answer: Answer) -> None:
     """Answer after `for_s` (s) with what was used meanwhile; `names`: the jobs, one a rank, that
-    are told from the rest.
+    are distinguished from the rest.
     """
     names, for_s = request.get("names", []), number(request, "for_s", 1.0)
     if (
@@ -136,7 +136,7 @@ def compared(server: Daemon, names: list[str], first: Look, last: Look) -> Json:
 
 
 def trouble(name: str) -> str:
-    """Why the beat of a rank cannot be read; empty if it can."""
+    """Why the heartbeat of a rank cannot be read; empty if it can."""
     try:
         heartbeats.read(VAR + "/jobs/" + name + "/" + heartbeats.FILE, heartbeats.HIGHEST)
     except (OSError, ValueError) as e:

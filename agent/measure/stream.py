@@ -1,5 +1,5 @@
 """A TCP connection between two hosts along the routes in use, and the gaps in what arrives: how
-long traffic stood.
+long traffic paused.
 """
 
 from __future__ import annotations

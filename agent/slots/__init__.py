@@ -1,1 +1,1 @@
-"""Schedules of slots: when a slot ends, what then happens, who is told."""
+"""Schedules of slots: when a slot ends, what then happens, who is notified."""

@@ -1,7 +1,7 @@
 """When a slot of a schedule ends, by this host's own carrier edges and its monotonic clock; no
 clock is ever compared with another.
 
-Slots are counted from 0 on and all last one period. Whoever turns them may be late, never early,
+Slots are counted from 0 on and all last one period. The scheduler them may be late, never early,
 and so may what reports an edge: the earliest of the latest edges is the one nearest to the truth.
 """
 
@@ -32,9 +32,9 @@ class SlotClock:
     def edge(self, count: int, at_ns: int, apart_ns: int) -> int:
         """Slot `count` ended at `at_ns`; return how much later than expected (ns).
 
-        An end that is whole periods late is of a turn that was left out: the phase moves on by
-        them. One that is otherwise more than `apart_ns` late was late itself, and tells nothing of
-        the next: the phase never changes while a schedule is loaded.
+        An end that is whole periods late is of a slot change that was left out: the phase moves on
+        by them. One that is otherwise more than `apart_ns` late was late itself, and tells nothing
+        of the next: the phase never changes while a schedule is loaded.
         """
         phase = at_ns - count * self.period_ns
         if self.coarse or not self.edges:
@@ -49,7 +49,7 @@ class SlotClock:
         return error
 
     def shown(self, count: int, end_ns: int) -> None:
-        """Whoever turns says that slot `count` ends at `end_ns`, late by a message's way: where
+        """The scheduler says that slot `count` ends at `end_ns`, late by a message's way: where
         edges were seen, they count.
         """
         phase = end_ns - count * self.period_ns

@@ -105,7 +105,7 @@ class SlotMachine:
     # -- what comes from outside
 
     def tick(self, count: int, end_ns: int | None, lease_ns: int) -> None:
-        """Whoever turns says which slot it is, when it ends, and that it lives until `lease_ns`."""
+        """The scheduler says which slot it is, when it ends, and that it lives until `lease_ns`."""
         self.lease_ns = lease_ns
         if end_ns is not None:
             self.clock.shown(count, end_ns)
@@ -122,7 +122,7 @@ class SlotMachine:
             self.expect()
 
     def carrier(self) -> None:
-        """A carrier came or went. What comes and goes while nobody turns is no slot's: it would be
+        """A carrier came or went. What comes and goes without a scheduler is no slot's: it would be
         counted as the next one's.
         """
         if self.state in ("day", "free") and self.lease_ns < self.acts.now():
@@ -134,7 +134,7 @@ class SlotMachine:
             self.advance()
 
     def change_slot(self) -> None:
-        """This slot ends now: whoever turns goes by the job's phases."""
+        """This slot ends now: the scheduler goes by the job's phases."""
         if self.state in ("day", "free"):
             self.begin_hold(self.acts.now())
 
@@ -230,7 +230,7 @@ class SlotMachine:
         self.error_ns = None
 
     def overdue(self) -> None:
-        """No light within the limit: whoever turns is late or has died, or a device has."""
+        """No light within the limit: the scheduler is late or has died, or a device has."""
         self.handle = None
         self.late += 1
         dark = self.state == "dark"

@@ -31,7 +31,7 @@ UNREAD = 32 << 10  # bytes that the kernel keeps for a program that reads late
 
 
 class Listener(Lines):
-    """One program that is told of slots."""
+    """One program that is notified of slots."""
 
     line_limit = LINE_LIMIT
 

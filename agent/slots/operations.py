@@ -130,7 +130,7 @@ class Slots:
             sys.stderr.flush()
 
     def boundary(self, name: str, ended: int) -> None:
-        """The processes of a job ended an iteration: who turns by the job's phases waits for
+        """The processes of a job ended an iteration: the scheduler, by the job's phases, waits for
         that.
         """
         if self.machine is not None and not self.machine.by_clock:
@@ -223,7 +223,7 @@ class Slots:
         return self.machine
 
     def tick(self, request: Json) -> Json:
-        """Renew the lease, and be in the slot that whoever turns says."""
+        """Renew the lease, and be in the slot that the scheduler says."""
         machine, now = self.loaded(), self.now()
         count, lease_s = counted(request), number(request, "lease_s", 0.0)
         ends_s = number(request, "ends_s", None)
@@ -282,6 +282,6 @@ class Slots:
         return True
 
     def overtaken(self) -> None:
-        """A newer run came, or the host is cleared: what was loaded does not turn any more."""
+        """A newer run came, or the host is cleared: what was loaded is not followed any more."""
         if self.leave():
             self.save()

@@ -33,7 +33,7 @@ def checked(request: Json, generations: Generations, interfaces: Collection[str]
             if each is not None and each not in generations.staged:
                 raise refused(f"slots[{i}]: generation {each} is not staged here")
         if generations.holds(generation):
-            raise refused(f"slots[{i}]: generation {generation} is a hold; stage it anew")
+            raise refused(f"slots[{i}]: generation {generation} is a hold; stage it again")
         if generation == hold:
             raise bad(f"slots[{i}]: its hold needs a generation of its own")
         row: Json = {"generation": generation, "hold": hold}

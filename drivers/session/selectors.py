@@ -36,7 +36,7 @@ class Selectors(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         self._sizes: Mapping[int, int] = {}  # module -> channels, as reported in this round
-        # modules that were told to turn and have not yet reported that they rest
+        # modules that were commanded to turn and have not yet reported that they rest
         self._moving: set[int] = set()
 
     @abstractmethod

@@ -29,7 +29,7 @@ OnLightChange = Callable[[str, frozenset[Lit], float], None]
 every change.
 """
 OnSchedule = Callable[[str, RotorSchedule | None], None]
-"""Called with the device's name and the schedule it turns by, too fast for `OnLightChange`; None:
+"""Called with the device's name and the schedule it follows, too fast for `OnLightChange`; None:
 it follows that again.
 """
 

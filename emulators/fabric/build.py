@@ -1,8 +1,8 @@
 """Build the fabric: namespaces, fibres, shapers; then move its light.
 
-All glass is in one namespace `ocs`, with one end of every fibre. A cross-connect is a redirect from
-one end to another; a dark receiver is an end that is down, which the host at the other end sees as
-loss of carrier. Packet switches are there too.
+All light paths are in one namespace `ocs`, with one end of every fibre. A cross-connect is a
+redirect from one end to another; a dark receiver is an end that is down, which the host at the
+other end sees as loss of carrier. Packet switches are there too.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Fabric:
         return self._apply(self.fibre_plant.sever(fibre, cut))
 
     def swap(self, one: str, other: str, ends: str) -> list[Relight]:
-        """Exchange two cables' plugs. Raises: KeyError, ValueError, as Glass."""
+        """Exchange two cables' plugs. Raises: KeyError, ValueError, as LightPath."""
         return [self._apply(change) for change in self.fibre_plant.swap(one, other, ends)]
 
     def kill(self, port: HostPort, dead: bool) -> Relight:
@@ -273,7 +273,7 @@ class Fabric:
     ) -> None:
         ocs = linux.new_network()
         with linux.inside(ocs):
-            # glass does not speak: no router solicitations out of its ends
+            # a light path does not speak: no router solicitations out of its ends
             for scope in ("all", "default"):
                 knob = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
                 if knob.exists():
@@ -350,8 +350,8 @@ class Fabric:
         os.close(ocs)
 
     def _lay_lines(self, ocs: int) -> None:
-        """Lead what some ports send through lines with delay, before the glass or a packet switch
-        takes it.
+        """Lead what some ports send through lines with delay, before the light path or a packet
+        switch takes it.
         """
         wanted = {
             HostPort(*port): self._index[HostPort(*port)]
@@ -373,8 +373,8 @@ class Fabric:
         relay.start(relay.lines_of(self.config.lines, descriptors, self.config.seed))
 
     def _shape_first(self, port: HostPort, index: int, rate_bps: int) -> list[Message]:
-        """Let what `port` sends queue before it is switched, as in a network card; behind the glass
-        it would become late.
+        """Let what `port` sends queue before it is switched, as in a network card; behind the light
+        path it would become late.
         """
         outer, inner = index + OUTWARD, index + 2 * OUTWARD
         self._entry[port] = inner

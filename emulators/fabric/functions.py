@@ -96,7 +96,7 @@ def ends(segments: Sequence[Segment], mtu: int) -> dict[str, End]:
 def start(
     segments: Sequence[Segment], ends: Mapping[str, End], listeners: Mapping[str, socket.socket]
 ) -> dict[str, Functions]:
-    """Start the functions behind these ends. Takes over the doors, and the namespaces. Raises:
+    """Start the functions behind these ends. Takes over the sockets, and the namespaces. Raises:
     OSError.
     """
     found = {}

@@ -1,5 +1,5 @@
-"""The glass of a switch that turns too fast for carriers to follow: a filter that decides by the
-kernel's clock, for each packet.
+"""The light path of a switch that changes too fast for carriers to follow: a filter that decides by
+the kernel's clock, for each packet.
 
 The schedule is constants in the program, so that replacing the filter changes everything at one
 instant, and no packet sees half of a change. 1 ms slots are exact; at 200 us some packets in ten
@@ -26,7 +26,7 @@ MOST_SLOTS = 64
 PURPOSE = "a rotor whose slots are short"
 PASSAGE_NS = (
     # from the gate to the host's port: 0.7 us in the mean, measured; closed so much earlier, few
-    # arrive in the night
+    # arrive in the dark window
     3_000
 )
 
@@ -35,8 +35,8 @@ PASSAGE_NS = (
 class LightPath:
     """Where one transmitter's packets go: interface numbers, 0 is nowhere.
 
-    before: until the first night; into: in the first night. steps: of each slot in turn from the
-    start, its day and the night after it. Times as `RotorSchedule`, ns.
+    before: until the first dark window; into: in the first dark window. steps: of each slot in turn
+    from the start, its day and the dark window after it. Times as `RotorSchedule`, ns.
     """
 
     start_ns: int
@@ -60,7 +60,12 @@ def instructions(light_path: LightPath) -> bytes:
         *wide(1, -light_path.dark_window_ns),
         (0x7D, 0x10, len(_ending(light_path.before)), 0),  # if r0 >= -night (signed), not before
         *_ending(light_path.before),
-        (0x75, 0, len(_ending(light_path.into)), 0),  # if r0 >= 0 (signed), not in the first night
+        (
+            0x75,
+            0,
+            len(_ending(light_path.into)),
+            0,
+        ),  # if r0 >= 0 (signed), not in the first dark window
         *_ending(light_path.into),
         *wide(1, light_path.dwell_ns + light_path.dark_window_ns),
         (0xBF, 0x02, 0, 0),  # r2 = r0
@@ -144,7 +149,8 @@ class Gates:
         self.receivers: frozenset[HostPort] = frozenset()
 
     def show(self, device: str, schedule: RotorSchedule | None) -> None:
-        """Let `device` turn, or rest. Raises: OSError - no BPF, or the kernel refuses a filter."""
+        """Let `device` change slots, or rest. Raises: OSError - no BPF, or the kernel refuses a
+        filter."""
         if schedule is None:
             self._schedule.pop(device, None)
         else:

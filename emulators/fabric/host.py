@@ -1,8 +1,8 @@
 """One emulated host: the first process of its own net, mount, pid, uts and ipc namespaces.
 
-It builds the host's private view of the machine, then takes connections at the host's doors and
-starts `sshd -i` for each: the connection is handed over as it is, nothing is between the client and
-sshd. When this process dies, so does the host.
+It builds the host's private view of the machine, then takes connections at the host's listening
+sockets and starts `sshd -i` for each: the connection is handed over as it is, nothing is between
+the client and sshd. When this process dies, so does the host.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HostPlan:
 
 def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
     """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open
-    the front door.
+    the listening socket.
     """
     os.setsid()
     linux.close_all_but({control.fileno(), listener.fileno(), machine_proc})

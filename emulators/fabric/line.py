@@ -3,8 +3,8 @@ kernel here delays nothing.
 
 Pure: times come in and go out as numbers (s), so a late wake-up delays a packet but changes neither
 rate nor losses. Networks may serve the queue in turn, as the queue of a top-of-rack switch is
-served by packet switches and by a circuit: a network is a rate and a delay, and at night there is
-none.
+served by packet switches and by a circuit: a network is a rate and a delay, and in dark windows
+there is none.
 """
 
 from __future__ import annotations

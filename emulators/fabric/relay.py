@@ -2,8 +2,8 @@
 that moves what comes out of it.
 
 What a host sends is redirected into the TAP device of its port, and what the line lets through
-comes out of the same device, where the glass, or a packet switch, takes it as if from the host. So
-the light, carriers and faults are as without a line.
+comes out of the same device, where the light path, or a packet switch, takes it as if from the
+host. So the light, carriers and faults are as without a line.
 """
 
 from __future__ import annotations

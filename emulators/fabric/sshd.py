@@ -22,7 +22,7 @@ class Keys:
 
 
 def ensure_keys(state: Path, listeners: Mapping[str, int]) -> Keys:
-    """Make the missing keys in `state` and write its known_hosts for the front doors (host ->
+    """Make the missing keys in `state` and write its known_hosts for the listening socket (host ->
     loopback port).
     """
     return _keys(state, "host_keys", "known_hosts", listeners)

@@ -76,11 +76,11 @@ def switched(
     queues: Queues,
     functions: Mapping[str, End] | None = None,
 ) -> Iterator[Message]:
-    """Build the switches of all segments and plug the cables in; index: of the glass's end of each
-    host port.
+    """Build the switches of all segments and plug the cables in; index: of the light path's end of
+    each host port.
 
-    queues: is told of the uplinks of segments whose queues are given. functions: far end of a cable
-    without a limit, to the functions of a segment, by its name.
+    queues: is notified of the uplinks of segments whose queues are given. functions: far end of a
+    cable without a limit, to the functions of a segment, by its name.
     """
     fresh = iter(range(FIRST_INDEX, 1 << 20))
     for number, segment in enumerate(segments):

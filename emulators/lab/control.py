@@ -2,7 +2,7 @@
 answered by one.
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is
-no bad request if the machine failed us. Ops: status, glass, writes, history {device}, settle
+no bad request if the machine failed us. Ops: status, light, writes, history {device}, settle
 {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind,
 ...}, faults.remove {device, number} (host instead of device for faults of hosts and links),
 faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
@@ -62,7 +62,7 @@ def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _schedule(plant: Optic) -> Fields | None:
-    """The schedule by which a device turns: times in ns of CLOCK_MONOTONIC, slots from the first;
+    """The schedule by which a device changes: times in ns of CLOCK_MONOTONIC, slots from the first;
     None at rest.
     """
     schedule = plant.schedule if isinstance(plant, RotorPlant) else None

@@ -28,7 +28,7 @@ HOST_FAULTS: Mapping[str, str] = {
     "kill-rank": "`rank` is killed, once",
     "tor": "the packet switch of the host, that of its rack where there are racks, is down",
     "clock-drift": "the monotonic clock of programs started from now on is `offset_s` ahead, and more by `ppm`",
-    "host-down": "the host is switched off, until the lab is started anew",
+    "host-down": "the host is switched off, until the lab is started again",
     "function-loss": "the functions of the segment lose `percent` of their packets, in each direction",
     "function-restart": "the functions of the segment forget all their allocations, once",
     "storm": "a fault on one of the hosts every `per_s` on average, for `seconds` on average",

@@ -191,7 +191,7 @@ class Injector:
         return sorted({pid for at, pids in self._held.values() if at == host for pid in pids})
 
     def _burden(self, host: str) -> None:
-        """Start the host's hog anew: it leaves alone what is held, which it would set free when it
+        """Start the host's hog again: it leaves alone what is held, which it would set free when it
         continues the others.
         """
         if threads := self._done.threads.get(host, 0):

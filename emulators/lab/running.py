@@ -55,7 +55,8 @@ class Control(Protocol):
 
 
 class Lab:
-    """Serves the devices of `config`; moves the light of `fabric` when their glass changes."""
+    """Serves the devices of `config`; moves the light of `fabric` when their light paths
+    changes."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class Lab:
         host.port_open = False
         host.pid = host.machine_pid = 0
         log(
-            f"host {host.name}: its first process ended; the host is gone until the lab starts anew"
+            f"host {host.name}: its first process ended; the host is gone until the lab starts again"
         )
         for number in self.config.hosts[host.name].interfaces:
             self._transmit(HostPort(host.name, number), False)
@@ -219,7 +220,7 @@ class Lab:
         asyncio.get_running_loop().remove_reader(process.control.fileno())
         process.pid = 0
         log(
-            f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts anew"
+            f"segment {process.segment.name}: the process of its functions ended; they are gone until the lab starts again"
         )
 
     async def _wait_for_banners(self) -> None:

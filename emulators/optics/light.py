@@ -5,7 +5,7 @@ No clock and no socket here: `now` (s, monotonic) is an argument. The model is t
 family; its numbers are arguments of the plant where the family's differ.
 
 Power out = power in - loss of the path - attenuation set on purpose. The loss of a path is drawn
-once, from a seed and the names of its ends, and drawn anew by a little each time it is made
+once, from a seed and the names of its ends, and drawn again by a little each time it is made
 (repeatability). A meter adds a bias of its own and noise and counts in 0.01 dB; the dialects print
 what they have in their family's format.
 """

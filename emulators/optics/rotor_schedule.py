@@ -1,9 +1,9 @@
-"""A switch that turns through stored matchings by the clock: which circuits are lit when. Pure
+"""A switch that steps through stored matchings by the clock: which circuits are lit when. Pure
 arithmetic in integer nanoseconds.
 
 Slot j (counted from the start, for ever) is lit from start + j * period for `dwell`; then it is
-night until slot j + 1. Circuits that are in two consecutive slots stay lit through the night
-between them.
+dark window until slot j + 1. Circuits that are in two consecutive slots stay lit through the dark
+window between them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Map = frozenset[Pair]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time seen from a schedule. step: slots begun or about to begin, -1 before the first night;
-    day: whether it is lit.
+    """A time seen from a schedule. step: slots begun or about to begin, -1 before the first dark
+    window; day: whether it is lit.
 
-    since_ns, until_ns: when this day or night began and will end; before the first night: 0, and
-    when that night begins.
+    since_ns, until_ns: when this day or dark window began and will end; before the first dark
+    window: 0, and when that dark window begins.
     """
 
     step: int
@@ -35,7 +35,7 @@ class RotorSchedule:
     """One run through `slots`, for ever: the light of slots[first] begins at `start_ns`
     (CLOCK_MONOTONIC).
 
-    before: what is lit until the first night, which begins `dark_window_ns` before the start.
+    before: what is lit until the first dark window, which begins `dark_window_ns` before the start.
     """
 
     start_ns: int
@@ -61,7 +61,7 @@ class RotorSchedule:
         return self.slots[self.slot(step)] if step >= 0 else self.before
 
     def through(self, step: int) -> Map:
-        """Return the circuits that stay lit through the night before the day `step`."""
+        """Return the circuits that stay lit through the dark window before the day `step`."""
         return self.map(step - 1) & self.map(step)
 
     def moment(self, now_ns: int) -> Moment:

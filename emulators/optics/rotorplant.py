@@ -1,5 +1,5 @@
-"""The optics of a switch that stores matchings and turns through them: a cross-connect switch with
-a clock.
+"""The optics of a switch that stores matchings and steps through them: a cross-connect
+switch with a clock.
 
 Slots at least `carriers_from_s` long are moves of light like any other, one event each. Shorter
 ones would be too many for events: the circuits are computed when somebody asks, and the fabric gets
@@ -18,7 +18,7 @@ from emulators.optics.plant import Plant
 from emulators.optics.rotor_schedule import Map, RotorSchedule
 
 NS = 1_000_000_000
-LATE_S = 0.001  # a night that begins so much late is counted
+LATE_S = 0.001  # a dark window that begins so much late is counted
 
 
 class RotorPlant(Plant):
@@ -45,7 +45,7 @@ class RotorPlant(Plant):
         ] = []  # circuits that could not be made while it turned, and why; whoever reads empties it
         self.steps = self.late = 0
         self.worst_s = 0.0
-        self._advanced = -1  # nights begun
+        self._advanced = -1  # dark windows begun
         self._started_s = 0.0
         self._synced: tuple[int, bool] = (-1, True)
 
@@ -75,7 +75,7 @@ class RotorPlant(Plant):
         self.advance(now)
 
     def stop(self, now: float) -> None:
-        """Stay in the slot that is lit; in a night, go on to the next."""
+        """Stay in the slot that is lit; in a dark window, go on to the next."""
         if self.deaf:
             return
         self.advance(now)
@@ -90,7 +90,7 @@ class RotorPlant(Plant):
         self.version += 1
 
     def advance(self, now: float) -> None:
-        """Carry out the nights that are due; in short slots, look where the clock stands."""
+        """Carry out the dark windows that are due; in short slots, look where the clock stands."""
         if self.fast:
             self._look(now)
         elif self.schedule is not None:
@@ -172,8 +172,8 @@ class RotorPlant(Plant):
         return bool(sides & self.wrong.stuck or self.wrong.lock(pair))
 
     def _look(self, now: float) -> None:
-        """Put the circuits of this moment in place; nothing is told of it, for the next moment they
-        are others.
+        """Put the circuits of this moment in place; nothing is reported of it, for the next moment
+        they are others.
         """
         assert self.schedule is not None
         moment = self.schedule.moment(round(now * NS))

@@ -221,8 +221,8 @@ class SpectralPlant(Optic):
         return frozenset(p.band for p in self._passbands.of.values() if p.settled(now))
 
     def shown(self, now: float) -> dict[Band, float]:
-        """Return what the glass holds now, with attenuations (dB): what has settled, and what an
-        upload has yet to take away.
+        """Return what the light path holds now, with attenuations (dB): what has settled, and what
+        an upload has yet to take away.
         """
         self.advance(now)
         held = [

@@ -1,8 +1,8 @@
-"""`testbed service run adapt`: circuits of a job's regions follow its traffic, one turn while it
+"""`testbed service run adapt`: circuits of a job's regions follow its traffic, one change while it
 computes, as often as it pays.
 
-One run of the store from the first look to the last: it holds the lock, and every turn is one row
-of steps in it. `--stop` ends it after the turn under way. Whatever ends it, hosts run confirmed
+One run of the store from the first look to the last: it holds the lock, and every change is one row
+of steps in it. `--stop` ends it after the change under way. Whatever ends it, hosts run confirmed
 routes, and the store says which links they use.
 """
 
@@ -51,17 +51,17 @@ from orchestrator.verify.ladder import ladder
 WAIT_S = 1.0
 """A rank is waited for in pieces of this long (s), between which a request to stop is seen."""
 MOMENT_S = 60.0
-"""A turn that found no moment to begin for this long (s) is given up."""
+"""A change that found no moment to begin for this long (s) is given up."""
 OVERHEAD_S = 0.03
-"""What a turn takes beyond the devices' switching time (s), before one was measured: two commits,
+"""What a change takes beyond the devices' switching time (s), before one was measured: two commits,
 carriers.
 """
 LADDER_EVERY = 10
-"""After every so many turns the whole ladder is climbed; after the others only the new circuits are
-probed.
+"""After every so many changes the whole ladder is climbed; after the others only the new circuits
+are probed.
 """
 FAILURES = 3
-"""So many turns or looks in a row may fail; then the adapter ends."""
+"""So many changes or looks in a row may fail; then the adapter ends."""
 ALIKE = 0.15
 """Traffic that differs by less than this (`distance`) is the same: two samples of 1600 tokens over
 eight experts differ by 0.08.
@@ -163,7 +163,7 @@ class Adapter:
         )
 
     def figures(self) -> dict[str, float]:
-        """Medians over the turns (ms); empty without one."""
+        """Medians over the changes (ms); empty without one."""
         if not self.changes:
             return {}
         each = {
@@ -196,7 +196,7 @@ class Adapter:
     # --- the loop
 
     async def work(self) -> None:
-        """Look and turn until the job has ended. Raises: as `adapt`."""
+        """Look and change circuits until the job has ended. Raises: as `adapt`."""
         await self._begin()
         ready()
         at = 0
@@ -327,7 +327,7 @@ class Adapter:
         )
 
     async def _look(self, found: Mapping[RankName, Demand], at: int) -> None:
-        """Decide by the traffic of iteration `at`, and turn if it pays. Raises: as
+        """Decide by the traffic of iteration `at`, and change circuits if it pays. Raises: as
         `RegionChange`.
         """
         traffic, times = bytes_of(found, self.ranks, at), pace(found.values())
@@ -354,7 +354,7 @@ class Adapter:
             return
         exposed_s = times.exposed_s(self._change_s())
         if exposed_s > self.how.dark_share * times.iteration_s:
-            text = f"a turn of {self._change_s() * 1e3:.0f} ms would stop the job for {exposed_s * 1e3:.0f} ms"
+            text = f"a change of {self._change_s() * 1e3:.0f} ms would stop the job for {exposed_s * 1e3:.0f} ms"
             self._skip("dark", text, look)
             return
         if await self._change(self._links(worth), times, look):
@@ -366,7 +366,7 @@ class Adapter:
         return [*rest, *(link for p in worth for link in p.links)]
 
     def _change_s(self) -> float:
-        """How long a turn is going to take (s): as the median of the latest, else as the slowest
+        """How long a change is going to take (s): as the median of the latest, else as the slowest
         device promises.
         """
         if self.changes:
@@ -392,7 +392,7 @@ class Adapter:
         try:
             changed = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # the turn under way is ended, one that waits for its moment is given up
+            # the change under way is ended, one that waits for its moment is given up
             self.stopping = True
             await asyncio.wait([work])
             raise
@@ -460,11 +460,11 @@ class Adapter:
                 if found.step % 2 == 0 and fits:
                     return found.step // 2
                 reach = 2 * (found.step // 2 + 1)
-        raise Abandoned(f"no iteration left room for a turn within {MOMENT_S:g} s")
+        raise Abandoned(f"no iteration left room for a change within {MOMENT_S:g} s")
 
     async def _exposed_ms(self, changed: RegionChanged, iteration: int) -> float:
-        """How much of the turn fell into the exchanges of its iteration (ms); 0 where the ranks do
-        not tell any more.
+        """How much of the change fell into the exchanges of its iteration (ms); 0 where the ranks
+        do not tell any more.
         """
         try:
             found = await demand(

@@ -39,7 +39,7 @@ MEASUREMENTS = (
             "planned_ms": Field("float", "ms", "the computing of target and routes"),
             "change_ms": Field("float", "ms", "the first host's drain to the last commit"),
             "dark_ms": Field("float", "ms", "first command sent to the last carrier"),
-            "exposed_ms": Field("float", "ms", "of the turn, what fell into the job's exchanges"),
+            "exposed_ms": Field("float", "ms", "of the change, what fell into the job's exchanges"),
             "moved": Field("int", "", "settings made and removed"),
         },
         "events",

@@ -135,7 +135,7 @@ class PlannedRegions(Planned[Regions]):
         if how is not None and not written:
             at.links.problems.add(
                 ("adapt",),
-                "no circuits to adapt: give the job regions, whose ports may be joined anew",
+                "no circuits to adapt: give the job regions, whose ports may be joined again",
             )
         if how is not None and at.plan is not None and at.plan.schedule is not None:
             at.links.problems.add(("adapt",), "the plan has a schedule too; wanted one of the two")

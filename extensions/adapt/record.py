@@ -30,7 +30,7 @@ def record_look(
     changed: RegionChanged | None = None,
     figures: Mapping[str, float] | None = None,
 ) -> None:
-    """Write what came of a look. why: as the field. changed, figures: of a turn (planned_ms,
+    """Write what came of a look. why: as the field. changed, figures: of a change (planned_ms,
     exposed_ms).
     """
     if journal is None:

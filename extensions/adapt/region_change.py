@@ -1,5 +1,5 @@
-"""One turn of a region's circuits while its job runs: prepared while the job exchanges, done while
-it computes.
+"""One change of a region's circuits while its job runs: prepared while the job exchanges, done
+while it computes.
 
 Two generations of routes are staged over the open channels: the region's traffic on the packet
 switch, and on the new circuits. Hosts are armed, the devices' steps are on disk, the drivers have
@@ -36,7 +36,7 @@ confirmed.
 PROBE_S = 1.0
 """The far ends of new circuits answer within this time (s)."""
 SETTLED = 4.0
-"""A turn waits for light at most so many times as long as the slowest device takes, and a
+"""A change waits for light at most so many times as long as the slowest device takes, and a
 second.
 """
 
@@ -52,8 +52,8 @@ class RegionState:
 
 @dataclass(frozen=True, slots=True)
 class RegionChanged:
-    """A turn that was done. change_ms: from the first host's drain to the last commit. dark_ms:
-    from the first command to the last carrier. begun_ns, done_ns: of the turn, monotonic. moved:
+    """A change that was done. change_ms: from the first host's drain to the last commit. dark_ms:
+    from the first command to the last carrier. begun_ns, done_ns: of the change, monotonic. moved:
     settings made and removed."""
 
     begun_ns: int
@@ -68,7 +68,7 @@ class Abandoned(TestbedError):
 
 
 class RegionChange:
-    """One turn from `state_now`, or from what is found afterwards: `state_now` is kept true.
+    """One change from `state_now`, or from what is found afterwards: `state_now` is kept true.
     `links`: all wanted, the regions' too.
 
     Raises: Infeasible, Interlock - as `target`.
@@ -131,7 +131,7 @@ class RegionChange:
         await self.hosts.routes.stage_warm({self.drained: self.drain, self.generation: self.wanted})
 
     async def carry_out(self, moment: Callable[[], Awaitable[None]]) -> RegionChanged:
-        """Turn once `moment` returns. Raises: Abandoned - nothing was changed; as devices and
+        """Change once `moment` returns. Raises: Abandoned - nothing was changed; as devices and
         hosts; NotVerified - a new circuit does not answer. After these `retreat` is to be called.
         """
         hosts = self.hosts
@@ -186,7 +186,7 @@ class RegionChange:
         """Call `begin` once every device has been read, then move the light. Raises: as
         `carry_out`.
         """
-        if not self.goal.moving:  # the light is there already, after a turn that failed
+        if not self.goal.moving:  # the light is there already, after a change that failed
             await begin()
             return {}
         applied = await apply_changes(self.context, self.goal.change.changes, "adapt", before=begin)

@@ -80,7 +80,7 @@ def section(c: ReportContext, source: Source) -> None:
         del c.book.answers["adapt_changes"]
     made.notes.append(
         "The times of an exchange (one all-to-all; an iteration may have several) are predicted, all others measured. Planned in:"
-        " circuits to settings and routes. Turn: the first host's drain to the last commit. Exposed: of the turn, what fell into"
+        " circuits to settings and routes. Change: the first host's drain to the last commit. Exposed: of the change, what fell into"
         " the job's exchanges. Skew: bytes of the largest pair of hosts over the mean of all pairs."
     )
     c.sections.append(made)

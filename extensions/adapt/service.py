@@ -36,12 +36,12 @@ class AdaptState(ServiceState):
     last: str = ""
 
     def text(self) -> str:
-        did = f"{self.changes} turns, {self.skipped} skipped, {self.failures} failed"
+        did = f"{self.changes} changes, {self.skipped} skipped, {self.failures} failed"
         return f"{self.state}, {self.where}; iteration {self.iteration}: {did}; {self.last}"
 
     @property
     def leaves(self) -> str:
-        return f" after {self.changes} turns"
+        return f" after {self.changes} changes"
 
 
 KIND = Kind(
@@ -53,8 +53,8 @@ KIND = Kind(
     """
 testbed up -t plan.json                a plan whose job has regions, and which says: "adapt": {"every": 4}
 testbed service start adapt            in the background, until the job ends
-testbed service run adapt --turns 10   ten turns, in this process
-testbed service stop adapt             stop it, after the turn under way
+testbed service run adapt --turns 10   ten changes, in this process
+testbed service stop adapt             stop it, after the change under way
 """,
     """
 Ranks say what they are about to send (the program `moe` does). Circuits change while the job computes; meanwhile the region's
@@ -72,9 +72,9 @@ class AdaptReport(ServiceReport):
     `failures` more that were taken back onto the packet switch. skipped: looks after which nothing
     was changed.
 
-    change_ms, dark_ms, exposed_ms: medians over the turns, None without one: from the first host's
-    drain to the last commit; from the first command to the last carrier; of the turn, what did not
-    fit into the time in which the job computes.
+    change_ms, dark_ms, exposed_ms: medians over the changes, None without one: from the first
+    host's drain to the last commit; from the first command to the last carrier; of the change, what
+    did not fit into the time in which the job computes.
     """
 
     lab: str
@@ -92,7 +92,7 @@ class AdaptReport(ServiceReport):
     journal: str = ""
 
     def text(self) -> str:
-        text = f"Adapted {self.plan}: {self.changes} turns, {self.skipped} looks without one, {self.failures} failures"
+        text = f"Adapted {self.plan}: {self.changes} changes, {self.skipped} looks without one, {self.failures} failures"
         if self.change_ms is not None:
-            text += f"; a turn took {self.change_ms:.0f} ms, dark for {self.dark_ms:.0f} ms, {self.exposed_ms:.0f} ms of it exposed"
+            text += f"; a change took {self.change_ms:.0f} ms, dark for {self.dark_ms:.0f} ms, {self.exposed_ms:.0f} ms of it exposed"
         return text

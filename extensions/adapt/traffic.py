@@ -1,5 +1,5 @@
 """What a job is about to send, from what its ranks say, and how much time its iterations leave for
-a turn. Pure.
+a change. Pure.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Pace:
     iteration_s: float
 
     def exposed_s(self, change_s: float, late_s: float = 0.0) -> float:
-        """How much of a turn of `change_s` (s) that begins `late_s` after an iteration did falls
+        """How much of a change of `change_s` (s) that begins `late_s` after an iteration did falls
         into its exchanges.
         """
         return max(0.0, late_s + change_s - self.compute_s)

@@ -189,8 +189,8 @@ class Trial:
         )
 
     def cost(self) -> Cost:
-        """The time (s), and the sum of squares of the times of all parts, by which equals are told
-        apart.
+        """The time (s), and the sum of squares of the times of all parts, by which equals are
+        distinguished apart.
         """
         every = np.concatenate([part.ravel() for part in self.parts()])
         return float(every.max(initial=0.0)), float(every @ every)

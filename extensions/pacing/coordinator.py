@@ -58,7 +58,7 @@ iterations.
 """
 LEAST_LOOK_S = 2.0
 CHANGED = 0.1
-"""A job whose iteration changed by this share of it is measured anew."""
+"""A job whose iteration changed by this share of it is measured again."""
 FAILURES = 3
 CONTROL = "congestion"
 """The attachment whose windows move jobs apart by themselves, with one of its controls."""
@@ -67,12 +67,12 @@ LONGER = (
     "; with longer periods: testbed service stop pacing, then testbed service start pacing --force"
 )
 AHEAD_NS = 50_000_000
-"""The first iterations begin so long (ns) after the agents were told."""
+"""The first iterations begin so long (ns) after the agents were notified."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinateReport(ServiceReport):
-    """What it did. corrections: shifts or periods worked out anew; phases: the latest that was
+    """What it did. corrections: shifts or periods worked out again; phases: the latest that was
     found.
     """
 
@@ -178,7 +178,7 @@ async def by_windows(command: Command) -> list[str]:
 
 async def released(command: Command) -> list[str]:
     """Have all running jobs begin their iterations when they like, with the congestion control that
-    their plans want; the names of those that were told."""
+    their plans want; the names of those that were notified."""
     lab = load_lab(command.inventory)
     notices = []
     found = tenants(command.store, lab)
@@ -395,7 +395,7 @@ class Coordinator:
         self.emit("together", f"iterations of {len(self.seen)} jobs began at once")
 
     async def changed(self, found: Sequence[Tenant]) -> str:
-        """Why the shifts are to be worked out anew; empty if they are still right."""
+        """Why the shifts are to be worked out again; empty if they are still right."""
         before, now = {one.tenant.record for one in self.seen}, {tenant.record for tenant in found}
         if before != now:
             return "other jobs run now"
@@ -418,7 +418,7 @@ class Coordinator:
     def longer(self) -> bool:
         """Whether a job fell behind by more than the slack of one iteration; what is seen of it
         then has the longer time, all of it computing, and its spread. It goes on paced: to measure
-        it anew would let the jobs collide meanwhile."""
+        it again would let the jobs collide meanwhile."""
         missed = False
         for at, one in enumerate(self.seen):
             job, times = self._job(one.tenant), self.took.get(one.tenant.name, [])

@@ -176,7 +176,7 @@ async def measured(
     """Sample the jobs' ports for `seconds` (s; for slow jobs longer), ask their ranks, and say what
     was found of each.
 
-    paced: their iterations begin when they are told, so what is between two is no time of their
+    paced: their iterations begin when they are notified, so what is between two is no time of their
     own.
     """
     notices = [await session.hosts.measure.heartbeats(t.on_hosts, t.ranks) for t in found]
@@ -258,8 +258,8 @@ def _between(heartbeats: Collection[Heartbeat]) -> tuple[float, float]:
 
 
 def iterations(heartbeats: Sequence[Heartbeat]) -> list[tuple[float, float, float]]:
-    """Of the latest iterations that all ranks have told: ms whole, computing (of the slowest rank),
-    exchange after that.
+    """Of the latest iterations that all ranks have reported: ms whole, computing (of the slowest
+    rank), exchange after that.
     """
     notices = [{times.iteration: times for times in heartbeat.times} for heartbeat in heartbeats]
     common = sorted(set.intersection(*map(set, notices)))[-LATEST:] if notices else []

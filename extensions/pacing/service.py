@@ -13,7 +13,7 @@ from orchestrator.background.state import ServiceState
 class CoordinateState(ServiceState):
     """What it reports of itself. state: starting, pacing, alone (it leaves the jobs alone).
 
-    corrections: how often shifts or periods were worked out anew. score: of the worst link; last:
+    corrections: how often shifts or periods were worked out again. score: of the worst link; last:
     the latest event in words.
     """
 

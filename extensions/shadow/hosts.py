@@ -41,7 +41,7 @@ Restore = Literal["", "shadow", "newest"]
 (rank/peers.py).
 """
 Notify = Callable[[str], object]
-"""Told what is waited for."""
+"""Called with what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class ShadowHosts:
         The key goes over the channels, and stands in no command line. left_out: where shadow or
         taps cannot be started, the job does without, and why is returned, in one line. Ranks of
         which some know of a shadow and some do not would wait for each other, so a host of theirs
-        that does not answer raises always. notify: told that the shadow starts, while it does.
-        Raises: Missing - the inventory has its host no more. Refused - the shadow ended, or a tap
-        could not begin; both end.
+        that does not answer raises always. notify: called when it is known that the shadow starts,
+        while it does. Raises: Missing - the inventory has its host no more. Refused - the shadow
+        ended, or a tap could not begin; both end.
         """
         name, shadow = job_name(job.name, run), _shadow(job)
         try:

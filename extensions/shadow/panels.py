@@ -29,7 +29,7 @@ NUMBERS = (
         pick('sum("fetched")', "shadow", OURS),
     ),
     (
-        "Lag, 99th percentile",
+        "Lag, p99",
         "From the job's word that an iteration is over to the shadow's verdict, from shadow.",
         "ms",
         pick('percentile("lag_ms", 99)', "shadow", OURS),

@@ -1,9 +1,9 @@
 """What packet switches give a job: allocated before its ranks start, leased while it runs, given
 back when it has ended.
 
-A lease is renewed by a process of its own (leases.py) that needs nothing but what it is told. If it
-dies, who looks at the job next starts another (`tend`). If nobody does, as where this machine died,
-the lease ends by itself, the ranks miss their sums, and end as if a peer were lost.
+A lease is renewed by a process of its own (leases.py) that needs nothing but what it is given. If
+it dies, who looks at the job next starts another (`tend`). If nobody does, as where this machine
+died, the lease ends by itself, the ranks miss their sums, and end as if a peer were lost.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class FunctionsOfJob(Attachment[tuple[Function, ...]]):
     def extra(
         self, value: object, given: Given, lab: Lab, host: HostName
     ) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What ranks are told (workloads/host/grants.py reads it): also by which interface their
+        """What ranks are given (workloads/host/grants.py reads it): also by which interface their
         host reaches the switches.
         """
         found = {}

@@ -7,7 +7,7 @@ from typing import Any
 from grafana_foundation_sdk.builders import table as tables
 
 from dashboards.influx import OURS, Influx, pick, table
-from dashboards.look import NO_TIME, dress
+from dashboards.look import NO_TIME, dress, rows
 from dashboards.schedules import curve
 
 AGGREGATE, CACHE = (f"{OURS} AND \"function\" = '{name}'" for name in ("aggregate", "cache"))
@@ -45,7 +45,7 @@ def leases() -> tables.Panel:
         )
     )
     return dress(
-        tables.Panel(),
+        rows(),
         "Functions lent",
         "Slots or entries that each job had of a packet switch, and how long the lease of then still lasted, from function. One "
         "that runs out is not renewed any more: the job's ranks will miss their sums.",

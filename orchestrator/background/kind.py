@@ -87,7 +87,7 @@ class Kind(Generic[S]):
         return folder / self.name / f"{key.replace('/', '@')}.json"
 
     def log(self, settings: Settings, key: str) -> Path:
-        """Where one in the background writes its events, unless it is told another file."""
+        """Where one in the background writes its events, unless it is given another file."""
         return self.path(settings, key).with_suffix(".jsonl")
 
     def own(self, settings: Settings, options: ServiceOptions | None = None) -> S:

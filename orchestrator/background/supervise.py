@@ -1,5 +1,5 @@
-"""A process that starts its worker again when something kills it: a turn must not stay half done
-until an operator looks.
+"""A process that starts its worker again when something kills it: a slot change must not stay half
+done until an operator looks.
 """
 
 from __future__ import annotations

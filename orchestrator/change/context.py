@@ -180,7 +180,7 @@ class Context:
         """Wait until what devices were sent without an answer is in their maps, if it ever will be.
         Call before reading them.
 
-        The time counts from a device's first answer since: one that stood still carries out then
+        The time counts from a device's first answer since: one that stalled carries out then
         what it had received.
         """
         await self.hear()

@@ -149,9 +149,7 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
                 continue
             existing[source] = max(power, before), how
             trunk = lab.onward.get(setting.egress)
-            power -= lab.insertion_loss_db(setting.ingress.device) + (
-                trunk.loss_db if trunk else 0.0
-            )
+            power -= lab.pass_loss_db(setting) + (trunk.loss_db if trunk else 0.0)
             power -= setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0
     lines = []
     for port in sorted(passed(found.made)):

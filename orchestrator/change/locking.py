@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,7 @@ from orchestrator.session import Command, Session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, owner_of, tenancy_key, tenancy_of
-from orchestrator.store.lock_queue import Lock
+from orchestrator.store.lock_queue import Lock, holder_text
 from orchestrator.store.locks import HeldLock, hold, locks_of, who
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
@@ -27,6 +28,8 @@ GUARD_S = 10.0
 """A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait
 this long (s) for it unasked.
 """
+SOON_S = 86_400.0
+"""A change says which parts of it others have booked in this time (s)."""
 
 
 def plan_hosts(plan: Plan) -> set[HostName]:
@@ -88,7 +91,7 @@ def scope_of(
 
 
 def own_scheduler(lab: Lab, settings: Settings, store: Store) -> Lock | None:
-    """The lock under which the owner's slots turn, None if they do not."""
+    """The lock under which the owner's slots change, None if they do not."""
     existing = (
         lock
         for lock in locks_of(lab, settings, store).listed()
@@ -139,11 +142,13 @@ async def holding(
 
     settings = command.settings
     locks, wait_s = locks_of(lab, settings, command.store), settings.wait_s
-    if any(
-        lock.kind == "run" and lock.role == "guard" and lock.scope.overlaps(scope)
-        for lock in locks.listed()
-    ):
-        wait_s = max(wait_s, GUARD_S)
+    role = verb_of(verb).role
+    for lock in locks.listed():
+        if lock.kind == "run" and lock.role == "guard" and lock.scope.overlaps(scope):
+            wait_s = max(wait_s, GUARD_S)
+        soon = lock.state == "booked" and lock.since < time.time() + SOON_S
+        if soon and role == "change" and lock.owner != settings.owner and lock.scope & scope:
+            command.progress.note(holder_text(lock, lock.scope & scope))
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
@@ -153,7 +158,7 @@ async def holding(
             locks,
             scope,
             reason,
-            role=verb_of(verb).role,
+            role=role,
             within=inside,
             wait_s=wait_s,
             notify=notify,

@@ -1,4 +1,5 @@
-"""Devices that turn by their own clock brought to rest: nobody can change one that turns."""
+"""Devices that change slots by their own clock brought to rest: nobody can change one that
+turns."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from orchestrator.settings import Settings
 
 
 async def rest(devices: Mapping[DeviceName, CircuitSwitch]) -> list[DeviceName]:
-    """Stop those that turn, and wait until the light of the slot in which they rest is there;
-    return which they were.
+    """Stop those that change slots, and wait until the light of the slot in which they rest is
+    there; return which they were.
 
     Raises: as `Presets`.
     """

@@ -1,5 +1,5 @@
 """`rollback` and `restore`: the engine of `up` with a recorded state as its target. Nothing is
-chosen anew.
+chosen again.
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ class RingChange:
         if record is not None and self.decision.kind == "rings":
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
-                    self.context.need(GO_TAKES * self.policy.boundary_s, f"a turn of {record.name}")
+                    self.context.need(
+                        GO_TAKES * self.policy.boundary_s, f"a ring change of {record.name}"
+                    )
                 if not dark:
                     await self._present(record)
             except Locked:
@@ -252,8 +254,8 @@ class RingChange:
         return f"{len(attempt.states)} ranks go on after {after}"
 
     async def finish(self) -> None:
-        """See that the job is as decided: a turn that did not happen is tried once more, without
-        light.
+        """See that the job is as decided: a ring change that did not happen is tried once more,
+        without light.
 
         Afterwards the record says which rings run, or the decision is `restart`. Raises: with
         `require` - the job keeps its rings.
@@ -342,7 +344,7 @@ class RingChange:
         return "its job keeps its earlier rings"
 
     async def give_up(self) -> None:
-        """The change failed: what was prepared is dropped, and a pause ends. A turn that was
+        """The change failed: what was prepared is dropped, and a pause ends. A ring change that was
         decided is left as it is.
 
         One look at the ranks: those that paused have reported the end of the move. The others may
@@ -404,8 +406,8 @@ class RingChange:
         return Attempt(self.hosts, record, move, self.policy.boundary_s)
 
     def _impossible(self, error: TestbedError) -> None:
-        """The job does not turn, or does not pause. Raises: with `require`, where it does not
-        turn.
+        """The job does not change rings, or does not pause. Raises: with `require`, where it does
+        not change rings.
         """
         record = self.record
         assert record is not None
@@ -424,8 +426,8 @@ class RingChange:
         )
 
     def _no_pause(self, error: TestbedError) -> None:
-        """The job does not pause; it turns as it would without. Raises: with `require`, where it
-        was to turn.
+        """The job does not pause; it changes rings as it would without. Raises: with `require`,
+        where it was to change rings.
         """
         assert self.record is not None
         if self.decision.kind == "rings" and self.live == "require":

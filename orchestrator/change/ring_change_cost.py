@@ -1,4 +1,5 @@
-"""What a turn cost the job: measured by the iterations of rank 0, and written to the journal."""
+"""What a ring change cost the job: measured by the iterations of rank 0, and written to the
+journal."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ async def measured_standstill(
 def record_ring_change_cost(
     recorder: Recorder, found: JobChange, attempt: Attempt, *, done: bool, begun_ns: int
 ) -> None:
-    """Write to the journal what the turn cost the job and each rank. done: the ranks use their next
-    rings, or have gone on.
+    """Write to the journal what the ring change cost the job and each rank. done: the ranks use
+    their next rings, or have gone on.
     """
     if recorder.journal is None:
         return

@@ -178,7 +178,7 @@ class Rollback:
 
     async def _routes(self) -> str:
         """Every host that answers runs what it ran before: by its number if it still has it, else
-        staged anew.
+        staged again.
         """
         moved: set[HostName] = set()
         for _ in range(TRIES):
@@ -426,8 +426,8 @@ class Rollback:
         for line in differences(held, self.to, held.keys(), foreign):
             text = next((text for what, text in self.reported.items() if line.startswith(what)), "")
             self._left(line + (f" ({text})" if text else ""))
-        # What was there and is not is told, and keeps its owner: a device that restarts may light
-        # it again.
+        # What was present and is not any more is reported, and keeps its owner: a device that
+        # restarts may light it again.
         context.disown_lost(
             {device: existing | self.to.owned[device] for device, existing in held.items()}
         )

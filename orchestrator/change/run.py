@@ -375,7 +375,7 @@ class ChangeRun:
             for device, ago in unanswered(self.store, context.key).items()
             if device in self.lab.devices
         }
-        # its turns are no steps
+        # its ring changes are no steps
         if "schedule" in {run.verb for run in self.store.unfinished(context.key, context.owner)}:
             sent |= {
                 s.ingress.device: now

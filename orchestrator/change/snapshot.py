@@ -130,7 +130,7 @@ def found(
 def _one_slot(
     owned: dict[DeviceName, frozenset[Setting]], current: CurrentPlan | None, lab: Lab
 ) -> dict[DeviceName, frozenset[Setting]]:
-    """What devices hold of these circuits in the slot that is up: of a schedule that turned, the
+    """What devices hold of these circuits in the slot that is up: of a schedule that ran, the
     store has those of every slot.
     """
     if current is None or current.up.slots is None:

@@ -367,7 +367,7 @@ class Stall:
         usual = max((end - begin for begin, end in gaps if end <= since_ns), default=0) / 1e6
         if any(stream.open for stream in streams.values()):
             self.notes.append(
-                f"{mode}, dark {dark_ms:.0f} ms: traffic stood to the end, for {lost:.0f} ms at least"
+                f"{mode}, dark {dark_ms:.0f} ms: traffic paused to the end, for {lost:.0f} ms at least"
             )
         link, devices, journal = (
             link_text(subject.link),

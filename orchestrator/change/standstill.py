@@ -1,4 +1,4 @@
-"""How long a job stood still because of a change, from the ends of its iterations, and what that is
+"""How long a job lost because of a change, from the ends of its iterations, and what that is
 made of. Pure.
 """
 
@@ -53,7 +53,7 @@ def standstill(
 
 
 def pause_parts(paused: float, dark: float | None, commit: float | None) -> dict[str, float]:
-    """What the time that a job stood is made of, all in ms; a job does not stand for all of the
+    """What the time that a job lost is made of, all in ms; a job does not stand for all of the
     darkness where it has other paths.
 
     The parts add up to `paused`; those that are None are left out.
@@ -67,14 +67,14 @@ def pause_parts(paused: float, dark: float | None, commit: float | None) -> dict
 
 
 def pause_text(paused: float, dark: float | None, commit: float | None, mode: str) -> str:
-    """In words: `job stood 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as
+    """In words: `job lost 96 ms: 60 dark, 4 commit, 32 boundary`; the times are in ms, mode: as
     `ScheduleReport`.
     """
     whole = [None if ms is None else round(ms) for ms in (dark, commit)]
     parts = pause_parts(round(paused), *whole)
     other = "; traffic had other paths" if mode == "drain" else ""
     return (
-        f"job stood {paused:.0f} ms: "
+        f"job lost {paused:.0f} ms: "
         + ", ".join(f"{ms:.0f} {name}" for name, ms in parts.items())
         + other
     )

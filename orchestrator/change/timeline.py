@@ -234,7 +234,15 @@ def _device_points(
 
 
 def _circuit_points(recorder: Recorder, goal: Target) -> None:
+    """What was removed first: an ingress that has a new circuit is last seen with that."""
     assert recorder.journal is not None
+    for device, ended in goal.change.removed.items():
+        for x in sorted(ended, key=sort_key):
+            recorder.journal.point(
+                "circuit",
+                {"ocs": device, "id": setting_id(x)},
+                {"circuit": str(x), "state": "removed"},
+            )
     for circuit in goal.circuits:
         for x in circuit.path:
             made = x in goal.change.made[x.ingress.device]
@@ -248,11 +256,4 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
                     "state": "made" if made else "up",
                     "loss_db": circuit.loss_db,
                 },
-            )
-    for device, ended in goal.change.removed.items():
-        for x in sorted(ended, key=sort_key):
-            recorder.journal.point(
-                "circuit",
-                {"ocs": device, "id": setting_id(x)},
-                {"circuit": str(x), "state": "removed"},
             )

@@ -461,8 +461,8 @@ class Up:
         return goal.links
 
     async def _change_rings_first(self) -> None:
-        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves
-        everything as it was.
+        """No light moves, so the job changes rings before the plan is recorded: a job that cannot
+        leaves everything as it was.
         """
         try:
             await self.ring_change.finish()

@@ -14,7 +14,7 @@ from orchestrator.session import Session
 
 async def uplinks_notified(session: Session, job: Job | None) -> tuple[str, ...]:
     """Tell the emulated lab that this job's hosts are one job; return what to note if it could not
-    be told.
+    be notified.
 
     Nobody tells real switches: what `queue` of their segments says is how their owner configured
     them. Emulated ones know a job by its hosts, so jobs on parts of the same host share one queue.

@@ -24,7 +24,7 @@ Workload = Annotated[
         "--workload",
         "-w",
         metavar="FILE",
-        help="The job's traffic: a YAML file or a task graph.",
+        help="The job's traffic: a YAML file, a task graph, or a Chakra trace (NAME.0.et).",
         autocompletion=workloads,
     ),
 ]

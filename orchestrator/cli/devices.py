@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import completing, driver
+from orchestrator.cli import cables, completing, driver
 from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.shared import Unicode, write_file
 
 app = family("devices", Listed)
 app.add_typer(driver.app)
+app.add_typer(cables.app)
 
 
 @verb(

@@ -77,7 +77,7 @@ testbed job diagnose --json | jq .data.verdict
     more="""
 Reads devices, hosts and the job's ranks, and changes nothing. Where that does not explain what the job does, it sends test traffic
 over suspect links, which slows the job for some seconds; where no job runs, over all links, and runs short all-reduces. The exit
-code is 0 only if nothing is wrong; 8 if a fault is named (E-FAULT-FOUND), and if it cannot be told, which is not guessed
+code is 0 only if nothing is wrong; 8 if a fault is named (E-FAULT-FOUND), and if it cannot be determined, which is not guessed
 (E-CANNOT-TELL).
 """,
 )
@@ -95,7 +95,7 @@ def diagnose(
             report.to_json(), text, "E-FAULT-FOUND", 8, message, verdict.next_command, ok=False
         )
     if verdict.kind == "unknown":
-        message = "it cannot be told which component is at fault"
+        message = "it cannot be determined which component is at fault"
         return Result(
             report.to_json(), text, "E-CANNOT-TELL", 8, message, verdict.next_command, ok=False
         )

@@ -147,7 +147,7 @@ def stop(call: Call, driver: Driver = None) -> Result:
     app,
     "status",
     "Show the emulated lab: its devices, hosts and lit circuits.",
-    examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
+    examples="testbed lab status\ntestbed lab status --json | jq .data.light",
     more="Without --inventory and --driver it also lists other emulated labs running on this machine.",
 )
 def status(call: Call, driver: Driver = None) -> Result:

@@ -38,7 +38,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Share": {
         "lock": ("locks", "List locks; reserve hosts, ports, devices or the whole lab."),
-        "tagout": ("locks", "Tag out a fibre, port, device or host: block changes there."),
+        "tagout": ("tagout", "Tag out a fibre, port, device or host: block changes there."),
     },
     "Set up": {
         "lab": ("lab", "The emulated lab; import the inventory of a real one."),

@@ -1,17 +1,16 @@
-"""`testbed lock` and `testbed tagout`: locks and reservations, and tags that keep light off while
-people work in the rack.
-"""
+"""`testbed lock`: locks, reservations and their calendar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.completing import lock_ids, taggable
+from orchestrator.cli.completing import lock_ids
 from orchestrator.cli.groups import Listed, family
 from orchestrator.cli.shared import seconds
 
@@ -44,12 +43,15 @@ Steal = Annotated[
     ),
 ]
 Names = list[str] | None
+MOST_AHEAD_S = 366 * 86_400.0
+"""A date is at most so far (s) away: a year that was mistyped is refused."""
 AUDITED = 20
 """Audit records that are shown by default; there is one for every lock."""
 
 
 @contextmanager
-def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
+def opened_locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
+    """The lab, and its locks as the caller sees them."""
     from orchestrator.session import load_lab
     from orchestrator.store.locks import locks_of
 
@@ -58,7 +60,8 @@ def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
         yield lab, locks_of(lab, call.settings, store)
 
 
-def _data(lock: Lock) -> dict[str, Json]:
+def lock_data(lock: Lock) -> dict[str, Json]:
+    """A lock as JSON."""
     from orchestrator.results import to_json
 
     data = cast("dict[str, Json]", to_json(lock))
@@ -96,20 +99,18 @@ def _table(live: Sequence[Lock]) -> str:
     return "\n".join(columns(rows))
 
 
-lock = family("lock", Listed)
-app = typer.Typer()
-app.add_typer(lock)
+app = family("lock", Listed)
 
 
-@verb(lock, "list", "List the locks and those that wait.", examples="testbed lock list")
+@verb(app, "list", "List the locks and those that wait.", examples="testbed lock list")
 def list_(call: Call) -> Result:
-    with _locks(call) as (_, locks):
+    with opened_locks(call) as (_, locks):
         live = locks.listed()
-    return Result({"locks": cast("Json", [_data(one) for one in live])}, _table(live))
+    return Result({"locks": cast("Json", [lock_data(one) for one in live])}, _table(live))
 
 
 @verb(
-    lock,
+    app,
     "audit",
     "List what was done with locks, tags and other owners' circuits.",
     examples="""
@@ -127,7 +128,7 @@ def audit(
     from orchestrator.results import to_json
     from orchestrator.store.audit import audit as audited
 
-    with _locks(call) as (_, locks):
+    with opened_locks(call) as (_, locks):
         records = audited(locks.store, locks.lab, last + 1)
     older = len(records) > last
     rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records[:last]]
@@ -138,15 +139,19 @@ def audit(
 
 
 @verb(
-    lock,
+    app,
     "reserve",
     "Reserve hosts, ports, devices or the whole lab.",
     examples="""
 testbed lock reserve --hosts gpu01,gpu02 --for 2h --reason "demo"
 testbed lock reserve --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
 testbed lock reserve --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, after that lock
+testbed lock reserve --hosts gpu01 --from "2026-12-01 09:00" --for 4h --reason "demo"
 """,
-    more="A reservation keeps other owners out until it expires or is released; your own commands still work.",
+    more="""
+A reservation keeps other owners out until it expires or is released; your own commands still work. With --from it begins at a date;
+a time without an offset is of the local zone.
+""",
 )
 def reserve(
     call: Call,
@@ -162,6 +167,9 @@ def reserve(
     ] = None,
     for_: Annotated[
         str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.")
+    ] = "",
+    from_: Annotated[
+        str, typer.Option("--from", metavar="DATE", help="When it begins: 2026-12-01 09:00.")
     ] = "",
     reason: Reason = "",
     after: Annotated[
@@ -180,26 +188,120 @@ def reserve(
             f"lock reserve: {missing} is missing",
             hint='testbed lock reserve --for 2h --reason "..."',
         )
+    if from_ and (queue or after):
+        raise Usage(
+            "lock reserve: --from has a date, so it goes with neither --queue nor --after",
+            hint="testbed lock calendar shows which times are free",
+        )
     for_s = seconds("--for", for_, "2h")
-    with _locks(call) as (lab, locks):
+    at = _future(from_) if from_ else None
+    with opened_locks(call) as (lab, locks):
         scope = read_scope(lab, hosts or (), ports or (), device or ())
-        made = locks.take("reservation", scope, reason, for_s=for_s, queue=queue, after=after)
+        made = locks.take(
+            "reservation", scope, reason, for_s=for_s, at=at, queue=queue, after=after
+        )
         ahead = locks.ahead(made.id)
-    if made.state == "active":
+    if made.state == "booked":
+        text = f"Booked {made.scope} from {_date(made.since)} to {_date(made.expires)}   lock {made.id}"
+    elif made.state == "active":
         text = f"Reserved {made.scope} until {clock(made.expires or 0.0)}   lock {made.id}"
     else:
         text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(
             f"  behind {one} [lock {one.id}]" for one in ahead
         )
     data: dict[str, Json] = {
-        "lock": _data(made),
-        "behind": cast("Json", [_data(one) for one in ahead]),
+        "lock": lock_data(made),
+        "behind": cast("Json", [lock_data(one) for one in ahead]),
     }
     return Result(data, text, hint=f"testbed lock release {made.id}")
 
 
+def _future(text: str) -> float:
+    """The date of `--from`. Raises: Usage - it is none, past, or too far away."""
+    import time
+
+    from orchestrator.cli.shared import wall_time
+
+    at = wall_time("--from", text, 'not a time such as "2026-12-01 09:00"')
+    if at <= time.time():
+        raise Usage(f"--from: {_date(at)} is past", hint="leave --from out to begin now")
+    if at > time.time() + MOST_AHEAD_S:
+        raise Usage(f"--from: {_date(at)} is more than a year away", hint="book a nearer date")
+    return at
+
+
+def _date(at: float | None) -> str:
+    """A local date with its zone."""
+    import time
+
+    return "released" if at is None else time.strftime("%a %Y-%m-%d %H:%M %Z", time.localtime(at))
+
+
 @verb(
-    lock,
+    app,
+    "calendar",
+    "List reservations by date: past, present and to come.",
+    examples="""
+testbed lock calendar                      what is reserved and booked
+testbed lock calendar --last 7d --runs     and who had what in the last seven days, changes too
+testbed lock calendar --ical lab.ics       for a calendar program (RFC 5545)
+""",
+    more="A lock that has ended is remembered for 90 days.",
+)
+def calendar(
+    call: Call,
+    last: Annotated[
+        str, typer.Option("--last", metavar="TIME", help="Also what has ended since: 7d.")
+    ] = "",
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Also the locks of commands that changed the lab.")
+    ] = False,
+    ical: Annotated[
+        Path | None, typer.Option("--ical", metavar="FILE", help="Write reservations as iCalendar.")
+    ] = None,
+) -> Result:
+    import time
+    from math import inf
+
+    from orchestrator.cli.text import columns
+    from orchestrator.store.verbs import MOVERS
+
+    since = time.time() - (seconds("--last", last, "7d") if last else 0.0)
+    with opened_locks(call) as (lab, locks):
+        found = locks.between(since, inf)
+    kept = [
+        one
+        for one in found
+        if one.kind == "reservation" or (runs and one.role in {"change", *MOVERS})
+    ]
+    # one that was released before its date was never there
+    shown = [one for one in kept if one.ended is None or one.ended > one.since]
+    if ical is not None:
+        from orchestrator.cli.shared import write_file
+        from orchestrator.views.icalendar import icalendar
+
+        write_file(ical, icalendar(lab.name, [one for one in kept if one.kind == "reservation"]))
+        call.note(f"written: {ical}")
+    rows = [("from", "to", "by", "state", "holds", "reason", "lock")]
+    rows += [
+        (
+            _date(one.since),
+            _date(one.ended or one.expires),
+            one.owner if one.owner == one.user else f"{one.user} for {one.owner}",
+            one.state,
+            str(one.scope),
+            one.reason,
+            one.id,
+        )
+        for one in shown
+    ]
+    text = "\n".join(columns(rows)) if shown else "No reservations"
+    data = [lock_data(one) | {"ended": one.ended} for one in shown]
+    return Result({"locks": cast("Json", data)}, text)
+
+
+@verb(
+    app,
     "release",
     "Release a reservation, or break another owner's lock.",
     examples="""
@@ -234,7 +336,7 @@ def release(
             "lock release: --steal needs a --reason",
             hint=f'testbed lock release {name} --steal --reason "..."',
         )
-    with _locks(call) as (_, locks):
+    with opened_locks(call) as (_, locks):
         found = next((one for one in locks.listed() if one.id == name), None)
         if found is None:
             ended = locks.get(name)
@@ -267,51 +369,7 @@ def release(
         if running
         else ""
     )
-    return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
-
-
-@verb(
-    app,
-    "tagout",
-    "Tag out a fibre, port, device or host: block changes there.",
-    examples="""
-testbed tagout f-gpu03-p2 --reason "hands in rack"   a fibre, by its name in fibres.yml
-testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
-testbed tagout                                     list tags
-testbed tagout remove f-gpu03-p2                   remove your own tags there
-testbed tagout remove 9c02d1 --steal --reason "..."    another owner's, by ID
-""",
-    more="Nothing overrides a tag, not even --yes: a change that would switch light there is refused with exit code 9.",
-)
-def tagout(
-    call: Call,
-    subject: Annotated[
-        str,
-        typer.Argument(
-            metavar="[SUBJECT|list|remove]", help="What to tag.", autocompletion=taggable
-        ),
-    ] = "",
-    name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.")] = "",
-    reason: Reason = "",
-    steal: Steal = False,
-) -> Result:
-    if subject in ("", "list"):
-        return _tags(call)
-    if subject == "remove":
-        if not name:
-            raise Usage("tagout remove: nothing to remove is given", hint="testbed tagout list")
-        if steal and not reason:
-            raise Usage(
-                "tagout: --steal needs a --reason",
-                hint=f'testbed tagout remove {name} --steal --reason "..."',
-            )
-        return _untag(call, name, steal, reason)
-    if name or steal or not reason:
-        raise Usage(
-            "tagout: --reason is missing" if not reason else "tagout: unexpected arguments",
-            hint="testbed tagout --help",
-        )
-    return _tag(call, subject, reason)
+    return Result({"lock": lock_data(taken), "stolen": steal}, text, hint=hint)
 
 
 def _take_hosts(call: Call, reason: str) -> Result:
@@ -328,49 +386,3 @@ def _take_hosts(call: Call, reason: str) -> Result:
         text = f"{len(report.hosts)} hosts will accept the next run, whose token will be above {report.token}"
     text += "".join(f"\n  not checked: {text}" for text in report.silent.values())
     return Result(report.to_json(), text)
-
-
-def _tags(call: Call) -> Result:
-    from orchestrator.results import to_json
-    from orchestrator.store.tagouts import Tagouts
-
-    with _locks(call) as (_, locks):
-        tags = Tagouts(locks.store, locks.lab, locks.who).listed()
-    return Result({"tagouts": to_json(tags)}, "\n".join(map(str, tags)) or "No tags")
-
-
-def _tag(call: Call, subject: str, reason: str) -> Result:
-    from orchestrator.results import to_json
-    from orchestrator.store.scope import Scope, of_ports
-    from orchestrator.store.tagouts import Tagouts, place_of
-
-    with _locks(call) as (lab, locks):
-        place = place_of(subject, lab)
-        made = Tagouts(locks.store, locks.lab, locks.who).set(subject, reason)
-        existing = of_ports(lab, place.ports) | Scope(
-            frozenset(p.host for p in place.host_ports), devices=place.devices
-        )
-        busy = [
-            one
-            for one in locks.listed()
-            if one.kind == "run" and one.state == "active" and one.scope.overlaps(existing)
-        ]
-    hint = (
-        f"do not work there until this run has ended: {busy[0]}"
-        if busy
-        else f"testbed tagout remove {made.id}"
-    )
-    data: dict[str, Json] = {
-        "tagout": to_json(made),
-        "busy": cast("Json", [_data(one) for one in busy]),
-    }
-    return Result(data, f"{made}", hint=hint)
-
-
-def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
-    from orchestrator.results import to_json
-    from orchestrator.store.tagouts import Tagouts
-
-    with _locks(call) as (_, locks):
-        ended = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
-    return Result({"removed": to_json(ended)}, "\n".join(f"Removed: {tag}" for tag in ended))

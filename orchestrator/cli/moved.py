@@ -1,5 +1,5 @@
-"""Where verbs went that had another name, so that a command typed from memory is told its new
-place.
+"""Where verbs went that had another name, so that a command typed from memory is answered with its
+new place.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`testbed host`: log in to a host with the SSH parameters of the inventory; make hosts ready; what
-Ansible is told of them.
+Ansible is given them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def provision(call: Call, limit: Limit = None) -> Result:
 @verb(
     app,
     "variables",
-    "Print what hosts are told when they are provisioned, as variables for Ansible.",
+    "Print what hosts are given when they are provisioned, as variables for Ansible.",
     examples="""
 testbed host variables --limit gpu03
 testbed host variables --archive lab.tar.gz >lab.yml

@@ -127,12 +127,12 @@ def add(
             hint=f"testbed job queue add {file} --for 4h",
         )
     for_s = seconds("--for", for_, "4h")
-    if file.suffix == ".fbuf":
+    if kind := {".fbuf": "a task graph", ".et": "a trace"}.get(file.suffix):
         hint = (
             f"testbed design topoopt -w {file} -o plan.json, then testbed job queue add plan.json"
         )
         raise Usage(
-            f"job queue add: {file} is a task graph; the queue takes workloads and plans", hint=hint
+            f"job queue add: {file} is {kind}; the queue takes workloads and plans", hint=hint
         )
     try:
         text = text_of(file)

@@ -138,7 +138,7 @@ def text(report: RehearsalReport, call: Call) -> str:
             f"  cut off    {counted(len(report.cut_off), 'pair')} without a path meanwhile: {listed(report.cut_off, FEW)}"
         )
     if report.ring_change is not None and report.ring_change.paused_ms is not None:
-        lines.append(f"  training   the job stood {ms_text(report.ring_change.paused_ms)}")
+        lines.append(f"  training   the job lost {ms_text(report.ring_change.paused_ms)}")
     if report.job_change:
         lines.append(f"  job        {report.job_change}")
     if report.stall is not None:

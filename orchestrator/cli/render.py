@@ -151,7 +151,7 @@ def up(
 
 def _change_rings(ring_change: JobChange) -> list[str]:
     """How the job came through:
-    `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`.
+    `job lost 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`.
     """
     lines = []
     if ring_change.paused_ms is not None:
@@ -272,6 +272,9 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         lines.append("plan     none is up")
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
+    lines += [f"booked   {one}" for one in report.booked[:SHOWN_BOOKED]]
+    if (more := len(report.booked) - SHOWN_BOOKED) > 0:
+        lines.append(f"booked   {more} more: testbed lock calendar")
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.slots:
         lines.append(f"slots    {report.slots}")
@@ -362,6 +365,7 @@ def awaiting(report: Awaiting) -> str:
 
 
 SHOWN_RECOVERIES = 3
+SHOWN_BOOKED = 5
 SHOWN = 12
 """Lines of a rung's evidence that are printed; `--json` has them all."""
 

@@ -47,6 +47,7 @@ from orchestrator.verbs.sample import SampleReport
 from orchestrator.verify.probe import Probe
 from orchestrator.verify.report import PowerReport, StallReport, VerifyReport
 from orchestrator.verify.signals import DiagnosisReport
+from orchestrator.verify.trace import TraceReport
 from orchestrator.views.sweep import Row
 from orchestrator.views.waterfall import Bar, IterationSummary
 from planner.operate.repair import Replan
@@ -153,6 +154,7 @@ WATCHED = (
     *(
         "lab",
         "plan",
+        "reserved",
         "run",
         "circuits",
         "devices",
@@ -166,6 +168,10 @@ WATCHED = (
     ),
     *("services", "carried", "ports", "iterations", "throughput", "log"),
 )
+CABLE: dict[str, Any] = dict.fromkeys(("label", "from", "to", "back", "panels"), str) | {
+    "length_m": float,
+    "loss_db": float,
+}
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
 METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
 DRIVER = {"driver": str, "schemes": list[str], "abilities": list[str], "devices": str}
@@ -214,6 +220,7 @@ DATA: dict[str, Shapes] = {
     "status": (StatusReport,),
     "verify": (VerifyReport, StallReport),
     "lock list": ({"locks": [LOCK]},),
+    "lock calendar": ({"locks": [LOCK | {"ended": float | None}]},),
     "lock audit": ({"audit": list[AuditRecord], "older": bool},),
     "lock reserve": ({"lock": LOCK, "behind": [LOCK]},),
     "lock release": ({"lock": LOCK, "stolen": bool}, TakenReport),
@@ -224,6 +231,9 @@ DATA: dict[str, Shapes] = {
     ),
     "devices list": (DevicesReport,),
     "devices power": (PowerReport,),
+    "devices trace": (TraceReport,),
+    "devices cables": ({"cables": [CABLE]},),
+    "devices losses": ({"device": str, "file": str, "paths": int},),
     "devices driver list": (
         {"drivers": [DRIVER]},
         {"tables": dict[str, str]},

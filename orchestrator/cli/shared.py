@@ -92,7 +92,6 @@ def one_of(value: str, known: Collection[str], option: str) -> str:
 
 def moment(flag: str, text: str | None) -> float | None:
     """A time given as an age or as a date, in s since the epoch. Raises: Usage."""
-    import datetime
     import time
 
     from orchestrator.settings import duration
@@ -103,12 +102,35 @@ def moment(flag: str, text: str | None) -> float | None:
         return time.time() - duration(text)
     except ValueError:
         pass
+    return wall_time(
+        flag, text, "neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)"
+    )
+
+
+def wall_time(flag: str, text: str, else_: str) -> float:
+    """A date and time, of the local zone unless it has an offset, in s since the epoch.
+
+    Raises: Usage - it is `else_`; or a local time that does not exist, or twice, as clocks change.
+    """
+    from datetime import datetime
+
     try:
-        return datetime.datetime.fromisoformat(text).timestamp()
+        at = datetime.fromisoformat(text)
+        first, second = (at.replace(fold=fold).timestamp() for fold in (0, 1))
+        early, late = sorted((first, second))
+        either = [
+            datetime.fromtimestamp(s).astimezone().isoformat(" ", "minutes") for s in (early, late)
+        ]
     except (ValueError, OverflowError, OSError):
-        raise Usage(
-            f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)"
-        ) from None
+        raise Usage(f"{flag}: {text!r} is {else_}") from None
+    if first == second:
+        return first
+    what = (
+        "does not exist: clocks are set forward"
+        if first > second
+        else "is twice: clocks are set back"
+    )
+    raise Usage(f"{flag}: {text!r} {what} then", hint=f'{flag} "{either[0]}" or "{either[1]}"')
 
 
 def write_file(path: Path, text: str) -> None:

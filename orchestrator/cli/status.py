@@ -62,7 +62,7 @@ job is running they require --beside-job. The exit code is 5 if a device or host
 not as planned.
 
 --stall checks no rung: it darkens one link of the plan several times and measures how long traffic between its hosts stands:
-drained before, riding through, or held by the hosts. No job may run. Circuits and routes are afterwards as they were.
+drained before, kept sending, or held by the hosts. No job may run. Circuits and routes are afterwards as they were.
 """,
 )
 def verify(

@@ -36,7 +36,7 @@ _CURVE = 48
 OLD_MS = 15_000.0
 """A curve that ends longer ago (ms) shows the time of its end."""
 _RING_CHANGE = ("▼", "v")
-"""The mark of a turn."""
+"""The mark of a ring change."""
 _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
 
@@ -85,6 +85,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     blocks += [
         Text(f"{clock(e.at)}  {printable(e.message, keep='')}", style="bright_black") for e in news
     ]
+    blocks += [Text(printable(text, keep=""), style="cyan") for text in picture.state.reserved]
     for text in picture.trouble.values():
         blocks.append(Text(f"! {printable(text, keep='')}", style="yellow"))
     for block in blocks:
@@ -257,7 +258,7 @@ def curves(picture: Picture, *, unicode: bool) -> list[Text]:
 
 
 def _marked(curve: Text, times: Sequence[float], picture: Picture) -> Text:
-    """The curve with a mark before the first iteration that began after each turn."""
+    """The curve with a mark before the first iteration that began after each ring change."""
     marked = Text()
     at = [
         float(cast(float, ring_change["at"]))
@@ -316,7 +317,8 @@ def carried_lines(picture: Picture) -> list[Text]:
 
 
 def ring_change_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
-    """What the job stood at its latest turn, in as many of the words as the width has room for."""
+    """What the job lost at its latest ring change, in as many of the words as the width has room
+    for."""
     ring_change = picture.ring_change
     if ring_change is None:
         return []

@@ -127,7 +127,7 @@ def loss_db(transmitter: HostPort, receiver: HostPort, path: Iterable[Setting], 
     """
     loss = lab.fibres[transmitter].loss_db + lab.fibres[receiver].loss_db
     for setting in path:
-        loss += lab.insertion_loss_db(setting.ingress.device)
+        loss += lab.pass_loss_db(setting)
         trunk = lab.onward.get(setting.egress)
         if trunk is not None:
             loss += trunk.loss_db

@@ -154,7 +154,7 @@ def _rotation(candidates: Sequence[int], lanes: int, start: int) -> list[int]:
 
 
 def _levelling(candidates: Sequence[int], lanes: int, load: Sequence[int]) -> list[int]:
-    """The turn whose start levels the load of a host's links."""
+    """The rotation whose start levels the load of a host's links."""
     often, once_more = divmod(lanes, len(candidates))
     if not once_more:  # all starts load the links alike
         return _rotation(candidates, lanes, 0)

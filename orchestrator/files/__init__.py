@@ -1,1 +1,1 @@
-"""Files on disk: written whole, read with their faults told, trusted by who may write them."""
+"""Files on disk: written whole, read with their faults reported, trusted by who may write them."""

@@ -27,6 +27,7 @@ STATED_BY = (
     "devices.yml",
     "fibres.yml",
     "programs.yml",
+    "losses.csv",
     "emulator.yml",
     "known_hosts",
     "group_vars",

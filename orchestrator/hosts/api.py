@@ -203,7 +203,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """Where a rank is in a move of its job. state: preparing, prepared, held, turned, void or
+    """Where a rank is in a move of its job. state: preparing, prepared, held, changed, void or
     cannot (`error` says why).
 
     iteration: the latest that it reported. after: the iteration whose end was the boundary.
@@ -254,12 +254,12 @@ class Heartbeat:
     """What a rank wrote of itself. state: running, exited (with `code`), killed, absent.
 
     iteration: the current one. phase: start, compute, exchange, hold, end, save (writes a
-    checkpoint); empty where there is no beat. age_s: since iteration or phase last changed, by the
-    host's own monotonic clock; inf where there is no beat. times: of the latest iterations that
-    ended. alive_s: since the latest sign of life, which a rank gives once a second while it carries
-    an exchange, inf where none is known: a process that was stopped in an exchange differs by this
-    from those that wait for it. save_s: how long its longest checkpoint so far took, 0 if it has
-    written none.
+    checkpoint); empty where there is no heartbeat. age_s: since iteration or phase last changed, by
+    the host's own monotonic clock; inf where there is no heartbeat. times: of the latest iterations
+    that ended. alive_s: since the latest sign of life, which a rank gives once a second while it
+    carries an exchange, inf where none is known: a process that was stopped in an exchange differs
+    by this from those that wait for it. save_s: how long its longest checkpoint so far took, 0 if
+    it has written none.
     """
 
     rank: RankName
@@ -276,7 +276,7 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class RankLoad:
     """The processes of a rank. state: as in proc(5), `T` only if all are stopped. heartbeat: why
-    its beat cannot be read, if so.
+    its heartbeat cannot be read, if so.
     """
 
     state: str

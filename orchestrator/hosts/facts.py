@@ -127,7 +127,7 @@ def facts(host: Host) -> dict[str, Any]:
 
 
 def _partition(host: Host, part: Partition) -> dict[str, Any]:
-    """What the agents of a host are told of one of its partitions."""
+    """What the agents of a host are given of one of its partitions."""
     lanes = [host.lane_address(lane) for lane in part.lanes]
     known = {
         "index": part.index,

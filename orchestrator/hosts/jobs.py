@@ -114,7 +114,7 @@ class HostJobs:
         """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible
         if the channel is lost.
 
-        On a host that ran no agent since it started, or was installed anew, the ranks are absent.
+        On a host that ran no agent since it started, or was installed again, the ranks are absent.
         """
         fields = {"grace_s": grace_s}
         attached = self.channels.attached()

@@ -65,7 +65,7 @@ def is_slow(its_ms: float, others_ms: float) -> bool:
 
 
 def medians(heartbeats: Collection[Heartbeat]) -> dict[RankName, float]:
-    """Of each rank the median compute_ms of the iterations that came with its beat."""
+    """Of each rank the median compute_ms of the iterations that came with its heartbeat."""
     return {
         heartbeat.rank: statistics.median(times.compute_ms for times in heartbeat.times)
         for heartbeat in heartbeats

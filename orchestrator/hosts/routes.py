@@ -137,7 +137,7 @@ class HostRoutes:
         deadline_s: float = 60.0,
         cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None:
-        """Have each host commit `generation` as soon as carrier came up anew on its listed ports;
+        """Have each host commit `generation` as soon as carrier came up again on its listed ports;
         call before light moves.
 
         cross: addresses of neighbours that each host probes once it has committed; a `crossed`

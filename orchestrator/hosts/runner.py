@@ -169,8 +169,8 @@ class Ansible:
 
 
 def _asked_to_end(path: Path) -> socket.socket | None:
-    """A link to the ssh(1) of this control socket, told to end as by `ssh -O exit` (OpenSSH's
-    PROTOCOL.mux); None: it is gone.
+    """A link to the ssh(1) of this control socket, which is asked to end as by `ssh -O exit`
+    (OpenSSH's PROTOCOL.mux); None: it is gone.
     """
     hello, version, terminate, number = 0x00000001, 4, 0x10000005, 0
     link = socket.socket(socket.AF_UNIX)

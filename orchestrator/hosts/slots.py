@@ -1,4 +1,5 @@
-"""Schedules of slots over the channels: loaded on the agents, told which slot it is, dropped."""
+"""Schedules of slots over the channels: loaded on the agents, notified which slot it is,
+dropped."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class HostSlots:
         lease_s: float,
         timeout_s: float,
     ) -> Mapping[HostName, TestbedError]:
-        """Tell hosts which slot it is, in how long (s) it ends, and how long whoever turns counts
+        """Tell hosts which slot it is, in how long (s) it ends, and how long the scheduler counts
         as alive; return the failures.
         """
         fields = {"count": count, "ends_s": ends_s, "lease_s": lease_s}

@@ -212,6 +212,7 @@ class FibreEdge(Edge):
     leaves: Label
     length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+    panels: list[Label] = Field(default_factory=list)
     slot: SlotEdge | None = None
     tx_dbm: Power | None = None
 
@@ -232,6 +233,7 @@ class TrunkEdge(Edge):
     length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
     gain_db: Annotated[float, Field(ge=0, le=40)] = 0.0
+    panels: list[Label] = Field(default_factory=list)
 
 
 class RackEdge(Edge):

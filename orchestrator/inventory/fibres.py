@@ -28,7 +28,8 @@ class Fibre:
 
     loss_db: of cable and connectors, per direction. slot: the spectrum its host transmits in,
     tx_dbm: its transmit power (dBm); None if the inventory has no value. Fibres whose slots do not
-    overlap may enter at one port: a passive coupler joins them.
+    overlap may enter at one port: a passive coupler joins them. panels: the positions of patch panels
+    on its way, from the host.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fibre:
     loss_db: Db
     slot: FrequencySlot | None = None
     tx_dbm: Dbm | None = None
+    panels: tuple[str, ...] = ()
 
     @property
     def device(self) -> DeviceName:
@@ -58,6 +60,7 @@ class Trunk:
     end: Port
     length_m: float
     loss_db: Db
+    panels: tuple[str, ...] = ()
 
 
 def read_cables(
@@ -149,7 +152,8 @@ class _Claims:
         others.append((edge.name, place, slot))
         self.taken.setdefault(("in", enters), place)
         self.claim(("out", leaves), f"a fibre out of {leaves}", (*path, "leaves"), place)
-        return Fibre(edge.name, port, enters, leaves, edge.length_m, _loss(edge), slot, edge.tx_dbm)
+        cable = edge.name, port, enters, leaves, edge.length_m, _loss(edge)
+        return Fibre(*cable, slot, edge.tx_dbm, tuple(edge.panels))
 
     def trunk(self, edge: TrunkEdge, path: Path) -> Trunk:
         place = f"{path[0]}[{path[1]}]"
@@ -163,15 +167,14 @@ class _Claims:
             port = Port(end.device, end.port)
             self.claim((side, port), f"a fibre {text} {port}", (*path, key, "port"), place)
             ends.append(port)
-        return Trunk(
-            edge.name, ends[0], ends[1], edge.length_m, round(_loss(edge) - edge.gain_db, 4)
-        )
+        loss = round(_loss(edge) - edge.gain_db, 4)
+        return Trunk(edge.name, ends[0], ends[1], edge.length_m, loss, tuple(edge.panels))
 
 
 def _loss(edge: FibreEdge | TrunkEdge) -> Db:
     return round(
         edge.loss_db
         if edge.loss_db is not None
-        else FIBRE_DB_PER_KM * edge.length_m / 1000 + 2 * CONNECTOR_DB,
+        else FIBRE_DB_PER_KM * edge.length_m / 1000 + (2 + len(edge.panels)) * CONNECTOR_DB,
         4,
     )

@@ -21,6 +21,7 @@ from optics import (
     HostPort,
     Link,
     Port,
+    Setting,
     Traits,
 )
 from optics.plain import did_you_mean
@@ -28,6 +29,7 @@ from optics.plan import WantedLink
 from orchestrator.inventory.edges import DevicesEdge
 from orchestrator.inventory.fibres import Fibre, Trunk, read_cables
 from orchestrator.inventory.hosts import Host, read_hosts
+from orchestrator.inventory.losses import Losses
 from orchestrator.inventory.positions import Document, Path, Problems
 from orchestrator.inventory.programs import Program, read_programs, users
 from orchestrator.inventory.schema import check
@@ -76,6 +78,8 @@ class Lab:
     """The segments, by name: hosts cabled to packet switches."""
     programs: Mapping[str, Program] = field(default_factory=dict)
     """The programs that plans may name."""
+    losses: Losses = field(default_factory=dict)
+    """Losses (dB) of single paths through devices, of losses.csv."""
 
     def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
         """The same lab with the traits its drivers report, overrides of the inventory included."""
@@ -175,6 +179,18 @@ class Lab:
     def insertion_loss_db(self, device: DeviceName) -> Db:
         """Expected loss (dB) of one pass: the inventory's override, else the driver's number."""
         return self.traits_of(device).insertion_loss_db
+
+    def pass_loss_db(self, setting: Setting) -> Db:
+        """Expected loss (dB) of one path through a device: the one of losses.csv, else as
+        `insertion_loss_db`; without deliberate attenuation.
+        """
+        device, ingress, egress = (
+            setting.ingress.device,
+            setting.ingress.label,
+            setting.egress.label,
+        )
+        own = self.losses.get((device, ingress, egress))
+        return self.insertion_loss_db(device) if own is None else own
 
     def slow(self, device: DeviceName) -> bool:
         """Whether the device is a robot: it makes one move at a time and takes a second or more for

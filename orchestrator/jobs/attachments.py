@@ -36,8 +36,8 @@ class Launch:
     """A launch of a job. latest: the job before it. resume: it goes on from checkpoints. restore:
     from an attachment's alone.
 
-    left_out: it is launched without what cannot be started and is not needed. reports: told what is
-    waited for.
+    left_out: it is launched without what cannot be started and is not needed. reports: given what
+    is waited for.
     """
 
     session: Session

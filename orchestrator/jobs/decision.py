@@ -74,7 +74,7 @@ def decide_job(
     launched).
 
     live: as `TransitionPolicy`. restart: whatever it is, as the operator asks. A job whose latest
-    turn has an unknown result turns again, which changes nothing if it had turned.
+    ring change has an unknown result changes again, which does nothing if it had changed.
     """
     if record is None:
         return JobDecision("none")

@@ -40,8 +40,8 @@ def kept(iteration: int) -> bool:
 async def collect_heartbeats(
     session: Session, name: str, job: str, run: str, run_dir: Path, ranks: Collection[RankName]
 ) -> list[Heartbeat]:
-    """Ask every rank for its beat; what it did since the last time goes into the journal of `run`,
-    which launched the job.
+    """Ask every rank for its heartbeat; what it did since the last time goes into the journal of
+    `run`, which launched the job.
 
     name: that of the job on the hosts. Ranks of hosts that do not answer are left out.
     """

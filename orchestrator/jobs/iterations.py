@@ -66,7 +66,7 @@ async def collect_iterations(
 
 
 RING_CHANGES_BYTES = 65536
-"""Of the turns that rank 0 wrote down, so many bytes are read, from the end."""
+"""Of the ring changes that rank 0 wrote down, so many bytes are read, from the end."""
 
 
 async def rings_changed_at(session: Session, name: str, first: RankName, move: int) -> int | None:

@@ -371,7 +371,7 @@ class Jobs:
                 await self.stop_left(self.store.job(number))
                 raise NotVerified(
                     f"job {job.name} failed at its start: {status.detail}\n{text}",
-                    hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
+                    hint="testbed job logs; to start it again, without its checkpoints: testbed job launch",
                 )
             resumed_ = (
                 f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
@@ -419,7 +419,7 @@ class Jobs:
         await attachments.stop_attachments(self.session, record)
         try:
             status = await self.status(record)
-        # stopped through Ansible, or its hosts were started anew: no agent there tells more
+        # stopped through Ansible, or its hosts were started again: no agent there tells more
         except Unreachable:
             status = JobStatus(record.name, "stopped", run=record.run, started=record.started)
         self.store.set_job(record.id, "stopped", why, ended=True)

@@ -27,7 +27,7 @@ async def paused(session: Session, store: Store, lab: str, record: JobRecord) ->
             "paused",
             f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume",
         )
-    now = store.job(record.id) or record  # it may have turned meanwhile
+    now = store.job(record.id) or record  # it may have changed rings meanwhile
     store.set_job_spec(record.id, dataclasses.replace(now.spec, pause=None))
     text = _ended_early(store, lab, pause)
     store.set_job(record.id, "running", text)

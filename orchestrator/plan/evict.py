@@ -119,10 +119,10 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     for key in ("segments", "routes", "predicted"):
         if not body.get(key) or key == "predicted":  # the prediction was for one more host
             body.pop(key, None)
-    hint = f"--spare, for a host like it; or design it anew: testbed design replan --topology FILE --host {host}"
+    hint = f"--spare, for a host like it; or design it again: testbed design replan --topology FILE --host {host}"
     try:
         return _checked(body, plan, lab, (host,), hint)
-    # the ports that are free now are at different switches: choose all of them anew
+    # the ports that are free now are at different switches: choose all of them again
     except Infeasible:
         moved = [{**link, "a": a, "b": b} for link in body["links"] for a, b in (_ends(link),)]
         return _checked({**body, "links": moved}, plan, lab, (host,), hint)
@@ -208,7 +208,8 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
         )
     if any(group.schedule and host in group.rings[0] for group in traffic.groups):
         raise Infeasible(
-            f"{host} is part of an all-reduce by a schedule, which must be designed anew", hint=hint
+            f"{host} is part of an all-reduce by a schedule, which must be designed again",
+            hint=hint,
         )
 
 
@@ -244,7 +245,7 @@ def _joined(
         elif existing[pair] <= steps + used[pair]:
             raise Infeasible(
                 f"without {host} a ring steps from {before} to {after}, which have no ports to be joined by",
-                hint=f"--spare, for a host like it; or design it anew: testbed design replan --topology FILE --host {host}",
+                hint=f"--spare, for a host like it; or design it again: testbed design replan --topology FILE --host {host}",
             )
         used[pair] += 1
     return made

@@ -194,10 +194,7 @@ class Links:
         worst = max(circuits, key=lambda found: found.loss_db)
         if worst.loss_db > max_loss_db:
             at_a, at_b = self.lab.fibres[a], self.lab.fibres[b]
-            passes = [
-                f"{x.ingress.device} {self.lab.insertion_loss_db(x.ingress.device):.1f}"
-                for x in worst.path
-            ]
+            passes = [f"{x.ingress.device} {self.lab.pass_loss_db(x):.1f}" for x in worst.path]
             trunks = [self.lab.onward[x.egress] for x in worst.path if x.egress in self.lab.onward]
             parts = [
                 f"fibres {at_a.loss_db:.1f} + {at_b.loss_db:.1f}",

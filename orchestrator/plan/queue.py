@@ -30,7 +30,8 @@ class Waiting:
     """A job that waits. able: the hosts that could hold it, in the lab's order; it needs `count` of
     them.
 
-    left_s: how long (s) it may run. refused: sets of hosts on which it was found impossible.
+    left_s: how long (s) it may run. later: of those that somebody has booked before it could be over,
+    after how long (s) it could begin there. refused: sets of hosts on which it was found impossible.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Waiting:
     left_s: float
     preemptible: bool = False
     refused: frozenset[frozenset[HostName]] = frozenset()
+    later: Mapping[HostName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,11 @@ class Decision:
     begins_s: float | None = None
 
 
-def place(job: Waiting, free: Collection[HostName]) -> tuple[HostName, ...]:
-    """The hosts that the job would get of these: the first `count` that follow each other; none if
-    there are not enough.
+def place(job: Waiting, free: Collection[HostName], after_s: float = 0.0) -> tuple[HostName, ...]:
+    """The hosts that the job would get of these after this time (s): the first `count` that follow
+    each other; none if there are not enough.
     """
-    able = [host for host in job.able if host in free]
+    able = [host for host in job.able if host in free and job.later.get(host, 0.0) <= after_s]
     if len(able) < job.count:
         return ()
     around = able + able[: job.count - 1]
@@ -110,7 +112,7 @@ def decide_queue(
     for victim in _victims(first, existing, going, found.starts):
         found.stops[victim.number] = first.number
     found.begins_s, later = _begins(first, existing, going, found.stops)
-    reserved = frozenset(place(first, later))
+    reserved = frozenset(place(first, later, found.begins_s))
     found.why[first.number] = _why_first(first, existing, going, found, out or {})
     for job in behind:
         hosts = place(job, compatible_hosts(existing, reserved)) or place(job, existing)
@@ -123,7 +125,7 @@ def decide_queue(
         if (
             not back
             and compatible_hosts(hosts, reserved) != {*hosts}
-            and not place(first, compatible_hosts(later, hosts))
+            and not place(first, compatible_hosts(later, hosts), found.begins_s)
         ):
             found.why[job.number] = _why_behind(job, first, found.begins_s)
             continue
@@ -131,7 +133,7 @@ def decide_queue(
         existing = compatible_hosts(existing, hosts)
         if not back:
             later = compatible_hosts(later, hosts)
-            reserved = frozenset(place(first, later))
+            reserved = frozenset(place(first, later, found.begins_s))
     return found
 
 
@@ -172,15 +174,17 @@ def _begins(
         return 0.0, existing
     now += [job for job in going if job not in now and job.preemptible and not first.preemptible]
     existing = existing.union(*(job.hosts for job in now))
-    for job in sorted((job for job in going if job not in now), key=lambda job: job.ends_s):
-        existing |= job.hosts
-        if job.ends_s < inf and place(first, existing):
-            return max(job.ends_s, 0.0), existing
+    ends = [(job.ends_s, job.hosts) for job in going if job not in now]
+    ends += [(end_s, frozenset()) for end_s in {*first.later.values()}]
+    for end_s, hosts in sorted(ends, key=lambda item: item[0]):
+        existing |= hosts
+        if end_s < inf and place(first, existing, end_s):
+            return max(end_s, 0.0), existing
     return inf, frozenset()
 
 
 def _needs(job: Waiting, free: Collection[HostName]) -> str:
-    able = [host for host in job.able if host in free]
+    able = [host for host in job.able if host in free and host not in job.later]
     if len(able) >= job.count:
         return f"needs {counted(job.count, 'host')}; no set of those that are free can hold it"
     some = f" ({', '.join(able[:NAMED])}{' ...' if len(able) > NAMED else ''})" if able else ""

@@ -25,15 +25,16 @@ SETTLINGS = 4
 more than a fifth of the time.
 """
 REACTION_S = 0.01
-"""The night is this much longer (s) than devices need by their data sheets: command, report,
-carrier and commit took 5 to 16 ms on the emulated lab. With a longer night, light would come before
-its slot by as much as devices are faster."""
+"""The dark window is this much longer (s) than devices need by their data sheets: command, report,
+carrier and commit took 5 to 16 ms on the emulated lab. With a longer dark window, light would come
+before its slot by as much as devices are faster."""
 FOLLOWED_S = 0.1
-"""Least dwell (s) at which hosts' ports lose carrier in the nights of a device that turns by
-itself, as emulated.
+"""Least dwell (s) at which hosts' ports lose carrier in the dark windows of a device that changes
+by itself, as emulated.
 """
 HOST_PERIOD_S = 0.05
-"""Least time (s) of a slot and its night that hosts turn at (`agent/slots/operations.py`)."""
+"""Least time (s) of a slot and its dark window at which hosts change slots
+(`agent/slots/operations.py`)."""
 BURST_S, PACKET_BYTES, BURST_BYTES = 0.002, 9014, 65_536
 """What TCP hands to a port at once: an emulated one takes what it carries in this time
 (`emulators/fabric/switches.py`), a packet at least, and none takes more than 64 kB."""
@@ -82,7 +83,7 @@ class ScheduleReader:
         elif len(set(map(frozenset, (slot.links for slot in slots)))) == 1:
             self.problems.add(
                 (*AT, "slots"),
-                "all slots have the same links, so nothing turns: write them as the plan's links",
+                "all slots have the same links, so nothing changes: write them as the plan's links",
             )
         self.dwell(edge, slots)
         return Schedule(
@@ -248,24 +249,22 @@ class ScheduleReader:
         text += f"the nearest dwell that works is {SETTLINGS * settling_s:g} s"
         if edge.kind == "clock" and stored[device] is not None:
             notice = ", ".join(sorted(d for d, least in stored.items() if least is None))
-            text += (
-                f"; it could turn by itself, but {notice} must be told every slot, and so all are"
-            )
+            text += f"; it could change slots by itself, but {notice} must be given every slot, and so all are"
         self.problems.add((*AT, "dwell_s"), text)
 
     def stored_dwell(
         self, edge: ScheduleEdge, least: Mapping[DeviceName, float], settling_s: float
     ) -> None:
-        """Devices that turn by themselves are fast enough, and so are the hosts that follow
+        """Devices that change slots by themselves are fast enough, and so are the hosts that follow
         them.
         """
         device = max(least, key=lambda name: least[name])
         shortest = max(least[device], HOST_PERIOD_S - REACTION_S - settling_s)
         if edge.dwell_s < shortest - 1e-9:
-            who = f"{device} turns by itself at {seconds_text(least[device])}, hosts at {seconds_text(HOST_PERIOD_S)}"
+            who = f"{device} changes slots by itself at {seconds_text(least[device])}, hosts at {seconds_text(HOST_PERIOD_S)}"
             text = f"{who} with the dark time: the nearest dwell that works is {shortest:g} s"
         elif edge.follow == "light" and edge.dwell_s < FOLLOWED_S:
-            text = f"{device} turns by itself, and hosts' ports see no end of light in slots of {seconds_text(edge.dwell_s)}: "
+            text = f"{device} changes slots by itself, and hosts' ports see no end of light in slots of {seconds_text(edge.dwell_s)}: "
             text += f"the nearest dwell that works is {FOLLOWED_S:g} s, or {edge.dwell_s:g} s by their clocks alone (follow: clock)"
             shortest = FOLLOWED_S
         else:

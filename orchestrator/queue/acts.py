@@ -4,14 +4,14 @@ tell its end, to stop.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
 from optics import HostName
 from optics.plain import seconds_text
 from orchestrator.inventory.partitions import compatible_hosts
-from orchestrator.plan.queue import TURNOVER_S, Decision, Running, Waiting, decide_queue
+from orchestrator.plan.queue import NAMED, TURNOVER_S, Decision, Running, Waiting, decide_queue
 from orchestrator.store.queue import HOLDING, QueuedJob
 
 NOT_STOPPED = "; cannot be stopped: "
@@ -36,6 +36,10 @@ class Acts(Protocol):
 
     def out(self, jobs: Collection[QueuedJob]) -> Mapping[HostName, str]:
         """The hosts that others than these jobs have, or that cannot be used now, and why."""
+        ...
+
+    def booked(self) -> Mapping[HostName, Sequence[tuple[float, float]]]:
+        """From when to when (s from now) hosts are booked, in order."""
         ...
 
     def plan(self, job: QueuedJob, hosts: tuple[HostName, ...]) -> str:
@@ -79,7 +83,7 @@ def decided(
     them.
     """
     jobs = list(jobs)
-    out = acts.out(jobs)
+    out, booked = acts.out(jobs), acts.booked()
     waits = [
         Waiting(
             j.number,
@@ -88,6 +92,7 @@ def decided(
             j.left_s,
             j.preemptible,
             frozenset((refused or {}).get(j.number, ())),
+            _later(booked, j.left_s + TURNOVER_S),
         )
         for j in jobs
         if j.state == "waiting" and j.user in served and not j.rests
@@ -108,6 +113,10 @@ def decided(
     ]
     held = {host for job in runs for host in job.hosts}
     found = decide_queue(waits, runs, compatible_hosts(acts.hosts, held | out.keys()), out)
+    for job in waits:
+        if job.number in found.why and (later := [host for host in job.able if host in job.later]):
+            names = ", ".join(later[:NAMED]) + (" ..." if len(later) > NAMED else "")
+            found.why[job.number] += f"; booked before it could be over: {names}"
     asleep = [j for j in jobs if j.state == "waiting" and j.user not in served]
     found.why |= {
         j.number: f"{j.user} does not serve the queue: testbed service start queue" for j in asleep
@@ -115,4 +124,21 @@ def decided(
     found.why |= {
         j.number: f"tried again in {seconds_text(j.retry_s - j.age_s)}" for j in jobs if j.rests
     }
+    return found
+
+
+def _later(
+    booked: Mapping[HostName, Sequence[tuple[float, float]]], needs_s: float
+) -> dict[HostName, float]:
+    """The hosts on which a job that begins now meets a booked time, and after how long (s) it does
+    not.
+    """
+    found = {}
+    for host, times in booked.items():
+        begin = 0.0
+        for since, until in times:
+            if since < begin + needs_s:
+                begin = max(begin, until)
+        if begin:
+            found[host] = begin
     return found

@@ -103,7 +103,7 @@ class OnLab:
                 )
         locks = locks_of(self.lab, self.command.settings, self.store)
         for lock in locks.listed():
-            if lock.owner not in ours:
+            if lock.owner not in ours and lock.state != "booked":
                 verb = "reserved" if lock.kind == "reservation" else "locked"
                 add(self._of(lock.scope), f"{verb} by {lock.owner}: {lock.reason}")
         for tag in Tagouts(self.store, self.key, locks.who).listed():
@@ -121,6 +121,17 @@ class OnLab:
             (host for host, until in self.silent.items() if until > time.monotonic()),
             "does not answer",
         )
+        return found
+
+    def booked(self) -> Mapping[HostName, list[tuple[float, float]]]:
+        """As `Acts.booked`: by anybody, as a job has an owner of its own."""
+        found: dict[HostName, list[tuple[float, float]]] = {}
+        now = time.time()
+        locks = locks_of(self.lab, self.command.settings, self.store).listed()
+        for lock in sorted(locks, key=lambda lock: lock.since):
+            if lock.state == "booked" and lock.expires is not None:
+                for host in self._of(lock.scope):
+                    found.setdefault(host, []).append((lock.since - now, lock.expires - now))
         return found
 
     def _of(self, scope: Scope) -> set[HostName]:

@@ -75,8 +75,8 @@ class Serving:
         self.wake = asyncio.Event()
 
     async def serve(self, state: Callable[[str], None] = lambda word: None) -> None:
-        """Serve until no job of the user's is left, or until cancelled. state: told `serving`, and
-        `ended` before the last look.
+        """Serve until no job of the user's is left, or until cancelled. state: set to `serving`,
+        and `ended` before the last look.
         """
         try:
             while True:

@@ -101,7 +101,7 @@ def prepared(
     plan = read_plan(text, name, lab)
     if plan.schedule is not None:
         raise Infeasible(
-            f"{name}: slots of a schedule are not turned by the queue",
+            f"{name}: slots of a schedule are not changed by the queue",
             hint=f"testbed up --topology {name}",
         )
     if plan.job is None:

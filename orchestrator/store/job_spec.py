@@ -27,7 +27,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A launched job. wanted: as its plan has it, with the rings that it has turned to; it alone
+    """A launched job. wanted: as its plan has it, with the rings that it has changed to; it alone
     decides whether another job is the same. on_hosts: its name on the hosts. backend: of its
     collectives.
 

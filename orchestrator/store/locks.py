@@ -12,13 +12,14 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
-from optics.errors import Locked, Missing, StoreFailed
+from optics.errors import Missing, StoreFailed
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import process_alive
 from orchestrator.settings import Settings
@@ -26,14 +27,29 @@ from orchestrator.store.audit import Who, add_audit
 from orchestrator.store.clock import moved_s
 from orchestrator.store.database import Database
 from orchestrator.store.keys import key_of
-from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle_locks
+from orchestrator.store.lock_queue import (
+    LIVE,
+    STANDING,
+    Kind,
+    Lock,
+    State,
+    blockers,
+    clock,
+    locked,
+    lost,
+    overlapping,
+    settle_locks,
+)
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
-from orchestrator.store.verbs import MOVERS, Role
+from orchestrator.store.verbs import Role
 
 POLL_S = 0.1
 """Interval (s) at which a waiting run checks whether it may continue."""
+KEPT_S, OFTEN = 90 * 86_400.0, 100
+"""A lock that has ended is remembered this long (s); every so many locks, older ones are forgotten.
+"""
 
 
 class Locks:
@@ -52,6 +68,7 @@ class Locks:
         reason: str,
         *,
         for_s: float | None = None,
+        at: float | None = None,
         queue: bool = False,
         after: str = "",
         role: Role = "change",
@@ -59,7 +76,7 @@ class Locks:
         inside: str = "",
     ) -> Lock:
         """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps
-        waiting.
+        waiting. at: when it begins (wall s), after now: it is booked, with `for_s`.
 
         inside: an own active lock that covers it: who waits for that waits on.
 
@@ -85,17 +102,18 @@ class Locks:
                 process=who.process,
                 reason=reason,
                 scope=scope,
-                state="waiting",
+                state="waiting" if at is None else "booked",
                 seq=seq,
                 asked=now,
-                since=now,
+                since=now if at is None else at,
+                expires=None if at is None or for_s is None else at + for_s,
                 for_s=for_s,
                 after=after,
                 lab=self.lab,
                 role=role,
                 within=within,
             )
-            ahead = blockers(wish, live)
+            ahead = blockers(wish, live, now) if at is None else overlapping(wish, live)
             if any(
                 one.id == inside and one.state == "active" and one.scope.covers(scope)
                 for one in live
@@ -103,15 +121,20 @@ class Locks:
                 ahead = [other for other in ahead if other.state == "active"]
             if (ahead or after) and not queue and not after:
                 raise locked(ahead, wish)
-            if not ahead and not after:
+            if at is None and not ahead and not after:
                 wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
             _insert(db, wish)
+            if seq % OFTEN == 0:
+                db.execute("DELETE FROM locks WHERE lab=? AND ended<?", (self.lab, now - KEPT_S))
             text = (
                 f"{kind} of {scope}"
                 + (f" for {for_s:g} s" if for_s is not None else "")
                 + (f": {reason}" if reason else "")
             )
-            self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, text)
+            if at is not None:
+                text = f"from {clock(at)}: {text}"
+            what = {"active": "locked", "booked": "booked"}.get(wish.state, "queued")
+            self._note(db, now, what, wish.id, text)
         return wish
 
     def extend(self, lock: str, scope: Scope) -> None:
@@ -129,7 +152,7 @@ class Locks:
             # A request that waits for the lab waits for this lock anyway; yielding to it would be a
             # deadlock.
             wish = replace(ours, scope=scope)
-            if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
+            if ahead := [other for other in blockers(wish, live, now) if other.state == "active"]:
                 raise locked(ahead, wish)
             wider = replace(ours, scope=ours.scope | scope)
             db.execute(
@@ -180,21 +203,33 @@ class Locks:
     # -------------------------------------------------------------------------------------------------------------
 
     def listed(self) -> list[Lock]:
-        """The locks held and waiting now, in the order of the queue."""
+        """The locks held, waiting and booked now, in the order of the queue."""
         with self.store.transaction() as db:
             return self._settled(db, time.time())
 
     def seen(self) -> list[Lock]:
         """As `listed`, without writing to the store what has expired or whose process has ended."""
         rows = self.store.read(
-            "SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq",
-            (self.lab,),
+            f"SELECT * FROM locks WHERE lab=? AND state IN {STANDING} ORDER BY seq", (self.lab,)
         )
         return settle_locks(
             [_lock(row) for row in rows if row["id"] not in self.store.unreleased],
             time.time(),
             _ended,
         )[0]
+
+    def between(self, begin: float, end: float) -> list[Lock]:
+        """The locks in this time (wall s), ended or not, in the order in which they begin; of those
+        that ended before, the last `KEPT_S`.
+        """
+        with self.store.transaction() as db:
+            self._settled(db, time.time())
+            rows = db.execute(
+                "SELECT * FROM locks WHERE lab=? AND since<? AND coalesce(ended, expires, ?)>?"
+                " ORDER BY since, seq",
+                (self.lab, end, inf, begin),
+            )
+            return [_lock(row) for row in rows]
 
     def get(self, lock: str) -> Lock | None:
         """One lock by its id, ended or not."""
@@ -208,7 +243,7 @@ class Locks:
         wish = next((one for one in live if one.id == lock and one.state == "waiting"), None)
         if wish is None:
             return []
-        return [one for one in live if one.id == wish.after] or blockers(wish, live)
+        return [one for one in live if one.id == wish.after] or blockers(wish, live, time.time())
 
     # -- internal
     # --------------------------------------------------------------------------------------------------------------
@@ -217,7 +252,7 @@ class Locks:
         """Apply expiries and ended processes to all locks of the lab; changes are written and
         audited in the same transaction.
         """
-        # a reservation lasts a number of hours, whatever the clock shows
+        # a reservation lasts a number of hours, whatever the clock shows; a booked one has a date
         if moved := moved_s(db, self.lab, now):
             later = "asked=asked+?1, since=since+?1, expires=expires+?1"
             found = db.execute(
@@ -233,8 +268,7 @@ class Locks:
                     f"by {moved:+.0f} s; held and waiting locks keep their duration",
                 )
         rows = db.execute(
-            "SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq",
-            (self.lab,),
+            f"SELECT * FROM locks WHERE lab=? AND state IN {STANDING} ORDER BY seq", (self.lab,)
         )
         locks = [_lock(row) for row in rows]
         late = [lock for lock in locks if lock.id in self.store.unreleased]
@@ -278,43 +312,6 @@ def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
     found = _get(db, lock)
     if found is None or found.state != "active":
         raise lost(found, run)
-
-
-def lost(lock: Lock | None, run: str) -> Locked:
-    """The error of a run whose lock is gone."""
-    what = f"run {run}" if run else "this command"
-    if lock is None:
-        return Locked(f"{what} no longer holds the lab", hint="testbed lock; testbed status")
-    how = f"{lock.state} by {lock.ended_by}" if lock.ended_by else lock.state
-    at = f" at {clock(lock.ended)}" if lock.ended is not None else ""
-    return Locked(
-        f"{what} no longer holds the lab: its lock {lock.id} was {how}{at}"
-        + (f": {lock.why}" if lock.why else ""),
-        hint="it stopped before its next step; testbed status says what is done and what is not",
-    )
-
-
-def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
-    """The error if the caller does not wait: who holds which part, since when, why, until when."""
-    lines = []
-    for lock in ahead:
-        verb = "is locked by" if lock.kind == "run" else "is reserved by"
-        verb = verb if lock.state == "active" else "is waited for by"
-        lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
-    first = ahead[0]
-    if first.kind == "run" and first.owner == wish.owner and first.role in MOVERS:
-        return Locked("\n".join(lines), hint=f"first: testbed service stop {first.role}")
-    ends = (
-        f"the lock ends with process {first.pid}"
-        if first.kind == "run"
-        else "it ends when it expires or is unlocked"
-    )
-    wait = (
-        "--wait 10m (or TESTBED_WAIT=10m) waits for it"
-        if wish.kind == "run"
-        else "add --queue to wait for it"
-    )
-    return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
 
 
 class HeldLock:

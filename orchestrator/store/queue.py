@@ -247,7 +247,7 @@ def serve(store: Database, lab: str, who: Who) -> None:
 
 
 def serves(store: Database, lab: str, who: Who) -> bool:
-    """Whether it is this process that serves the user's jobs: another machine may have been told
+    """Whether it is this process that serves the user's jobs: another machine may have been ordered
     that it does not (`given_up`).
     """
     rows = store.read("SELECT host,pid FROM queue_servers WHERE lab=? AND user=?", (lab, who.user))

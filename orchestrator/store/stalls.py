@@ -1,4 +1,4 @@
-"""Measured stall curves, kept across runs: how long traffic stood while a link was dark."""
+"""Measured stall curves, kept across runs: how long traffic paused while a link was dark."""
 
 from __future__ import annotations
 

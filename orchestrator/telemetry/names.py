@@ -31,7 +31,7 @@ BEFORE = (
 )
 AFTER = (
     f"a usual iteration afterwards: the median of the first {USUAL} after the job's first one on its next rings (where it did not"
-    " turn: after everything was verified)"
+    " ring change: after everything was verified)"
 )
 """What a change did to a job; every view and report uses these."""
 
@@ -185,7 +185,7 @@ _ALL = (
         (*COMMON_TAGS, "job", "rank", "host"),
         {
             "move": Field("int", "", "the number of the move"),
-            "state": Field("str", "", "turned, or the state that it did not get beyond"),
+            "state": Field("str", "", "changed, or the state that it did not get beyond"),
             "iteration": Field("int", "", "the latest that it reported"),
             "took_ms": Field("float", "ms", "to connect its next rings"),
             "held_ms": Field("float", "ms", "of its pause"),
@@ -337,7 +337,7 @@ _ALL = (
             "save_ms": Field(
                 "float",
                 "ms",
-                "how long training stood before it for a checkpoint: written (sync), or copied (async)",
+                "how long training paused before it for a checkpoint: written (sync), or copied (async)",
             ),
         },
         "per iteration",

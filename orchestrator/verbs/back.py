@@ -72,7 +72,7 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
             return _slots_text(await change.restore(options), command, lab)
         case "schedule":
             raise Missing(
-                f"run {record.id} turned slots; it is not resumed, another goes on",
+                f"run {record.id} changed slots; it is not resumed, another goes on",
                 hint="testbed service start schedule",
             )
     if verb_of(record.verb).undone:
@@ -203,6 +203,6 @@ R = TypeVar("R", bound=UpReport | DownReport)
 
 
 def _slots_text(report: R, command: Command, lab: Lab) -> R:
-    """Note that the slots of what is up again do not turn."""
+    """Note that the slots of what is up again do not change."""
     text = at_rest(command.store.current(tenancy_of(lab, command.settings)), lab)
     return replace(report, notes=(*report.notes, f"its slots {text}")) if text else report

@@ -52,7 +52,7 @@ from orchestrator.verbs.job import job_env, job_logs, job_status
 if TYPE_CHECKING:
     from orchestrator.services.guard.recover import evict
     from orchestrator.verbs.back import restore, resume, rollback
-    from orchestrator.verbs.devices import devices, devices_power
+    from orchestrator.verbs.devices import devices, devices_power, devices_trace
     from orchestrator.verbs.diagnose import job_diagnose
     from orchestrator.verbs.stall import stall, stall_curves
     from orchestrator.verbs.status import status, verify
@@ -61,6 +61,7 @@ __all__ = [
     "confirm",
     "devices",
     "devices_power",
+    "devices_trace",
     "down",
     "evict",
     "job_diagnose",
@@ -88,7 +89,7 @@ __all__ = [
 _ELSEWHERE = {
     "orchestrator.services.guard.recover": ("evict",),
     "orchestrator.verbs.back": ("restore", "resume", "rollback"),
-    "orchestrator.verbs.devices": ("devices", "devices_power"),
+    "orchestrator.verbs.devices": ("devices", "devices_power", "devices_trace"),
     "orchestrator.verbs.diagnose": ("job_diagnose",),
     "orchestrator.verbs.stall": ("stall", "stall_curves"),
     "orchestrator.verbs.status": ("status", "verify"),
@@ -197,7 +198,7 @@ def _slots_of(wanted: Plan) -> tuple[str, ...]:
         else "each as long as a phase of the job"
     )
     return (
-        f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then turns them",
+        f"the first of {len(schedule.slots)} slots, {rest}; `up` makes every one, then changes them",
     )
 
 
@@ -302,7 +303,7 @@ async def in_slots_too(command: Command, lab: Lab, wanted: Plan, *, launch_job: 
 
 
 async def launched_again(command: Command, job: Job) -> JobStatus | None:
-    """Launch the job of slots that turn if it failed, was stopped, or was never launched; None if
+    """Launch the job of slots that change if it failed, was stopped, or was never launched; None if
     it runs. One that has finished is left so, and returned."""
     with suppress(Missing):
         status = await job_status(command)

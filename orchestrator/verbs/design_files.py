@@ -1,10 +1,11 @@
-"""Input files of a design: workloads, task graphs, prices."""
+"""Input files of a design: workloads, task graphs, traces, prices."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import planner
@@ -16,16 +17,21 @@ from orchestrator.inventory.schema import check
 from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.design.design import Read
 from orchestrator.plan.design.workload import read_text
+from planner.model.demand import Demand
 from planner.model.workload import Workload
 from planner.predict.cost import Prices
 
+_RANK = re.compile(r"0|[1-9][0-9]{0,5}")
+
 
 def read_workload(path: Path) -> Read:
-    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it;
-    Infeasible - it cannot be.
+    """Read a workload file, a task graph (.fbuf) or Chakra traces (.et). Raises: BadFile -
+    everything wrong with it; Infeasible - it cannot be; Missing - a package is not installed.
     """
     if path.suffix == ".fbuf":
         return _read_graph(path)
+    if path.suffix == ".et":
+        return _read_traces(path)
     try:
         text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -54,19 +60,60 @@ def _read_graph(path: Path) -> Read:
         raise BadFile([f"{path}: {reason(error)}"]) from error
     with attentive(str(path)):
         found = taskgraph.demand(data)
-    name = (
-        "".join(
-            c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem
-        ).lstrip("._-")[:63]
-        or "taskgraph"
-    )
+    return _measured(path.stem, f"task graph {path.name}", found, [data])
+
+
+def _read_traces(path: Path) -> Read:
+    """The traces NAME.0.et, NAME.1.et, ... beside one of them."""
+    from planner.formats.importers import chakra
+
+    name, _, rank = path.stem.rpartition(".")
+    if not name or not _RANK.fullmatch(rank):
+        raise BadFile(
+            [f"{path}: the name of a trace ends in its rank: {path.stem}.0.et"],
+            hint="name the trace of any rank, those of the others are read from beside it",
+        )
+    try:
+        ranks = {
+            int(end)
+            for one in path.parent.iterdir()
+            if one.name.startswith(f"{name}.")
+            and _RANK.fullmatch(end := one.name[len(name) + 1 :].removesuffix(".et"))
+            and one.suffix == ".et"
+        } | {int(rank)}
+        missing = sorted(set(range(max(ranks))) - ranks)
+        if missing:
+            raise BadFile(
+                [
+                    f"{path.with_name(f'{name}.{missing[0]}.et')}: missing; there is a trace of rank {max(ranks)}"
+                ],
+                hint="give the traces of all ranks, numbered from 0",
+            )
+        left, traces = MAX_GRAPH_BYTES, []
+        for number in range(len(ranks)):
+            path = path.with_name(f"{name}.{number}.et")
+            traces.append(bytes_of(path, left))
+            left -= len(traces[-1])
+    except OSError as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        found = chakra.demand(traces)
+    return _measured(name, f"Chakra traces {name}.0.et to {path.name}", found, traces)
+
+
+def _measured(name: str, description: str, found: Demand, data: Sequence[bytes]) -> Read:
+    """A demand of another program's files; a name that plans take is made of theirs."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)
     given = {
         "schema": "testbed.workload/1",
-        "name": name,
-        "description": f"task graph {path.name}",
+        "name": kept.lstrip("._-")[:63] or "imported",
+        "description": description,
         "ranks": found.n,
     }
-    return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
+    digest = hashlib.sha256()
+    for part in data:
+        digest.update(part)
+    return Read(Workload.model_validate(given), found, digest.hexdigest())
 
 
 def read_prices(path: Path | None = None) -> Prices:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from drivers.api import Attenuator, CircuitSwitch, JobQueue, Persistence, PortControl, PowerMeter
 from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
 from optics.plain import counted, did_you_mean
-from orchestrator.fabric.lightpath import Held, LightMap, loss_db
+from orchestrator.fabric.lightpath import Held, LightMap, loss_db, routes
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
@@ -19,6 +19,7 @@ from orchestrator.store.store import Store
 from orchestrator.verbs.report import DevicesReport, DeviceView
 from orchestrator.verify.power import LOS_DBM, LossDrift, Reading, drifts, keep, measure
 from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
+from orchestrator.verify.trace import TraceReport, traced
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
     (PowerMeter, "power meters"),
@@ -120,6 +121,28 @@ async def devices_power(command: Command, *, device: str | None, history: bool) 
     )
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
+
+
+async def devices_trace(command: Command, *, port: str) -> TraceReport:
+    """The path of a host port's light, by what the devices hold and measure now.
+
+    Raises: Missing - no fibre is at the port. Unreachable - a device does not answer.
+    """
+    lab = load_lab(command.inventory)
+    start = next(
+        (one for one in lab.fibres if port in (str(one), f"{one.host}:{one.number}")), None
+    )
+    if start is None:
+        near = did_you_mean(port, map(str, lab.fibres))
+        raise Missing(f"no fibre is at {port}{near}", hint="testbed devices cables lists them")
+    async with command.opened(lab, "devices trace") as session:
+        seen = (await session.observe(hosts=False)).complete()
+        readings = await _readings(session, command.store, key_of(lab), seen.settings)
+    lights = LightMap(seen.settings, lab)
+    path = lights.follow(lab.fibres[start].enters, lab.fibres[start].slot)
+    mine = (r for r in readings if r.circuit.transmitter == start)
+    reading = next((r for r in mine if routes(r.path) == routes(path)), None)
+    return traced(start, lights, reading, lab)
 
 
 async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:

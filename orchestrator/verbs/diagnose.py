@@ -139,8 +139,8 @@ async def subject(
 
 
 def usual_since_ring_change_ms(records: Iterable[dict[str, Any]]) -> float | None:
-    """The median iteration (ms) since the job's latest turn, without its first and its LATEST ones;
-    None: too few are left.
+    """The median iteration (ms) since the job's latest ring change, without its first and its
+    LATEST ones; None: too few are left.
     """
     since: list[float] = []
     for record in records:

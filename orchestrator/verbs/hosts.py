@@ -1,4 +1,4 @@
-"""Hosts made ready before a plan needs them, and what Ansible is told of each of them by the role
+"""Hosts made ready before a plan needs them, and what Ansible is given of each of them by the role
 `optical.testbed.host`.
 """
 
@@ -60,7 +60,7 @@ def named_machines(lab: Lab, limit: Collection[HostName]) -> list[HostName]:
 def variables(
     inventory: Path, limit: Collection[HostName], archive: Path | None = None
 ) -> dict[str, Any]:
-    """What the role is told: facts of hosts, digests, and the file with the agent and the programs
+    """What the role is given: facts of hosts, digests, and the file with the agent and the programs
     of jobs, which is written.
 
     Raises: BadFile. Missing - no such host. Usage - the file cannot be written.

@@ -154,7 +154,7 @@ def _planned(command: Command, key: str, lab: Lab) -> tuple[CurrentPlan, Job]:
 
 
 async def job_launch(command: Command, *, again: bool = True) -> JobStatus:
-    """Launch the job of the plan that is up, again if it ran before; slots that turn turn on.
+    """Launch the job of the plan that is up, again if it ran before; a running schedule goes on.
     again: without its checkpoints; else as `up` does (`Jobs.ensure`).
 
     Raises: Missing - no plan is up, or it has no job.
@@ -174,7 +174,7 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
     """Raises: as `job_restore`."""
     record, hint = (
         _latest(jobs),
-        "from the checkpoints of its ranks, where they have some: testbed up; anew: testbed job launch",
+        "from the checkpoints of its ranks, where they have some: testbed up; again: testbed job launch",
     )
     found = attachments.followers(job, record, hint)
     status = await jobs.status(record)
@@ -295,7 +295,7 @@ async def job_stop(command: Command) -> JobStatus:
 
 async def job_pause(command: Command, *, for_s: float) -> JobStatus:
     """Pause the job at the end of an iteration, until `job_resume` or for `for_s` (s) at most;
-    slots that turn turn on.
+    a running schedule goes on.
 
     Raises: Refused - it does not run, is paused already, not all ranks take part, or no iteration
     ends in time: it goes on then.
@@ -390,8 +390,8 @@ async def job_resume(command: Command) -> JobStatus:
 
 
 async def _going(jobs: Jobs, record: JobRecord) -> tuple[JobRecord, JobStatus]:
-    """The record of a job as it is now that its hosts are locked, for it may have turned meanwhile,
-    and its status.
+    """The record of a job as it is now that its hosts are locked, for it may have changed rings
+    meanwhile, and its status.
 
     Raises: Refused - the job does not run; Locked - it is another one by now.
     """

@@ -75,6 +75,7 @@ class StatusReport(JsonReport):
     hosts: tuple[HostStatus, ...] = ()
     job: JobStatus | None = None
     locked_by: str = ""
+    booked: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ class StatusReport(JsonReport):
     `drift` too.
     """
     slots: str = ""
-    """What turns this plan's slots, or that they do not turn and what to type; empty without a
+    """What changes this plan's slots, or that they do not change and what to type; empty without a
     schedule, or if it died.
     """
     services: Mapping[str, str] = field(default_factory=dict)

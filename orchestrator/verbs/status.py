@@ -92,7 +92,8 @@ async def status(command: Command) -> StatusReport:
         for n in lab.devices
     )
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
-    held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
+    locks = locks_of(lab, settings, store).listed()
+    held = [lock for lock in locks if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
     watcher: GuardState | None = reply.get("guard")
@@ -114,6 +115,11 @@ async def status(command: Command) -> StatusReport:
         hosts=hosts,
         job=job,
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
+        booked=tuple(
+            f"{lock.scope}: {lock} [lock {lock.id}]"
+            for lock in sorted(locks, key=lambda lock: lock.since)
+            if lock.state == "booked"
+        ),
         tagged=tuple(map(str, tags)),
         drift=(
             *(() if changing else _drift(devices, hosts, current, dark, watcher)),
@@ -167,7 +173,7 @@ async def verify(
         )
     if (scheduler := kind("schedule").running(settings, key)) is not None:
         raise Interlock(
-            f"the slots of {current.plan_name} turn ({scheduler}), and each was verified when it was made",
+            f"the slots of {current.plan_name} change ({scheduler}), and each was verified when it was made",
             hint="to verify the one that is there: testbed service stop schedule, then testbed verify",
         )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, lab)
@@ -254,7 +260,7 @@ def _halted(scheduler: ScheduleState | None) -> list[str]:
         f": {scheduler.error}" if scheduler.error else ""
     )
     ended = "gave up" if scheduler.error else "died"
-    text = "a device that turns by itself turns on, and hosts follow their light; else every host stays in the slot whose light it has"
+    text = "a device that changes slots by itself goes on, and hosts follow its light; else each stays in the slot whose light it has"
     return [
         f"slots: the schedule service {ended} {where}; {text}; "
         "to go on: testbed service start schedule; to end it: testbed service stop schedule"

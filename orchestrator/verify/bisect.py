@@ -29,8 +29,8 @@ async def slow_hosts(
     """The smallest sets of hosts that are slow by themselves, with sentences; empty if all together
     are fast.
 
-    A set of more than one host: each half of it is fast, or both are slow, so it cannot be told who
-    is at fault.
+    A set of more than one host: each half of it is fast, or both are slow, so it cannot be
+    determined who is at fault.
     """
     hosts = tuple(hosts)
     share = await test(hosts)

@@ -170,15 +170,15 @@ def dead_hosts(case: Case) -> Iterator[Verdict]:
 
 
 def bare_hosts(case: Case) -> Iterator[Verdict]:
-    """Hosts that answer and run no agent, in one verdict: they have started anew together, or were
-    installed anew.
+    """Hosts that answer and run no agent, in one verdict: they have started again together, or were
+    installed again.
     """
     s = case.signals
     if not s.bare:
         return
     names = summary(s.bare, "host")
     evidence = [
-        f"no agent runs on {names}: started or installed anew, without routes and ranks, or the agent was stopped"
+        f"no agent runs on {names}: started or installed again, without routes and ranks, or the agent was stopped"
     ]
     if mine := [rank for rank in s.ranks if host_of_rank(rank) in s.bare]:
         case.explained = True
@@ -443,7 +443,7 @@ def wrong_clocks(case: Case) -> Iterator[Verdict]:
             and host_of_rank(rank) not in case.ended
         ):
             host = host_of_rank(rank)
-            text = f"rank {_number(rank, case.signals)} on {host} runs, and its beat has a time that is yet to come on that host"
+            text = f"rank {_number(rank, case.signals)} on {host} runs, and its heartbeat has a time that is yet to come on that host"
             yield Verdict(f"host {host}", "clock", (text,), LIKELY, "testbed doctor")
     off = {host: reading for host, reading in case.signals.clocks.items() if _off(reading)}
     if len(off) > 1 and len(off) == len(case.signals.clocks):
@@ -485,7 +485,7 @@ _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
 
 
 def _nothing(case: Case) -> Verdict:
-    """Nothing is wrong; or something is, and it cannot be told what."""
+    """Nothing is wrong; or something is, and it cannot be determined what."""
     s = case.signals
     silent = [
         f"{name} does not answer: {text.splitlines()[0]}" for name, text in sorted(s.silent.items())

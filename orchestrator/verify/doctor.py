@@ -425,7 +425,7 @@ def _gate() -> list[Probe]:
     """Whether emulated rotors can have short slots; a module of the emulators tries it, in a
     process of its own.
     """
-    what = "BPF at the glass (rotors with short slots)"
+    what = "BPF in the light path (rotors with short slots)"
     command = [sys.executable, "-P", "-m", "emulators.fabric.gate"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode == 0:

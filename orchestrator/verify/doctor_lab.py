@@ -195,7 +195,7 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
     checks = []
     for lock in live:
         own = lock.owner == settings.owner and lock.kind == "reservation"
-        what = "wait for" if lock.state == "waiting" else "hold"
+        what = {"waiting": "wait for", "booked": "have booked"}.get(lock.state, "hold")
         fix = (
             f"testbed lock release {lock.id} when it is not needed any more"
             if own
@@ -204,7 +204,7 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
         checks.append(
             Probe(
                 "lock",
-                "ok" if own else "warn",
+                "ok" if own or lock.state == "booked" else "warn",
                 f"{what} {lock.scope}: {lock} [lock {lock.id}]",
                 fix,
                 "the rest",

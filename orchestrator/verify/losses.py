@@ -60,7 +60,7 @@ def sections(reading: Reading, lab: Lab, window_db: Db | None = None) -> Iterato
         if begin.side == "in":
             setting = settings[begin.port]
             device = begin.port.device
-            typical = lab.insertion_loss_db(device)
+            typical = lab.pass_loss_db(setting)
             expected = typical + (
                 setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0
             )

@@ -272,7 +272,7 @@ def _late(found: Pace, window: int, share: float) -> LateHost | None:
 def stalled_ranks(
     heartbeats: Mapping[RankName, Heartbeat], usual_ms: float | None
 ) -> tuple[RankName, ...]:
-    """The living ranks that do not go on: their beat has not changed for longer than
+    """The living ranks that do not go on: their heartbeat has not changed for longer than
     `hosts/late.py` allows, and they do not pause.
 
     One that has ended its iteration, or writes a checkpoint, stands only while others wait for it.
@@ -290,7 +290,7 @@ def stalled_ranks(
 def hang_text(heartbeats: Mapping[RankName, Heartbeat], ranks: Sequence[RankName]) -> str:
     """The standing ranks in a sentence."""
     ages = [heartbeats[rank].age_s for rank in ranks]
-    return f"{len(ranks)} of {len(heartbeats)} ranks have stood for {min(ages):.1f} to {max(ages):.1f} s"
+    return f"{len(ranks)} of {len(heartbeats)} ranks have been idle for {min(ages):.1f} to {max(ages):.1f} s"
 
 
 def suspects(found: Pace, hosts: Iterable[tuple[HostName, HostName]]) -> list[int]:

@@ -24,7 +24,7 @@ LOS_DBM = -30.0
 state their own).
 """
 REPEATABILITY_DB = 0.1
-"""A connection made anew may lose this much more or less (+- dB): Polatis data sheet as quoted by
+"""A connection made again may lose this much more or less (+- dB): Polatis data sheet as quoted by
 the TCD testbed notes.
 """
 
@@ -228,7 +228,7 @@ def _sides(setting: Setting) -> tuple[tuple[str, Port], tuple[str, Port]]:
 
 
 def _expected(path: tuple[Setting, ...], lab: Lab) -> Db:
-    loss = sum(lab.insertion_loss_db(x.ingress.device) for x in path)
+    loss = sum(lab.pass_loss_db(x) for x in path)
     loss += sum(x.attenuation_db for x in path if isinstance(x, SpectralRoute))
     loss += sum(lab.onward[x.egress].loss_db for x in path[:-1] if x.egress in lab.onward)
     return round(loss, 2)

@@ -21,7 +21,7 @@ KINDS = (
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Which component is at fault. kind: one of KINDS; `none`: nothing is wrong, `unknown`: it
-    cannot be told.
+    cannot be determined.
 
     component: `host gpu05`, `job mlp`, `link gpu05:p2 - gpu06:p1`, `rank gpu05/0`,
     `circuit ocs1:3->4`, `segment plane1`, or a switch of it: `segment rack 1 of plane1`,

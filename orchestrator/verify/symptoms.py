@@ -184,7 +184,7 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
     if trouble:
         unread.append(trouble)
     if without := [rank for rank in ranks if rank not in heartbeats]:
-        unread.append(f"no beat of {counted(len(without), 'rank')}: {', '.join(without[:3])}")
+        unread.append(f"no heartbeat of {counted(len(without), 'rank')}: {', '.join(without[:3])}")
     signals = replace(
         with_loads(signals, loads, session),
         heartbeats=heartbeats,
@@ -393,7 +393,9 @@ def reading_text(signals: Signals) -> tuple[str, ...]:
     if signals.carriers:
         found.append(f"carriers of {counted(len(signals.carriers), 'port')}, maps of the devices")
     if signals.ranks:
-        found.append(f"beats of {len(signals.heartbeats)} of {counted(len(signals.ranks), 'rank')}")
+        found.append(
+            f"heartbeats of {len(signals.heartbeats)} of {counted(len(signals.ranks), 'rank')}"
+        )
     if signals.loads:
         found.append(f"processors of {counted(len(signals.loads), 'host')}")
     if signals.clocks:

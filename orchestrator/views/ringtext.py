@@ -1,8 +1,8 @@
 """What a change cost a running job, in words; and what an iteration that took too long has to do
 with changes. Pure.
 
-A *turn* is the moment when a job's ranks take over other rings, at the end of an iteration, or go
-on after a pause.
+A *ring change* is the moment when a job's ranks take over other rings, at the end of an iteration,
+or go on after a pause.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def judged(span: Span, usual_ms: float, changes: Sequence[Change]) -> Slow:
 
 
 def pause_summary(fields: Mapping[str, Any]) -> str:
-    """What the job stood, from the fields of a `ring_change` point:
-    `job stood 96 ms: 60 dark, 4 commit, 32 boundary`.
+    """What the job lost, from the fields of a `ring_change` point:
+    `job lost 96 ms: 60 dark, 4 commit, 32 boundary`.
     """
     paused = fields.get("paused_ms")
     if paused is None:
-        return "job went on; for how long it stood is not recorded"
+        return "job went on; for how long it paused is not recorded"
     if all(fields.get(f"{cause}_ms") is None for cause in CAUSES):
-        return f"job stood {paused:.0f} ms"
+        return f"job lost {paused:.0f} ms"
     return pause_text(
         paused, fields.get("dark_ms"), fields.get("commit_ms"), str(fields.get("mode") or "")
     )
@@ -133,7 +133,7 @@ def ring_change_text(fields: Mapping[str, Any], ok: bool = True) -> str:
     over what they were to.
     """
     if not ok:
-        return "the turn did not happen"
+        return "the ring change did not happen"
     before, after = fields.get("before_ms"), fields.get("after_ms")
     return pause_summary(fields) + (
         "" if before is None or after is None else f"; iteration {before:.0f} -> {after:.0f} ms"

@@ -1,5 +1,5 @@
-"""What jobs left behind is looked for a little at a time: the daemon has one thread, and slots turn
-meanwhile.
+"""What jobs left behind is looked for a little at a time: the daemon has one thread, and slots
+change meanwhile.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The parent that starts the turner again: whatever signal kills the worker, but not one that ends
-by itself or was asked to.
+"""The parent that starts the scheduler again: whatever signal kills the worker, but not one that
+ends by itself or was asked to.
 """
 
 from __future__ import annotations

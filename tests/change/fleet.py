@@ -1,5 +1,5 @@
-"""Hosts that keep generations as the committer does, with ports that light up when the glass of
-`glasslab` brings them light.
+"""Hosts that keep generations as the committer does, with ports that light up when the light path
+of `glasslab` brings them light.
 
 Every request that changes something, of a host or of a device, goes through one counter: a test
 names the one that goes wrong.

@@ -1,7 +1,7 @@
 """A bench whose hosts run a job.
 
-The ranks here answer as their agents do; what they run is told by the moves that were decided among
-them.
+The ranks here answer as their agents do; what they run is told by the moves that were decided
+among them.
 """
 
 from __future__ import annotations

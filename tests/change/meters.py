@@ -31,7 +31,7 @@ class Meters:
     async def streamed(
         self, token: str, names: Collection[HostName], timeout_s: float
     ) -> Mapping[HostName, Stream]:
-        """As if traffic stood from the first loss of light to its return."""
+        """As if traffic paused from the first loss of light to its return."""
         times = [event.at_ns for event in self.fleet.changes]
         return {
             name: Stream(name, self.fleet.received, ((min(times), max(times)),), False)

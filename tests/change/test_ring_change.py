@@ -337,8 +337,8 @@ async def test_a_change_that_fails_before_the_turn_leaves_the_job_as_it_was(
 
 
 async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> None:
-    """An earlier run died in its turn: whether the ranks use other rings than the store has is
-    unknown until they follow one.
+    """An earlier run died in its ring change: whether the ranks use other rings than the store has
+    is unknown until they follow one.
     """
     bench.store.set_job_spec(bench.job.id, replace(bench.job.spec, changing=3))
     bench.ranks.wrong["go"] = "silent"
@@ -367,8 +367,8 @@ async def test_a_void_move_does_not_make_an_earlier_one_known(bench: Living) -> 
 async def test_a_job_that_waits_for_missing_light_is_asked_once_that_is_there(
     bench: Living, mode: Mode | None, present: bool
 ) -> None:
-    """An earlier run died with circuits broken: no iteration ends before there is light, so a turn
-    before it would fail.
+    """An earlier run died with circuits broken: no iteration ends before there is light, so a ring
+    change before it would fail.
     """
     first, ocs1, prepare = bench.job, bench.switches["ocs1"], bench.ranks.ring_changes.prepare
     bench.store.set_job_spec(first.id, replace(first.spec, changing=3))

@@ -80,7 +80,7 @@ async def test_down_leaves_alone_what_another_owner_makes_ready_on_his_hosts(ben
 async def test_the_hosts_of_a_job_obey_the_run_that_stops_it_even_where_they_have_no_routes_any_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were started anew: one that lost the number of its newest run refuses all of a run that
+    """They were started again: one that lost the number of its newest run refuses all of a run that
     did not begin there.
     """
     await bench.up(plan_text("one", ONE))

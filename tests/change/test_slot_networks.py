@@ -1,4 +1,4 @@
-"""What hosts are told of the windows that TCP keeps over a schedule's slots."""
+"""What hosts are given of the windows that TCP keeps over a schedule's slots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Robots: their progress is shown and kept, deadlines make room for them, and their times are told
-for what they are.
+"""Robots: their progress is shown and kept, deadlines make room for them, and their times are
+told for what they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Emulated switches are told which hosts are one job's, where a segment's inventory has queues."""
+"""Emulated switches are told which hosts are one job's, where a segment's inventory has
+queues."""
 
 from __future__ import annotations
 

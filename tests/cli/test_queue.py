@@ -114,7 +114,7 @@ def test_a_job_is_added_listed_explained_and_dropped(bench: Any) -> None:
                 "1h",
             ],
             3,
-            "slots of a schedule are not turned by the queue",
+            "slots of a schedule are not changed by the queue",
         ),
         ([WORKLOAD, "--hosts", "6", "--for", "1h", "--method", "rign"], 3, "rign"),
     ],

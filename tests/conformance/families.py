@@ -92,7 +92,8 @@ FAMILIES = [
 
 
 class Bench:
-    """One driver in front of one emulated switch: questions by the driver, truth from the glass."""
+    """One driver in front of one emulated switch: questions by the driver, truth from the light
+    path."""
 
     def __init__(self, family: Family, server: DeviceServer, device: CircuitSwitch) -> None:
         self.family = family

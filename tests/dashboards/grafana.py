@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,3 +194,18 @@ def _series(query: Asked, rows: list[Mapping[str, Any]]) -> Iterator[dict[str, A
             }
             value = _field("Value", [v[at] for v in row["values"]], tags, shown)
             yield {"name": shown, "refId": query.ref_id, "fields": [time, value]}
+
+
+def filled(
+    dashboard: Mapping[str, Any], begin_ms: int, end_ms: int, ask: Callable[[str], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Every panel of a dashboard with the frames Grafana's backend would send it."""
+    queries = {(query.place, query.ref_id): query for query in asked(dashboard["uid"], dashboard)}
+    for panel in panels(dashboard):
+        of_panel = [queries[panel["title"], target["refId"]] for target in panel["targets"]]
+        data = [
+            frame
+            for query in of_panel
+            for frame in frames(query, ask(expanded(query, begin_ms, end_ms, {})))
+        ]
+        yield {"transformations": [], **panel, "frames": data}

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,22 +75,20 @@ class Influx:
         return answer
 
 
-@pytest.fixture(name="influx", scope="session")
-def running_influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Influx]:
-    binary = shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin")
-    if binary is None:
-        assert not os.environ.get("CI"), "influxd is missing: scripts/install-deps"
-        pytest.skip(
-            "influxd is not installed (scripts/install-deps): no query of any dashboard was run"
-        )
-    folder = tmp_path_factory.mktemp("influxd")
+def binary() -> str | None:
+    return shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin")
+
+
+@contextmanager
+def serving(influxd: str, folder: Path) -> Iterator[Influx]:
+    """A server with its files in `folder`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     (folder / "influxdb.conf").write_text(CONFIG.format(folder=folder, port=port))
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [binary, "run", "-config", folder / "influxdb.conf"], stdout=log, stderr=log
+            [influxd, "run", "-config", folder / "influxdb.conf"], stdout=log, stderr=log
         )
     try:
         give_up = time.monotonic() + 20
@@ -106,3 +105,15 @@ def running_influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Influx]
     finally:
         server.terminate()
         server.wait(20)
+
+
+@pytest.fixture(name="influx", scope="session")
+def running_influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Influx]:
+    influxd = binary()
+    if influxd is None:
+        assert not os.environ.get("CI"), "influxd is missing: scripts/install-deps"
+        pytest.skip(
+            "influxd is not installed (scripts/install-deps): no query of any dashboard was run"
+        )
+    with serving(influxd, tmp_path_factory.mktemp("influxd")) as server:
+        yield server

@@ -85,7 +85,7 @@ NOW: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Light:
-    """What `tests.change.fleet.Fleet` asks of a glass, answered by the emulated plants."""
+    """What `tests.change.fleet.Fleet` asks of a light path, answered by the emulated plants."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.lab = bench, bench.lab

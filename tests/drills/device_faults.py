@@ -202,7 +202,7 @@ async def mended(bench: Bench, was: State) -> list[str]:
     try:
         await bench.verb(engine.rollback, None)
     except NotVerified as error:
-        # A circuit that the device says it holds, and whose light it lost: said, and made anew by
+        # A circuit that the device says it holds, and whose light it lost: said, and made again by
         # taking it down first.
         dark = [str(port) for port in bench.dark(HERE)]
         if not dark or not all(port in str(error) for port in dark):

@@ -50,7 +50,7 @@ FAULTS: Mapping[str, tuple[Request, Request | None]] = {
         {"op": "fibre.swap", "a": "f-gpu02-p1", "b": "f-gpu01-p1"},
     ),
 }
-"""What happens, and what puts it right; None: the lab is started anew."""
+"""What happens, and what puts it right; None: the lab is started again."""
 POINTS = r"^before (gpu02 \w+|play \S+|ocs\d \S+) 1$"
 
 

@@ -228,7 +228,7 @@ class Job:
                 )
 
     def gapless(self) -> list[str]:
-        """What is wrong with the numbers of the iterations and turns."""
+        """What is wrong with the numbers of the iterations and ring changes."""
         numbers = [int(r["iter"]) for r in self.lines("iterations.jsonl")]
         found = (
             []
@@ -241,14 +241,14 @@ class Job:
             found.append(f"turns {order}")
         marked = [(r["move"], r["iter"] - 1) for r in self.lines("iterations.jsonl") if "move" in r]
         if marked != [(move, after) for move, after in order if after < numbers[-1]]:
-            found.append(f"records are marked with moves {marked}, the turns are {order}")
+            found.append(f"records are marked with moves {marked}, the ring changes are {order}")
         return found
 
     def replayed(self, folder: Path, args: Mapping[str, object], launches: Sequence[Launch]) -> str:
         """The weights (SHA-256) of the same training on loopback, launched as often and with the
         same turns, without a lab.
 
-        A launch must not be left out: torch lays out the buckets of gradients anew in its second
+        A launch must not be left out: torch lays out the buckets of gradients again in its second
         iteration, so it sums those of the first one in another order.
         """
         reply: dict[str, Any] = {}

@@ -1,5 +1,5 @@
-"""Living jobs: whoever takes part in a turn is killed in each of its states; the job goes on or is
-resumed, nobody is held.
+"""Living jobs: whoever takes part in a ring change is killed in each of its states; the job goes on
+or is resumed, nobody is held.
 
 `make drill NAME=living` runs all, which takes about an hour; NAME="living REGEX" runs the cases
 whose name matches, for example "living ^operator"; NAME="living REGEX SECONDS" begins no case after
@@ -60,7 +60,7 @@ def named(drill: LivingJobs) -> dict[str, Look]:
         "job: four moves in a row": trouble.in_a_row,
         "job: light that never comes while it is paused": partial(trouble.stuck, "dark"),
         "job: light that never comes while it goes on": partial(trouble.stuck, "riding"),
-        "job: verification fails after its turn": trouble.failed,
+        "job: verification fails after its ring change": trouble.failed,
         "job: one rank cannot, nothing else is allowed": trouble.cannot,
         "job: weights of a replay": trouble.weights_then_another,
         "job: one rank cannot, so it is resumed": partial(trouble.cannot, live=False),

@@ -88,7 +88,7 @@ class LivingJobs(CrashPoints):
     """Two plans on one running lab. `at` is up between the cases, with the job running on its
     rings; a case goes to the `other`.
 
-    rings: of both plans; those of the plan that a case goes to are written anew, so that the ranks
+    rings: of both plans; those of the plan that a case goes to are written again, so that the ranks
     have something to connect.
     """
 

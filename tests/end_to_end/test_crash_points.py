@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_up_killed_between_break_and_make_is_named_and_rolled_back_and_killed_before_confirm_is_resumed(
     lab: Lab,
 ) -> None:

@@ -262,7 +262,7 @@ def test_a_host_without_power_is_said_and_traffic_of_the_others_goes_round_it(sm
     guard = Watching(small)
     try:
         guard.wait("watching")
-        # it is gone until the lab starts anew, so this test is the last one
+        # it is gone until the lab starts again, so this test is the last one
         small.ask("host.down", host="gpu04")
         while (found := guard.wait("rerouted", 40.0))["cut_off"] != ["gpu04"]:
             pass

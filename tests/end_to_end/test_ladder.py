@@ -217,6 +217,7 @@ def test_a_mirror_that_is_stuck_is_named_by_the_change(lab: Lab) -> None:
     assert answer.exit_code in (6, 7) and "ocs1: 3->20" in answer.envelope["message"]
 
 
+@pytest.mark.long
 def test_a_circuit_that_somebody_took_down_is_missing_in_the_map(up: Lab) -> None:
     scpi(up, ":oxc:swit:conn:sub (@3),(@20);*idn?\n")
     levels = run_levels(up)

@@ -1,4 +1,5 @@
-"""A turn or a pause that cannot be had: said in words, with who and why, and nothing is changed."""
+"""A ring change or a pause that cannot be had: said in words, with who and why, and nothing is
+changed."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ def content(name: str, links: list[tuple[str, str]], **more: object) -> dict[str
     }
 
 
+@pytest.mark.long
 async def test_a_script_and_the_command_line_see_one_lab(lab: Lab, places: dict[str, Any]) -> None:
     plan = content("pair", ring((1, 2)))
     events: list[Event] = []
@@ -180,7 +181,7 @@ def test_the_notebook_runs(home: Path) -> None:
     ]
     assert (
         "Polatis" in shown[1]
-        and "the job stood still for" in "".join(shown)
+        and "the job lost for" in "".join(shown)
         and "image/png" in "".join(shown)
     )
     assert "('stopped', 6)" in shown[-1]

@@ -119,6 +119,7 @@ def test_after_a_power_cut_hosts_run_no_job_and_down_ends_well(lab: Lab) -> None
     )
 
 
+@pytest.mark.long
 def test_a_user_of_jobs_who_was_deleted_is_missed_and_the_next_up_adds_it_again(lab: Lab) -> None:
     lab.up(pair(lab), "--no-job").must()
     for host in ("gpu01", "gpu02"):
@@ -135,6 +136,7 @@ def test_a_user_of_jobs_who_was_deleted_is_missed_and_the_next_up_adds_it_again(
     assert lab.up(pair(lab)).must()["job"]["state"] == "running"
 
 
+@pytest.mark.long
 def test_after_a_power_cut_of_everything_the_plan_is_restored(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     was = lab.light()

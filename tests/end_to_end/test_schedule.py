@@ -76,7 +76,7 @@ def changing(lab: Lab) -> Iterator[Lab]:
 
 
 def settled(lab: Lab) -> None:
-    """Stop the turner: what is there is a whole slot, confirmed on every host, as the store has
+    """Stop the scheduler: what is there is a whole slot, confirmed on every host, as the store has
     it.
     """
     lab.testbed("service", "stop", "schedule").must()

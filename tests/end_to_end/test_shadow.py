@@ -133,7 +133,7 @@ def test_a_guard_restarts_a_job_and_moves_it_off_a_dead_host_without_a_shadow_wh
     guard = Watching(lab, "--jobs", "--restarts", "9/h")
     try:
         guard.wait("watching")
-        # it is gone until the lab starts anew, so this test is the last one
+        # it is gone until the lab starts again, so this test is the last one
         lab.ask("host.down", host="gpu05")
         for pid in job.ranks("gpu03"):
             os.kill(pid, signal.SIGKILL)

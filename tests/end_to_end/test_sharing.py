@@ -365,6 +365,7 @@ def test_a_tag_hung_while_a_change_goes_wrong_is_left_for_hands(shared: Lab) -> 
         assert answer.exit_code == 6 and not circuits(lab)
 
 
+@pytest.mark.long
 def test_more_light_than_a_port_bears_is_refused(shared: Lab, tmp_path: Path) -> None:
     lab = shared
     inventory = tmp_path / "inventory"

@@ -115,7 +115,7 @@ def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Pat
             ).must()
             job = lab.up(plan).must()["job"]
             assert lab.ask("status")["queues"]["jobs"] == [[f"gpu0{n}" for n in range(1, 7)]], (
-                "the switches were told"
+                "the switches were notified"
             )
             # every look at the job takes time from it
             time.sleep(4 * designed["here"]["iteration_ms"] / 1e3)

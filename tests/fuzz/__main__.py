@@ -108,7 +108,7 @@ def _run(name: str, runs: int, keep: bool) -> bool:
 
 
 def _dictionary(kept: Path) -> str:
-    """The words of the kept corpus, for the fuzzer to put together anew."""
+    """The words of the kept corpus, for the fuzzer to put together again."""
     argv = {
         word
         for file in sorted(kept.iterdir())

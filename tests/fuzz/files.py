@@ -18,6 +18,7 @@ from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.inventory.cabling import cabling_of
 from orchestrator.inventory.from_netbox import file_text, taken_over
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.losses import losses_text, read_factory, read_losses
 from orchestrator.inventory.netbox import Answers, read_rows
 from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.programs import read_programs
@@ -33,6 +34,7 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.lineprotocol import parse
+from planner.formats.importers import chakra
 from tests.fuzz.targets import pieces, target
 from tests.netbox.served import LISTS
 from tests.properties.labs import lab
@@ -70,6 +72,14 @@ def netbox(data: bytes) -> None:
     with suppress(BadFile):
         found = taken_over(cabling_of(read_rows(Answers(*rows), "netbox")), "lab")
         read_lab(*(file_text(name, value) for name, value in found.files.items()))
+
+
+@target("factory-losses")
+def factory_losses(data: bytes) -> None:
+    with suppress(BadFile):
+        found = read_factory(data.decode("utf-8", "replace"), "x")
+        text = losses_text({("ocs1", *path): db for path, db in found.items()})
+        assert len(read_losses(text, "y", ("ocs1",))) == len(found) > 0
 
 
 @target("programs")
@@ -144,6 +154,14 @@ def demanded(data: bytes) -> None:
             0 < row[1] <= row[2] for row in found["rows"]
         )
         assert all(len(row[4]) == found["world"] for row in found["rows"])
+
+
+@target("chakra")
+def traces(data: bytes) -> None:
+    ranks = list(pieces(data))
+    with suppress(Infeasible):
+        found = chakra.demand(ranks)
+        assert found.n == len(ranks) and found.compute_s < 86_401
 
 
 @cache

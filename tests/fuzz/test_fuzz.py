@@ -1,4 +1,4 @@
-"""The kept corpus, pieces of it put together anew, and arbitrary bytes: every reader keeps its
+"""The kept corpus, pieces of it put together again, and arbitrary bytes: every reader keeps its
 promise.
 """
 

@@ -89,6 +89,7 @@ def changed(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.lab
 @pytest.mark.timeout(400)
 async def test_the_role_and_the_program_accept_each_others_hosts_and_the_role_leaves_nothing(

@@ -55,7 +55,7 @@ async def test_iterations_stand_in_the_journal_at_our_time_though_the_hosts_cloc
     for run, ahead_ns, moved_ns in (
         ("far", 300_000_000, 300_000_000),
         ("near", 900_000, 0),
-    ):  # asked within 2 ms: not to be told apart
+    ):  # asked within 2 ms: not to be distinguished
         session = cast(Session, SimpleNamespace(hosts=Rank0(1, ahead_ns), lab=lab))
         await collect_iterations(session, "mlp.1", record, tmp_path / run)
         assert [p.time_ns for p in read_points(tmp_path / run)] == [

@@ -1,4 +1,4 @@
-"""When a job keeps running, is launched again, goes on from its checkpoint or starts anew. Its
+"""When a job keeps running, is launched again, goes on from its checkpoint or starts again. Its
 ranks only say how they are.
 """
 
@@ -43,7 +43,7 @@ TRAIN = Job("mlp", "train", FOUR, (FOUR,), {"iterations": 0})
 
 
 class Void:
-    """The turns of ranks of which none is in a move."""
+    """The ring changes of ranks of which none is in a move."""
 
     async def states(self, name: str, hosts: Any) -> tuple[RankState, ...]:
         return tuple(RankState(host, rank, "void", 3) for rank, host in enumerate(hosts))
@@ -393,7 +393,7 @@ async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(be
     bench.end("0")
     status = await bench.bring(TRAIN)
     assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
-    bench.ranks.ran.clear()  # the hosts were installed anew and know nothing of it
+    bench.ranks.ran.clear()  # the hosts were installed again and know nothing of it
     status = await bench.bring(TRAIN)
     assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
 

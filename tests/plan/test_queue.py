@@ -237,3 +237,17 @@ def test_a_host_that_is_used_in_slices_is_not_used_whole_beside_and_the_reverse(
         hosts[3:],
     )
     assert not later.starts and "would delay 4" in later.why[5]
+
+
+def test_a_job_that_meets_a_date_leaves_its_hosts_to_those_that_do_not() -> None:
+    def date(number: int, count: int, left_s: float = 100.0, until_s: float = 60.0) -> Waiting:
+        return replace(waiting(number, count, left_s), later=dict.fromkeys(HOSTS[:4], until_s))
+
+    assert go([date(1, 8)], []).starts == {1: HOSTS[4:]}
+    found = go([date(1, 10), waiting(2, 6, left_s=50)], [])
+    assert found.starts == {2: HOSTS[:6]}, "it is over before the first can begin"
+    assert found.begins_s == 60.0 and "8 are free" in found.why[1]
+    found = go([date(1, 10), waiting(2, 6, left_s=500)], [])
+    assert found.starts == {}, "it would delay the first"
+    found = go([date(1, 10)], [running(9, 5, 6, ends_s=70.0)])
+    assert found.begins_s == 60.0, "of the ten that are free by then"

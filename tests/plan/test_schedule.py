@@ -246,7 +246,7 @@ def test_a_mistake_in_a_schedule_is_reported_at_its_place(
 
 
 def rotor_lab(lab: Lab, *devices: str) -> Lab:
-    """The lab with devices of 10 ms, of which these turn by themselves."""
+    """The lab with devices of 10 ms, of which these change slots by themselves."""
     traits = {d: replace(lab.traits_of(d), settle_s=0.01) for d in lab.devices}
     return lab.with_traits(traits | {d: replace(traits[d], stored_dwell_s=1e-4) for d in devices})
 
@@ -259,7 +259,7 @@ def rotor_lab(lab: Lab, *devices: str) -> Lab:
             slots(*TRIANGLE, dwell_s=0.06),
         ),
         (
-            "ocs1 turns by itself at 0.1 ms, hosts at 50 ms with the dark time: the nearest",
+            "ocs1 changes slots by itself at 0.1 ms, hosts at 50 ms with the dark time: the nearest",
             slots(*TRIANGLE, dwell_s=1e-5),
         ),
         ("the nearest dwell that works is 0.03 s", slots(*TRIANGLE, dwell_s=0.001, follow="clock")),
@@ -279,7 +279,7 @@ def test_one_device_that_must_be_told_slows_all_down(lab: Lab) -> None:
     two = slots([pair("gpu01:p1", "gpu02:p1"), pair("gpu01:p2", "gpu02:p2")], [], dwell_s=0.03)
     found = problems(rotor_lab(lab, "ocs1"), schedule=two, acceptance={"all_pairs": False})
     assert any(
-        "ocs1 takes 10 ms from slot to slot" in line and "but ocs2 must be told every slot" in line
+        "ocs1 takes 10 ms from slot to slot" in line and "but ocs2 must be given every slot" in line
         for line in found
     ), found
 

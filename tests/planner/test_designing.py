@@ -212,7 +212,7 @@ def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path:
     assert not refused and {"ranks.txt", "nccl.env", "astra-network.yml", "astra.11.et"} <= set(
         written
     )
-    assert len(KINDS) == 7
+    assert len(KINDS) == 9
 
 
 def test_every_group_is_exported_for_msccl_with_the_hosts_of_its_ranks(

@@ -21,6 +21,7 @@ from orchestrator.cli.shared import write_file
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, Read, design
 from orchestrator.plan.design.document import document
+from orchestrator.plan.design.export import export_design
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
 from planner.model.demand import Demand, Group
@@ -30,6 +31,7 @@ from planner.topology import methods
 from tests.disk import room_for
 from tests.kit.labs import lab_of
 from tests.oracles.electrical import Electrical, oversubscribed
+from tests.planner.formats.test_other_simulators import reached, simulated
 from tests.properties.switches import switched_lab
 
 
@@ -162,6 +164,24 @@ def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_a
             written
         )
         assert not {"astra-network.yml", "taskgraph.fbuf"} & set(written)
+
+
+@pytest.mark.parametrize(
+    ("method", "segments", "boxes", "leaves", "links"),
+    [
+        ("ideal", (), 1, 1, 6),
+        ("oversubscribed", (), 3, 2, 6 + 2),
+        ("electrical", ("domain*", "rail*"), 5, 5, 12),
+    ],
+)
+def test_packet_switches_are_switches_to_ns_3(
+    lab: Lab, method: str, segments: tuple[str, ...], boxes: int, leaves: int, links: int
+) -> None:
+    files, _ = export_design(over(lab, method, *segments), lab)
+    _, found, rates = simulated(str(files["simai-topology.txt"]))
+    assert len(found) == 6 + boxes and len(rates) == 6 + links, "and a switch in each host"
+    assert len({end for host, end in rates if 6 <= host < 12}) == leaves
+    assert all(set(range(6)) <= reached(host, found, rates) for host in range(6))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class Floor:
     ) -> None:
         self.folder, self.points, self.fails = folder, points, dict(fails or {})
         self.others: dict[HostName, str] = {}
+        self.dates: dict[HostName, list[tuple[float, float]]] = {}
         self.finished: dict[int, str] = {}
         folder.mkdir(exist_ok=True)
 
@@ -77,6 +78,9 @@ class Floor:
 
     def out(self, jobs: Collection[QueuedJob]) -> Mapping[HostName, str]:
         return self.others
+
+    def booked(self) -> Mapping[HostName, list[tuple[float, float]]]:
+        return self.dates
 
     def plan(self, job: QueuedJob, hosts: tuple[HostName, ...]) -> str:
         return json.dumps(hosts)

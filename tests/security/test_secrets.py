@@ -157,7 +157,7 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
         ):
             code, output = lab.hears(*argv)
             assert code == 0 or argv == ("doctor",), f"{argv}: {code}\n{output}"
-        # A login that fails: the device is told another's password, and may say it again.
+        # A login that fails: the device is given another's password, and may say it again.
         code, output = lab.hears("devices", OCS2_WORD=TEXTS["ocs4"], OCS4_WORD=TEXTS["ocs2"])
         assert "ocs4" in output and ("refused" in output.lower() or "denied" in output.lower()), (
             output

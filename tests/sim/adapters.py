@@ -39,7 +39,8 @@ from tests.sim.switched import SwitchedWorld
 STORM_S = 46.0
 """Fates go on until then (s), also when nobody types any more."""
 STOLEN_S = 2.0
-"""A turn that had begun when its lock was taken sends what it has prepared within this time (s)."""
+"""A change that had begun when its lock was taken sends what it has prepared within this time
+(s)."""
 FOLLOWS_S = 60.0
 """An adapter works so long in peace (s) before it is stopped, and looks at its job meanwhile."""
 
@@ -63,8 +64,8 @@ class AdaptWorld(SwitchedWorld):
         self.adapters: dict[Actor, Follows] = {}
 
     def any_slot(self, row: sqlite3.Row | None) -> bool:
-        """An adapter that died in a turn has left light that no route uses; a rollback may go back
-        to that.
+        """An adapter that died in a change has left light that no route uses; a rollback may go
+        back to that.
         """
         return row is not None and "adapt" in json.loads(row["plan_text"])
 

@@ -19,8 +19,8 @@ OF_JOBS = (
         (
             (
                 JOBS,
-                "                    await self.stop_left(self.store.job(record.id))  # this look",
-                "                    pass  # this look",
+                "                    await self.stop_left(self.store.job(record.id))\n                    phase",
+                "                    phase",
             ),
         ),
         plot="jobs",
@@ -149,8 +149,8 @@ OF_JOBS = (
         (
             (
                 POLICY,
-                "min(attempt.idle_s for attempt in recent)) > 0:",
-                "min(attempt.idle_s for attempt in recent)) > 1e6:",
+                "min(attempt.idle_s for attempt in recent)) > 0\n",
+                "min(attempt.idle_s for attempt in recent)) > 1e6\n",
             ),
         ),
         plot="recover",

@@ -165,7 +165,7 @@ class Journal(Judge):
             " AND steps.kind='device' AND steps.subject=? AND steps.state='doing'"
         )
         self.world.loop.note(f"{actor} -> {device} {line}")
-        if actor in self.world.changing:
+        if actor in self.world.scheduling:
             return
         if self.world.reader.execute(query, (actor.pid, device)).fetchone() is None:
             self.broken(
@@ -407,7 +407,7 @@ class Outcome(Judge):
                 continue
             found = host.agent.generations
             ran = self.routes.get((name, before["generations"][name]))
-            # perhaps staged anew, with another number
+            # perhaps staged again, with another number
             if found.armed or found.pending or ran != self.rules(name):
                 self.broken(
                     f"S7: {run['id']} was rolled back: {name} ran {before['generations'][name]}: {found.summary()}"

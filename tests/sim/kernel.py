@@ -207,7 +207,7 @@ class Kernel:
     neighbours: dict[tuple[bytes, int], bytes] = field(default_factory=dict)
 
     def lose_power(self) -> None:
-        """Start anew; carriers count anew, too."""
+        """Start again; carriers count again, too."""
         self.routes.clear()
         self.rules.clear()
         self.neighbours.clear()

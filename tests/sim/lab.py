@@ -77,8 +77,8 @@ def disk() -> Any:
 
 
 class World(Judged):
-    """See the module. judges: told of everything that happens; `bad` is the first violation that
-    one of them names.
+    """See the module. judges: told of everything that happens; `bad` is the first violation
+    that one of them names.
     """
 
     drivers: Mapping[str, str] = DRIVERS
@@ -89,7 +89,7 @@ class World(Judged):
     """Verbs that go on until they are stopped."""
     owners: Collection[str] = OWNERS
     """Who may own light."""
-    changing: Collection[Actor] = ()
+    scheduling: Collection[Actor] = ()
     """Processes whose effects are steps of the journal together, a minute of them each."""
 
     def __init__(self, loop: SimLoop, seed: str, folder: Path) -> None:

@@ -64,8 +64,8 @@ MUTANTS = {
             (
                 (
                     GENERATIONS,
-                    "        self.save(owed)  # before the kernel changes",
-                    "        # before the kernel changes",
+                    "        self.save(owed)\n        if generation != before:",
+                    "        if generation != before:",
                 ),
                 (
                     GENERATIONS,
@@ -193,7 +193,8 @@ MUTANTS = {
             (
                 (
                     "orchestrator/store/lock_queue.py",
-                    '        if wish.kind != "run" or not his_own:\n            found.append(other)',
+                    '        if wish.kind != "run" or not (his_own or '
+                    "_booked_before(other, live, other.asked)):\n            found.append(other)",
                     '        if wish.kind != "run":\n            found.append(other)',
                 ),
             ),
@@ -373,8 +374,8 @@ MUTANTS = {
             (
                 (
                     GENERATIONS,
-                    "            self.pending = None if to == generation else {",
-                    "            self.pending = None if to == generation or self.holds(generation) else {",
+                    "                if to == generation\n",
+                    "                if to == generation or self.holds(generation)\n",
                 ),
             ),
             plot="hold",

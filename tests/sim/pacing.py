@@ -200,7 +200,7 @@ class Paced(Judge):
                 and rank.pace._now is None
                 and rank.iteration > 5
             ):
-                self.broken(f"{when}: there is {place}, and {rank} is told nothing")
+                self.broken(f"{when}: there is {place}, and {rank} is sent nothing")
 
 
 class Pacing(Jobs):

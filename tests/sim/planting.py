@@ -70,7 +70,7 @@ TESTS_OF = {
 
 class Moved(AssertionError):
     """The code that a mutant changes is not there any more, or is there twice: choose its old text
-    anew.
+    again.
     """
 
 

@@ -77,7 +77,7 @@ class QueueWorld(JobWorld):
             *OWNERS,
             *(
                 row["tenancy"]
-                for row in self.reader.execute("SELECT slice FROM queue ORDER BY number")
+                for row in self.reader.execute("SELECT tenancy FROM queue ORDER BY number")
             ),
         ]
 
@@ -339,5 +339,5 @@ class Queues(Plot):
         if alive := world.alive():
             world.broken(f"{alive} serve an empty queue")
         await super()._peace()
-        for row in world.reader.execute("SELECT slice FROM queue").fetchall():
+        for row in world.reader.execute("SELECT tenancy FROM queue").fetchall():
             await self.now(row["tenancy"], verbs.job_status, may=(Missing,))

@@ -143,7 +143,7 @@ class Recovered(Judge):
         if "recoveries" not in self.world.touched:
             return
         now = self.world.loop.now
-        query = "SELECT seq, slice, action FROM recoveries WHERE seq>? ORDER BY seq"
+        query = "SELECT seq, tenancy, action FROM recoveries WHERE seq>? ORDER BY seq"
         for row in self.world.reader.execute(query, (self.known,)).fetchall():
             self.known = row["seq"]
             watch = self.world.guards.get(actor)

@@ -40,8 +40,8 @@ STORM_S = 46.0
 RESTARTS, WITHIN_S = 5, 60.0
 """As in `services.supervise`."""
 BEGUN_S = 1.0
-"""A turn that had begun when its lock was taken is completed within this time (s): it is made ready
-`LEAD_S` before.
+"""A slot change that had begun when its lock was taken is completed within this time (s): it is
+made ready `LEAD_S` before.
 """
 SLOTS_S = 40.0
 """Slots turn so long in peace (s) before they are stopped: several of the longest, and a lease."""
@@ -49,7 +49,7 @@ SLOTS_S = 40.0
 
 @dataclass
 class Kept:
-    """A keeper, the turner that it has started, and what either leaves. It is the `Popen` of who
+    """A keeper, the scheduler that it has started, and what either leaves. It is the `Popen` of who
     started it, too.
     """
 
@@ -71,7 +71,8 @@ class Kept:
         return None if not self.keeper.dead else self.returncode or 0
 
     def terminate(self) -> None:
-        """Nobody waits for it any more: it is told to end by the world, as `Kind.stop` would."""
+        """Nobody waits for it any more: it is told to end by the world, as `Kind.stop`
+        would."""
         self.stopping = True
         if self.task is not None:
             self.task.cancel()
@@ -260,7 +261,7 @@ class SlotChanged(Judge):
             and not self.world.schedulers(owner)
             and not (came.slots or came.drift or came.unfinished)
         ):
-            self.broken(f"of {owner}: no slots turn, and status is silent")
+            self.broken(f"of {owner}: no slots change, and status is silent")
 
     def rest(self, when: str) -> None:
         for owner in OWNERS:

@@ -1,8 +1,8 @@
 """What happens in one seed: what owners type into their shells, and what goes wrong. All of it is
 decided before it begins.
 
-So a story can be told again without some of its decisions: a command is `c0`, its kill `k0`, a fate
-`f0`.
+So a story can be told again without some of its decisions: a command is `c0`, its kill `k0`, a
+fate `f0`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import pytest
 from tests.sim.mutants import MUTANTS
 from tests.sim.planting import ROOT, TESTS, TESTS_OF, noticed, places
 
-QUICK = ("step-after-effect", "lock-of-living-process-ends", "ports-not-reserved")
-"""Of three kinds, and dead within a few seeds."""
+QUICK = ("step-after-effect",)
+"""Dead within a few seeds."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -14,8 +14,8 @@ import pytest
 from tests.sim.catalogue import PLOTS
 
 ROOT = Path(__file__).parents[2]
-NEW = 80
-"""Seeds of this commit: fifteen seconds of a core."""
+NEW = 40
+"""Seeds of this commit: eight seconds of a core."""
 FEW = {"recover": 3, "adapt": 3, "pacing": 3}
 """Of plots whose stories take a second of a core each."""
 KEPT = [
@@ -51,7 +51,7 @@ def test_new_stories_break_no_promise() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("plot", [name for name in PLOTS if name])
 def test_stories_of_a_plot_break_no_promise(plot: str) -> None:
-    done = shown(f"{plot}-{commit()}", str(FEW.get(plot, NEW // 10)))
+    done = shown(f"{plot}-{commit()}", str(FEW.get(plot, NEW // 8)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,5 +1,5 @@
-"""Locks in the store: who holds them is told, they end with their process, are queued for, stolen
-and audited.
+"""Locks in the store: who holds them is told, they end with their process, are queued for,
+stolen and audited.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from optics import Locked, Missing, Port, StoreFailed
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.store import clock as clockset
 from orchestrator.store.audit import Who, audit
-from orchestrator.store.locks import Locks, hold
+from orchestrator.store.locks import KEPT_S, OFTEN, Locks, hold
 from orchestrator.store.scope import WHOLE, Scope
 from orchestrator.store.store import Store
 
 HOLD = """
 import asyncio, sys, pathlib
 from orchestrator.store.audit import Who, audit
-from orchestrator.store.locks import Locks, hold
+from orchestrator.store.locks import KEPT_S, OFTEN, Locks, hold
 from orchestrator.store.scope import Scope
 from orchestrator.store.store import Store
 
@@ -326,3 +326,59 @@ def test_after_a_restart_of_the_machine_only_the_wall_clock_tells_when_a_reserva
     monkeypatch.setattr(clockset, "boot_clock_ns", lambda: int(1900e9))
     monkeypatch.setattr(time, "time", lambda: wall + 3640)
     assert locks.listed() == []
+
+
+def test_a_date_stays_a_date_when_the_wall_clock_is_set(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = Locks(store, "lab", Who("ann", "ann"))
+    now = time.time()
+    made = locks.take("reservation", Scope(frozenset({"gpu01"})), "demo", for_s=60.0, at=now + 3600)
+    locks.take("reservation", Scope(frozenset({"gpu02"})), "now", for_s=60.0)
+    monkeypatch.setattr(time, "time", lambda: now + 1800)
+    kept, moved = locks.listed()
+    assert (kept.state, kept.since, kept.expires) == ("booked", made.since, made.expires)
+    assert moved.expires is not None and abs(moved.expires - now - 1860) < 10
+
+
+def test_a_command_that_is_killed_while_it_books_has_booked_nothing(
+    store: Store, path: Path
+) -> None:
+    script = """
+import os, pathlib, signal, sys, time
+from orchestrator.store import locks
+from orchestrator.store.audit import Who
+from orchestrator.store.scope import Scope
+from orchestrator.store.store import Store
+
+if len(sys.argv) > 2:
+    locks.add_audit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+with Store(pathlib.Path(sys.argv[1])) as store:
+    mine = locks.Locks(store, "lab", Who("bob", "bob"))
+    mine.take("reservation", Scope(frozenset({"gpu01"})), "x", for_s=60.0, at=time.time() + 60)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    locks = Locks(store, "lab", Who("ann", "ann"))
+    argv = [sys.executable, "-c", script, str(path)]
+    assert subprocess.run([*argv, "inside"], check=False).returncode == -signal.SIGKILL
+    assert locks.listed() == []
+    assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
+    assert [one.state for one in locks.listed()] == ["booked"], "its end comes by itself"
+
+
+def test_ended_locks_are_forgotten_after_ninety_days_and_others_are_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = Locks(store, "lab", Who("ann", "ann"))
+    old = locks.take("reservation", Scope(frozenset({"gpu01"})), "old", for_s=1.0)
+    date = locks.take(
+        "reservation", Scope(frozenset({"gpu01"})), "d", for_s=9.0, at=time.time() + 9e6
+    )
+    now = time.time()
+    monkeypatch.setattr(clockset, "moved_s", lambda *_: 0.0)
+    monkeypatch.setattr("orchestrator.store.locks.moved_s", lambda *_: 0.0)
+    assert [one.id for one in locks.between(now, now + 1e8)] == [old.id, date.id]
+    monkeypatch.setattr(time, "time", lambda: now + KEPT_S + 60)
+    for _ in range(OFTEN):
+        locks.release(locks.take("run", Scope(frozenset({"gpu02"})), "up").id)
+    assert locks.get(old.id) is None and locks.get(date.id) is not None

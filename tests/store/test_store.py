@@ -1,4 +1,5 @@
-"""The run store: what it was told survives, and what is told about dead runs is the truth."""
+"""The run store: what it was told survives, and what is told about dead runs is the
+truth."""
 
 from __future__ import annotations
 

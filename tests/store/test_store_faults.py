@@ -1,5 +1,5 @@
-"""A store that cannot be used: a full disk and a damaged file are told apart, and nobody is told to
-throw it away.
+"""A store that cannot be used: a full disk and a damaged file are distinguished, and nobody is
+told to throw it away.
 """
 
 from __future__ import annotations

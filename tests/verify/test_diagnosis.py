@@ -262,7 +262,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "dead-host",
         "host gpu04",
     ),
-    "all hosts have started anew": (
+    "all hosts have started again": (
         but(HEALTHY, bare=frozenset(HOSTS), heartbeats={}, carriers={}, loads={}),
         "dead-host",
         "host gpu01, gpu02, gpu03, gpu04, gpu05, gpu06",

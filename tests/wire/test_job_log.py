@@ -131,7 +131,7 @@ def test_a_table_torn_at_any_byte_joins_to_what_it_was(end: str, logs: int) -> N
         text = table[:at] + tear + table[at:]
         clean, heard = joblog.without_logs(text)
         if at and table[at - 1] == "\r":
-            continue  # between the two bytes of one line end nothing can be told
+            continue  # between the two bytes of one line end nothing can be determined
         assert rows_of(clean) == ROWS, at
         assert heard == [LOG] * logs
 

@@ -65,7 +65,7 @@ def test_no_line_is_slow_to_tell_from_a_header(line: bytes, before: bytes) -> No
 def test_a_long_last_line_is_searched_once_in_one_byte_pieces(character: bytes) -> None:
     start = HEADER + b'M  1 COMPLD\r\n   "'
     line = start + (character * LONGEST_LINE)[: LONGEST_LINE - 100]
-    assert took_s(lambda: fed(line, 1)) < 3.0  # searched anew with every byte it took minutes
+    assert took_s(lambda: fed(line, 1)) < 3.0  # searched again with every byte it took minutes
 
 
 def test_ten_times_the_dump_does_not_take_more_than_its_share_whatever_the_pieces() -> None:

@@ -130,6 +130,7 @@ def test_a_lost_rank_is_named(tmp_path: Path) -> None:
     assert "rank 1" in ended[0][1] + ended[2][1]
 
 
+@pytest.mark.long
 def test_gradients_go_over_the_rings_under_another_process_group(tmp_path: Path) -> None:
     assert run(tmp_path, COLLECTIVES, "gloo", "hooked") == [(0, "", "")] * WORLD
     written = records(tmp_path)

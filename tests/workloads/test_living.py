@@ -75,8 +75,8 @@ def summary(directory: Path) -> dict[str, Any]:
 
 
 def check_run(directory: Path) -> None:
-    """No iteration is left out or done twice, all ranks hold the same weights, and each turn is
-    named once.
+    """No iteration is left out or done twice, all ranks hold the same weights, and each ring change
+    is named once.
     """
     seen = records(directory)
     assert [record["iter"] for record in seen] == list(range(1, len(seen) + 1))
@@ -125,6 +125,7 @@ def test_ranks_turn_while_they_run_and_the_run_can_be_repeated_bit_by_bit(tmp_pa
     assert summary(again)["weights_sha256"] == summary(tmp_path)["weights_sha256"]
 
 
+@pytest.mark.long
 def test_ranks_hold_all_after_the_same_iteration_and_turn_there(tmp_path: Path) -> None:
     with job(tmp_path) as (running, asked):
         asked.ask("prepare", 3, lease_s=60, rings=NEW)
@@ -295,6 +296,7 @@ def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_noth
         )
 
 
+@pytest.mark.long
 def test_a_stop_ends_a_hold_at_once(tmp_path: Path) -> None:
     with job(tmp_path) as (running, asked):
         asked.ask("prepare", 1, lease_s=600, rings=NEW)
@@ -323,6 +325,7 @@ def test_a_rank_killed_while_all_hold_ends_the_others(tmp_path: Path, killed: in
     ]
 
 
+@pytest.mark.long
 def test_allreduce_turns_too_and_every_sum_is_right(tmp_path: Path) -> None:
     with job(tmp_path, "-m", "workloads.programs.allreduce", "--loop", "-b", "64K") as (
         running,
@@ -353,6 +356,7 @@ LATER = {
 }
 
 
+@pytest.mark.long
 def test_replay_turns_to_other_traffic_and_every_byte_of_it_is_right(tmp_path: Path) -> None:
     with job(
         tmp_path,

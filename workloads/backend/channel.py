@@ -3,9 +3,9 @@ own beside the program.
 
 Up to DEPTH are under way at once: a ring sends its part of the next while the last of the one
 before is still coming in. Between two of them the group may change over to other rings (see
-turns.py), for which those that no rank can finish before all have begun are counted: all-reduce,
-all-gather, reduce-scatter, barrier. A broadcast's root, for one, may be done before others have
-begun.
+ring_changes.py), for which those that no rank can finish before all have begun are counted:
+all-reduce, all-gather, reduce-scatter, barrier. A broadcast's root, for one, may be done before
+others have begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAVE_S = 10.0
 
 
 class Boundary(Protocol):
-    """Where a group's rings may change (turns.Turns)."""
+    """Where a group's rings may change (ring_changes)."""
 
     @property
     # none may begin after this one before `after` was called for it

@@ -1,7 +1,7 @@
 """How the rings of a group of some ranks follow those of the job.
 
 The job's rings change at a boundary of the default group, which says nothing about where the ranks
-of another group are. So these agree among themselves, in their store, as the job's do (turns.py):
+of another group are. So these agree among themselves, in their store, as the job's do (ring_changes.py):
 
     base         the version of the job's rings with which the group begins, and these rings
     prepared/W   how many ranks know version W

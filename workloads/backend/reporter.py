@@ -24,7 +24,7 @@ def records(rank: int) -> Records:
 
 @cache
 def heartbeat() -> Heartbeat:
-    """This process's beat (beat.py); written nowhere outside the testbed."""
+    """This process's heartbeat (heartbeat.py); written nowhere outside the testbed."""
     directory = os.environ.get("TESTBED_JOB_DIR", "")
     rank = os.environ.get("RANK", "0")
     return Heartbeat(Path(directory) if directory else None, int(rank) if rank.isdecimal() else 0)
@@ -34,8 +34,8 @@ def report(iteration: int, **values: float) -> None:
     """Record that `iteration` has ended, with values such as `loss`: rank 0 writes them to
     `iterations.jsonl` in TESTBED_JOB_DIR.
 
-    Every rank that calls it shows its iterations and their times (beat.py). `iter_ms` is the time
-    since the call before, unless it is given. Without TESTBED_JOB_DIR nothing happens. Raises:
+    Every rank that calls it shows its iterations and their times (heartbeat.py). `iter_ms` is the
+    time since the call before, unless it is given. Without TESTBED_JOB_DIR nothing happens. Raises:
     TypeError, ValueError - the iteration or a value is not a number.
     """
     global _last_ns

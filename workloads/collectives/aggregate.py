@@ -36,7 +36,7 @@ from ..transport.buffers import Buffer
 from .carrier import Sum
 
 COUNTED, LOWEST, NOT_FINITE = 256, -126, 255
-"""Exponents that are told apart: class k > 0 is of numbers below 2^(k + LOWEST), 0 where all are
+"""Exponents that are distinguished: class k > 0 is of numbers below 2^(k + LOWEST), 0 where all are
 zero (or below 2^-126, and become zero), the last where one is infinite or not a number. Normal
 float32 are below 2^128."""
 BITS = 30
@@ -102,7 +102,7 @@ class Aggregate:
         self._next = self._serial = 0
         self._bits = BITS - max(0, (world - 1).bit_length())
         self._usual_s = self._vary_s = 0.0
-        self._sound = SOUND  # sums since the last that told of a loss
+        self._sound = SOUND  # sums since the last that reported a loss
         self._link = grant.connect(own)
         self._link.setblocking(False)
         self._heard, self._head = memoryview(bytearray(grant.each_bytes)), bytearray(HEADER.size)
@@ -303,7 +303,7 @@ class Aggregate:
             size, _, flags, _ = self._link.recvmsg_into((self._head, self._heard))
         except BlockingIOError:
             return -1
-        except OSError as error:  # told by the network: as if nothing had come
+        except OSError as error:  # reported by the network: as if nothing had come
             self._notified = error.strerror or repr(error)
             return -1
         if size < HEADER.size or flags & socket.MSG_TRUNC:

@@ -1,5 +1,5 @@
-"""A move as a rank sees it, and what the ranks have agreed on it in their store; turns.py says what
-moves are.
+"""A move as a rank sees it, and what the ranks have agreed on it in their store; ring_changes.py
+says what moves are.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Agreed:
         return bool(self.store.check([f"move/{number}"]))
 
     def decision(self, number: int) -> int | str:
-        """The iteration after which all turn, VOID or STOP; to be asked once it is there."""
+        """The iteration after which all change, VOID or STOP; to be asked once it is there."""
         return _read_decision(self.store.get(f"move/{number}"))
 
     def decide(self, number: int, wanted: str) -> int | str:

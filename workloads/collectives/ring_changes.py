@@ -1,4 +1,4 @@
-"""Turns: the ranks of a running job use another set of connections from the end of an iteration on,
+"""Ring changes: the ranks of a running job use another set of connections from the end of an iteration on,
 or pause, all at once.
 
 A *set* is all that carries one layout's bulk traffic. A *move*, numbered upwards, is one attempt to
@@ -6,7 +6,7 @@ change the set, or to pause, or both. It is asked for over the hand-off socket (
 rank, and messages may be lost, late or repeated. What happens is decided among the ranks, once for
 each move, by a compare-and-set in their own store:
 
-    move/N        "" -> K: turn after iteration K | "void": do not | "stop": do not, and the iteration held at is the last
+    move/N        "" -> K: change after iteration K | "void": do not | "stop": do not, and the iteration held at is the last
     layout/N      a digest of the layout that the first rank was asked for; a rank that is asked for another refuses
     prepared/N    how many ranks are ready; only when all are may a rank write K, or hold
     go/N          how many ranks were asked to go
@@ -69,8 +69,8 @@ class RingChanges:
         layout a message asks for.
 
         ahead: how many further iterations a rank may have begun before it has finished one.
-        on_ring_change: called with the turn's record (see program.py) at its boundary. on_hold:
-        True as a pause begins, False as it ends. stall: a wires.Stall, to be reported.
+        on_ring_change: called with the ring change's record (see program.py) at its boundary.
+        on_hold: True as a pause begins, False as it ends. stall: a wires.Stall, to be reported.
         """
         self._rank, self._world, self._agreed, self._client = (
             rank,
@@ -98,8 +98,8 @@ class RingChanges:
     # the main thread
 
     def before(self, iteration: int) -> None:
-        """Announce, before `iteration` begins, that it ends with a hold or a turn, if this rank was
-        asked to.
+        """Announce, before `iteration` begins, that it ends with a hold or a ring change, if this
+        rank was asked to.
         """
         if not self._iteration:
             self._resume_planned(iteration)
@@ -121,8 +121,8 @@ class RingChanges:
             move.hold_written = True
 
     def after(self, iteration: int) -> bool:
-        """Hold or turn, if that was agreed for the end of `iteration`. True: all ranks stop here,
-        as one was asked to at a hold.
+        """Hold or change rings, if that was agreed for the end of `iteration`. True: all ranks stop
+        here, as one was asked to at a hold.
 
         Raises: RuntimeError - a peer or the store was lost.
         """
@@ -259,10 +259,11 @@ class RingChanges:
         else:
             self._answer(move, "void", held_ms=move.held_ms)
 
-    # planned turns
+    # planned ring changes
 
     def _resume_planned(self, first: int) -> None:
-        """A resumed job begins with what the last turn before its first iteration made it use."""
+        """A resumed job begins with what the last ring change before its first iteration made it
+        use."""
         if earlier := [after for after in self._planned if after < first]:
             self._planned = {
                 after: entry for after, entry in self._planned.items() if after >= max(earlier)
@@ -354,7 +355,7 @@ class RingChanges:
         if number <= self._last:
             raise Refused(f"move number {number} is not above the last, {self._last}", number)
         if self._planned:
-            raise Refused("TESTBED_RING_CHANGES has turns that are yet to come", number)
+            raise Refused("TESTBED_RING_CHANGES has ring changes that are yet to come", number)
         lease_s = lease_of(message, number)
         try:
             layout = self._read(message, self._sets.layout)

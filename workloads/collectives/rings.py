@@ -233,7 +233,7 @@ class Rings:
         self._dist.destroy_process_group()
 
     def _gloo_on_lane_0(self, store: Any, position: int, size: int, _timeout: timedelta) -> Any:
-        # While slots turn, hosts come and go on the lanes, and gloo takes the first refusal for
+        # While slots change, hosts come and go on the lanes, and gloo takes the first refusal for
         # final.
         address = (
             self.place.lane(0) if shared().slot is None else own_address(self.place.master_address)

@@ -55,7 +55,7 @@ class Sets:
 
     def known(self, layout: Layout) -> bool:
         """Whether this layout's set is there; the previous one may have lost a peer while it was
-        idle, and is then made anew.
+        idle, and is then made again.
         """
         if layout == self.layout:
             return True

@@ -164,7 +164,7 @@ class DatagramSet(RingSet):
                 if not self._begin():
                     return
                 continue
-            if shared().number != notified:  # its connection may have been made anew
+            if shared().number != notified:  # its connection may have been made again
                 with contextlib.suppress(OSError, ValueError):
                     self._poll.unregister(notified)
                 notified = shared().number

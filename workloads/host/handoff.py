@@ -9,10 +9,10 @@ in lines of JSON. It also says when iterations are to begin (pace.py).
                     state {"rank": r, "move": N, "state": ..., "iteration": K, "t_ns": monotonic,
                     ...}
 
-State: idle before the first move, then preparing, prepared, held, turned, void or cannot. `held_ms`
+State: idle before the first move, then preparing, prepared, held, changed, void or cannot. `held_ms`
 is how long the rank held, `took_ms` how long connecting took, `stall_ms` the longest time in which
 no byte moved though something was to be carried. Nobody waits for this socket: without it, or with
-an agent that ends, moves end with their lease (see turns.py).
+an agent that ends, moves end with their lease (see ring_changes.py).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Handoff:
             sent = self._link.send(line, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             sent = 0
-        if sent < len(line):  # gone, or so far behind that it must connect anew
+        if sent < len(line):  # gone, or so far behind that it must connect again
             self._drop()
 
     def _drop(self) -> None:

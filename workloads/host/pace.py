@@ -74,7 +74,7 @@ class Beginning:
 
 
 class Pace:
-    """The pace that this rank was told last. `wait` is called by the main thread, `receive` by the
+    """The pace that this rank was given last. `wait` is called by the main thread, `receive` by the
     one that listens.
     """
 
@@ -96,10 +96,10 @@ class Pace:
 
     def wait(self, on_hold: Callable[[bool], None] = lambda _: None) -> float:
         """Wait until an iteration is to begin; return how long that was (ms). on_hold: as in
-        turns.Turns.
+        ring_changes.
         """
         began_ns = time.monotonic_ns()
-        self._notified.clear()  # before it is read: what is told from now on ends the wait
+        self._notified.clear()  # before it is read: what is sent from now on ends the wait
         if not (left_ns := self.left_ns(began_ns)):
             self.begins(began_ns)
             return 0.0
@@ -108,7 +108,7 @@ class Pace:
         while (left_ns := due_ns - time.monotonic_ns()) > 0 and not self._asked_to_stop():
             if self._notified.wait(min(left_ns / 1e9, CHECK_S)):
                 self._notified.clear()
-                # What was told meanwhile may end this wait or shorten it, and never makes it longer
+                # What was sent meanwhile may end this wait or shorten it, and never makes it longer
                 # than a period.
                 now_ns = time.monotonic_ns()
                 due_ns = min(due_ns, now_ns + self.left_ns(now_ns))

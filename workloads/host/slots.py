@@ -53,8 +53,8 @@ class Slots:
         self.reach: Mapping[str, int | None] | None = None
         self.slot: int | None = None
         self.ends = True
-        """Whether the present slot has an end: not where the schedule stands, or turns by the job's
-        phases.
+        """Whether the present slot has an end: not where the schedule stands, or changes by the
+        job's phases.
         """
         self._path, self._retry_s, self._patience_s = path, 0.0, FIRST_S
         self._lock = threading.RLock()
@@ -162,7 +162,7 @@ class Slots:
         return True
 
     def ended(self, iteration: int) -> None:
-        """Say that an iteration has ended, which turns the slots of a schedule by phases."""
+        """Say that an iteration has ended, which changes the slots of a schedule by phases."""
         self.read()
         if self.slot is not None and self._link is not None:
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 """What follows a training from beside its ranks: a part of an extension, found by the environment
-and told of every step.
+and notified of every step.
 
 TESTBED_OBSERVER_NAME has words for `observer` of the package extensions.NAME.rank, which is copied
 to the hosts as this one is.

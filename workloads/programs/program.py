@@ -70,7 +70,7 @@ class Job:
         self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
     def carry_on_rings(self, exchange: str = "wires", loss_bound: float = 0.0) -> None:
-        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises:
+        """Sum over rings, which may be replaced while the job runs (see ring_changes.py). Raises:
         RuntimeError - a peer does not come.
 
         exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch
@@ -198,7 +198,7 @@ class Job:
 
     def last(self, iteration: int) -> bool:
         """To be called after each iteration that was the `end` of one, all sums being done: hold or
-        turn as agreed.
+        change rings as agreed.
 
         Returns whether it was the last one. Raises: RuntimeError - a peer or the store was lost.
         """

@@ -104,8 +104,8 @@ class Load:
         traffic: Traffic,
         how: tuple[str, Any, float, Callable[[], bool] | None] | None = None,
     ) -> None:
-        """how: of the wires, as turns.Make; without it NCCL carries. Raises: RuntimeError - a peer
-        does not come in time.
+        """how: of the wires, as ring_changes.Make; without it NCCL carries. Raises: RuntimeError -
+        a peer does not come in time.
         """
         self._job, self.traffic = job, traffic
         rank = job.place.rank

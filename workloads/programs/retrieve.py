@@ -284,7 +284,7 @@ class Cache:
         grant = self._grant
         try:
             data = self._link.recv(HEADER.size + grant.each_bytes + 1)
-        except OSError:  # nothing is there, or the network told something
+        except OSError:  # nothing is there, or the network reported something
             return None
         if len(data) < HEADER.size:
             return None

@@ -88,7 +88,7 @@ class State:
                 return newer
         if self.damaged and not done:
             text = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
-            raise ValueError(f"{text}; to start anew, launch the job without --resume")
+            raise ValueError(f"{text}; to start again, launch the job without --resume")
         mine = False
         with torch.no_grad():
             if state is not None:
@@ -134,7 +134,7 @@ class State:
         return kept, done, state
 
     def observed(self, iteration: int) -> list[Observer]:
-        """What is to be told of every later iteration."""
+        """What is to be reported of every later iteration."""
         for observer in self._observers:
             observer.begin(self._training, iteration)
         return self._observers

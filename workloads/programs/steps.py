@@ -192,7 +192,7 @@ class Seldom(Step):
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._module, inputs, target)
         loss.backward()
-        # the beat counts as computing what is no exchange, once there is one
+        # the heartbeat counts as computing what is no exchange, once there is one
         self._job.heartbeat.exchange()
         self._job.heartbeat.exchanged()
         return loss

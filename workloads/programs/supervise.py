@@ -66,8 +66,8 @@ class Progress:
     def __init__(
         self, records: Records, clock: Clock, started_ns: int, directory: Path | None = None
     ) -> None:
-        """directory: of the job, for the beat of a program whose own back-end writes none
-        (beat.py).
+        """directory: of the job, for the heartbeat of a program whose own back-end writes none
+        (heartbeat.py).
         """
         self._records, self._clock, self._before_ns = records, clock, started_ns
         self._directory = directory

@@ -58,7 +58,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     for ring_change in place.ring_changes:
         if round_end(ring_change.after, length, most) != ring_change.after:
             raise ValueError(
-                f"TESTBED_RING_CHANGES: after {ring_change.after}: with sync_every {length} ranks turn after every {length} iterations"
+                f"TESTBED_RING_CHANGES: after {ring_change.after}: with sync_every {length} ranks change after every {length} iterations"
             )
     module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(
         job.rings.device

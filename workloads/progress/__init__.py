@@ -1,1 +1,1 @@
-"""What a rank tells of itself: records of iterations, its beat, what it is about to send."""
+"""What a rank tells of itself: records of iterations, its heartbeat, what it is about to send."""

@@ -1,5 +1,5 @@
 """What each rank of a mixture of experts is about to send to the others: a small file of fixed size
-beside its beat.
+beside its heartbeat.
 
 Port counters do not say for whom bytes are; the gate does, before they are sent. The agent of the
 host reads the file (agent/jobs/demand.py) and checks it, for the job's user may write anything

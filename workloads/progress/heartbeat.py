@@ -1,4 +1,4 @@
-"""A rank's beat: a small file of fixed size in its job's directory, mapped into memory, where the
+"""A rank's heartbeat: a small file of fixed size in its job's directory, mapped into memory, where the
 agent of the host reads it.
 
 It says what the rank does and since when, and how long its latest iterations took. Writing it is no
@@ -88,7 +88,7 @@ class Heartbeat:
         self._alive(0)
 
     def begin(self, iteration: int) -> None:
-        """This iteration begins, with computing. One that began already begins anew."""
+        """This iteration begins, with computing. One that began already begins again."""
         self._iteration = iteration
         self._restart(time.monotonic_ns())
         self._now(COMPUTE, self._begin_ns)

@@ -1,5 +1,5 @@
-"""What a job leaves behind: one JSON line per iteration and per turn while it runs, one summary
-when it ends.
+"""What a job leaves behind: one JSON line per iteration and per ring change while it runs, one
+summary when it ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Records:
     def __init__(self, directory: Path, rank: int) -> None:
         self._directory, self._writes = directory, rank == 0
         self._file: IO[str] | None = None
-        self._move: int | None = None  # that of a turn just before the next iteration
+        self._move: int | None = None  # that of a ring change just before the next iteration
         self.paced_ms = 0.0
         """How long the rank waited for the beginning of this iteration, by its pace (see
         pace.py).
@@ -62,8 +62,8 @@ class Records:
             )
 
     def note_ring_change(self, record: dict[str, Any]) -> None:
-        """Keep the record of a turn: move, after (the last iteration on the earlier rings), rings,
-        traffic, t_wall_ns, held_ms.
+        """Keep the record of a ring change: move, after (the last iteration on the earlier rings),
+        rings, traffic, t_wall_ns, held_ms.
 
         The next iteration's record names its move.
         """
@@ -73,7 +73,7 @@ class Records:
         with (self._directory / RING_CHANGES).open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(
-            f"turned after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms",
+            f"changed after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms",
             flush=True,
         )
 

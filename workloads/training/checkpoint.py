@@ -45,7 +45,7 @@ class Checkpoints:
         return sorted(self._files())
 
     def forget(self) -> None:
-        """Drop every checkpoint: a job that starts anew must not be resumed from what went
+        """Drop every checkpoint: a job that starts again must not be resumed from what went
         before.
         """
         for iteration in self._files():

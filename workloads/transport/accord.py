@@ -105,7 +105,7 @@ def common(kept: list[list[int]]) -> int:
     any.
 
     A rank without any is new on its host, and is given that state. Raises ValueError when no
-    iteration is common to the others: starting anew would throw their work away.
+    iteration is common to the others: starting again would throw their work away.
     """
     if not any(kept):
         return 0
@@ -117,5 +117,5 @@ def common(kept: list[list[int]]) -> int:
         for rank, have in enumerate(kept)
     )
     raise ValueError(
-        f"no checkpoint is common to all ranks: {text}; to start anew, launch the job without --resume"
+        f"no checkpoint is common to all ranks: {text}; to start again, launch the job without --resume"
     )

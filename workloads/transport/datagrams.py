@@ -3,7 +3,7 @@ Nothing here sends or waits.
 
 A datagram, big-endian, begins with HEADER:
 
-    token     8 bytes  drawn by its receiver, told to the sender over the management network
+    token     8 bytes  drawn by its receiver, given to the sender over the management network
     name      8 bytes  of the block (Block); in an acknowledgement: the sums that its sender has begun, from 0 on
     number    4 bytes  counts the datagrams of this sender on this lane, modulo 2^32
     count     2 bytes  ranks whose numbers are in the block; in an acknowledgement: numbers that never came so far, modulo 2^16

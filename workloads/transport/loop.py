@@ -176,7 +176,7 @@ class Silence:
         if self.paused_ns:
             seconds, of = (self._looked_ns - self.since_ns) / 1e9, self.paused_ns / 1e9
             paused = f" in {seconds:.0f} s, {of:.0f} s of them in a slot without a path, or without an end, of the schedule"
-            paused += f" (slot {self._slots.slot}): does it turn? testbed status"
+            paused += f" (slot {self._slots.slot}): does the schedule run? testbed status"
         return RuntimeError(
             f"timed out: nothing from or to rank {', '.join(map(str, sorted(set(ranks))))}{paused}"
         )
@@ -232,7 +232,7 @@ class Loop:
         now_ns = time.monotonic_ns()
         if self.busy:
             self._stall.note(self._silence.since_ns, now_ns, late=late)
-            # what is told now counts from now on
+            # what is sent now counts from now on
             if not ready or any(number == self._notified for number, _ in ready):
                 self._silence.look(now_ns, [wire.address for wire in self._wires() if wire.address])
             if not ready and not self._silence.left_ns(now_ns):
@@ -267,7 +267,7 @@ class Loop:
         return [*(task.into for task in self._readers.values() if task.into), *outgoing]
 
     def _listen(self) -> None:
-        """Be woken by what the agent says of slots; its connection may have been made anew."""
+        """Be woken by what the agent says of slots; its connection may have been made again."""
         if self._slots.number != self._notified:
             # the kernel forgets a file that was closed
             with contextlib.suppress(OSError, ValueError):

@@ -31,7 +31,7 @@ QUEUE, LEAST_WINDOW = 448 << 10, 36000
 in the queues of links they share, where some would be lost."""
 
 CONNECT_S = 2.0
-"""While slots turn, one try to connect takes so long (s) at most: its first packet may have been
+"""While slots change, one try to connect takes so long (s) at most: its first packet may have been
 lost in the dark.
 """
 CHECK_S = 0.2
@@ -129,7 +129,7 @@ class Wires:
             raise
 
     def _opened(self, own: str, existing: Sequence[Any], peer: int) -> socket.socket:
-        """A connection; while slots turn, the path to the other rank comes and goes."""
+        """A connection; while slots change, the path to the other rank comes and goes."""
         while True:
             left_s = self._left_s(f"rank {peer}")
             if not shared().wait(existing[0], min(left_s, CHECK_S)):
@@ -146,7 +146,7 @@ class Wires:
 
     def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
         missing = set(into)
-        # they have sent nothing yet; while slots turn, it may come a cycle later
+        # they have sent nothing yet; while slots change, it may come a cycle later
         silent: dict[int, socket.socket] = {}
         poll = select.poll()
         for number in listeners:

@@ -55,7 +55,7 @@ class Dialect(ABC, Generic[State]):
     connections away.
     """
 
-    logs_in = False  # a family with logins counts sessions there, the others at the door
+    logs_in = False  # a family with logins counts sessions there, the others at the connection
     # searched in a command: one that changes what the device holds
     writes: re.Pattern[str] = re.compile(r"(?!)")
     robot = False  # moves fibres after the command, one at a time: see faults.MOVES
@@ -116,7 +116,7 @@ class Dialect(ABC, Generic[State]):
         """
 
     def on_light(self, now: float) -> None:
-        """Notice that the glass changed."""
+        """Notice that the light path changed."""
 
     def step_clock(self, seconds: float) -> None:
         """Let the device's own clock jump; families that show one override it."""

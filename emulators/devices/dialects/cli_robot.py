@@ -144,7 +144,7 @@ class Robot:
         self._emit("end", job, None, at)
 
     def _start(self, job: Job, pair: Pair, at: float) -> str:
-        """Move the glass as far as the beginning of a move moves it; return how the move will
+        """Move the light path as far as the beginning of a move moves it; return how the move will
         end.
         """
         half = job.duplex and len(job.outcome) == len(job.moves) - 1

@@ -91,7 +91,7 @@ class Attenuator:
         return min(MOST_DB, max(0.0, leaving_dbm + present_db - target))
 
     def released(self) -> None:
-        """Note that the port has no light to hold: it converges anew on the next."""
+        """Note that the port has no light to hold: it converges again on the next."""
         self.reached = False
 
     def __str__(self) -> str:

@@ -81,7 +81,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             port: {"config_status": STATES[0], "label": ""}
             for port in [*plant.ingress, *plant.egress]
         }
-        self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; "" follows the glass
+        self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; "" follows the light path
         self.files: dict[str, str] = {}
         # when, "make"/"break"/"port", what, silent
         self._due: deque[tuple[float, str, str, bool]] = deque()
@@ -145,7 +145,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return min((t for t in times if t is not None), default=None)
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """The saved configuration is applied anew at boot, in its order; stale rows are gone with
+        """The saved configuration is applied again at boot, in its order; stale rows are gone with
         the power (U).
         """
         self._due.clear()

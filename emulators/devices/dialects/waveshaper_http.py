@@ -126,7 +126,7 @@ class WaveshaperHttp(HttpDialect[tuple[tuple[int, wsp.Row], ...]]):
         )
 
     def snapshot(self, now: float) -> tuple[tuple[int, wsp.Row], ...]:
-        """The glass as it is, in rows; what is blocked by attenuation alone shows as it was
+        """The light path as it is, in rows; what is blocked by attenuation alone shows as it was
         uploaded.
         """
         shown = dict(self._profile)

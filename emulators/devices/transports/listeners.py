@@ -1,4 +1,4 @@
-"""From the scheme of an address to a door."""
+"""From the scheme of an address to a listener."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "serial")
 def listener(
     scheme: str, opened: socket.socket | Line | None, access: Access, host: str, port: int
 ) -> Listener:
-    """Return the door for `scheme`, on what is `opened` already or on host:port. Raises ValueError,
-    OSError.
+    """Return the listener for `scheme`, on what is `opened` already or on host:port. Raises
+    ValueError, OSError.
     """
     if scheme not in SCHEMES:
         raise ValueError(f"no transport for {scheme!r}; there are {', '.join(SCHEMES)}")

@@ -1,5 +1,5 @@
 """A TCP congestion control with a window for each of two networks: loaded from bpf/networks.bpf.o,
-and told which network is there.
+and notified which network is there.
 
 The kernel's BPF does the work (bpf/networks.bpf.c). What the network is, is a lease in a map:
 without word for LEASE_S, or after the death of this process, connections that are open use one

@@ -110,7 +110,7 @@ class Reader:
         return 0
 
     def _over(self, now_s: float) -> bool:
-        # it is told to end once the ranks have: what they said last may be on its way
+        # it is asked to end once the ranks have: what they said last may be on its way
         if self.stopped and not self._ended_s:
             self._ended_s = now_s
         if not self._ended_s:

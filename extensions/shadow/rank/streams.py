@@ -191,8 +191,8 @@ class Streams:
         del alike[:-ALIKE]
 
     def _room(self, name: str) -> bool:
-        """Whether one more name can be kept, once the oldest that never carried anything (of a turn
-        that was given up) has gone.
+        """Whether one more name can be kept, once the oldest that never carried anything (of a ring
+        change that was given up) has gone.
         """
         if name not in self.named and len(self.named) >= FLOWS:
             idle = (

@@ -15,7 +15,7 @@ from orchestrator.store.records import StallPoint
 from orchestrator.telemetry.phases import PhaseTime
 
 Event = Sequence[object]
-"""Of a device's glass: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral
+"""Of a device's light path: time (s), `making`, `lit` or `broken`, ingress, egress, and of spectral
 routes two edges (MHz).
 """
 
@@ -36,7 +36,7 @@ def links_dark(
     goal: Target, history: Mapping[DeviceName, Iterable[Event]], since_s: float
 ) -> tuple[LinkDark, ...]:
     """How long the light of every link with new light was away, from the events of the devices'
-    glass since `since_s` (s).
+    light path since `since_s` (s).
     """
     events = {
         device: [e for e in found if float(str(e[0])) >= since_s]

@@ -61,7 +61,7 @@ def texts(
     paths: AccessPaths,
 ) -> dict[str, str]:
     """The twin's files by name. families: the emulators' facts, by driver. Devices switch at once
-    until they are told a time.
+    until they are given a time.
     """
     import yaml
 

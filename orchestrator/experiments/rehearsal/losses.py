@@ -57,9 +57,7 @@ async def copy_losses(
         if (loss := latest.get(str(setting))) is not None and isinstance(setting, CrossConnect):
             measured[setting] = loss
             passes[setting] = (
-                loss - lab.insertion_loss_db(setting.ingress.device)
-                if _strange(setting, loss, lab)
-                else 0.0
+                loss - lab.pass_loss_db(setting) if _strange(setting, loss, lab) else 0.0
             )
     for (port, which), db in sorted(at_ports(passes).items()):
         twin.ask(

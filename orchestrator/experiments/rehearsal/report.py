@@ -23,8 +23,8 @@ KEPT = "rehearsal.json"
 
 @dataclass(frozen=True, slots=True)
 class LinkDark:
-    """How long the light of a link was away at the twin's glass, of both directions (ms); None: its
-    ports were dark before.
+    """How long the light of a link was away at the twin's light path, of both directions (ms);
+    None: its ports were dark before.
     """
 
     link: str
@@ -134,7 +134,7 @@ def compare_rehearsal(rehearsed: RehearsalReport, measured: UpReport) -> tuple[C
         for report in (rehearsed, measured)
     ]
     if any(ms is not None for ms in paused):
-        rows.append(ComparedFigure("job stood", paused[0], paused[1]))
+        rows.append(ComparedFigure("job lost", paused[0], paused[1]))
     existing, here = _phases(rehearsed.phases), _phases(measured.phases)
     return (
         *rows,

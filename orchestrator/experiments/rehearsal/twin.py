@@ -47,8 +47,8 @@ class Twin:
         return emulated.ask(self.inventory, op, emulated.ASK_S, **arguments)
 
     def history(self, devices: Iterable[DeviceName]) -> dict[DeviceName, list[Event]]:
-        """The events at the glass of these devices, as `findings.links_dark` takes them. Raises: as
-        `emulated.ask`.
+        """The events at the light path of these devices, as `findings.links_dark` takes them.
+        Raises: as `emulated.ask`.
         """
         return {
             name: self.ask("history", device=name)["history"]

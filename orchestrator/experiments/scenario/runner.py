@@ -347,7 +347,7 @@ class Runner:
 
     def _before_others(self, arm: Arm) -> None:
         """Give the ranks that run now priority over what else is on the machine. Not before a job
-        has begun its iterations: loading torch needs processors, not turns."""
+        has begun its iterations: loading torch needs processors, not priority."""
         if self.priority is None:
             return
         try:

@@ -303,8 +303,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def report_values(found: Mapping[str, Any]) -> Values:
-    """The figures of the report of `up`: its own, those of the job's turn and of the job, and the
-    phases' times (s).
+    """The figures of the report of `up`: its own, those of the job's ring change and of the job,
+    and the phases' times (s).
     """
     values: Values = {}
     for place, part in (

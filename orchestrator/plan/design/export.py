@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optics import Infeasible
+from optics import Infeasible, Missing
 from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
 from orchestrator.plan.design.design import Design
-from planner.formats.exporters import astra, graphviz, msccl, ranks, svg
+from planner.formats.exporters import astra, graphviz, msccl, mscclpp, ns3, ranks, svg
 from planner.formats.exporters.switches import Switch
 from planner.formats.exporters.taskgraph import taskgraph
 from planner.model.demand import Demand
@@ -33,8 +33,8 @@ def export_design(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list
     for kind, make in KINDS.items():
         try:
             files = make(found, lab)
-        except Infeasible as error:
-            files = {kind: error}
+        except (Infeasible, Missing) as error:
+            files = {kind: Infeasible(str(error), hint=error.hint)}
         for name, content in files.items():
             if isinstance(content, Infeasible):
                 refused.append(
@@ -122,27 +122,59 @@ def _nccl(found: Design) -> Files:
     return {
         "ranks.txt": ranks.rank_file(found.hosts, order, found.read.workload.ranks_per_host),
         "nccl.env": "".join(f"{key}={value}\n" for key, value in environment.items()),
+        "nccl_tuner.conf": ranks.nccl_tuner(
+            found.orders, found.shape.n, found.read.workload.ranks_per_host
+        ),
     }
 
 
 def _msccl(found: Design) -> Files:
     """A program for each group, and a list of the hosts of its communicator's ranks."""
+    _one_rank_per_host(found, "MSCCL programs")
+    return _each_group(
+        found,
+        "xml",
+        lambda group, name: (
+            msccl.scheduled(name, found.shape.n, found.schedules[group])
+            if group in found.schedules
+            else msccl.xml(name, found.orders[group])
+        ),
+    )
+
+
+def _mscclpp(found: Design) -> Files:
+    _one_rank_per_host(found, "MSCCL++ plans")
+
+    def made(group: str, name: str) -> str:
+        if group in found.schedules:
+            raise Infeasible(
+                "its links wait for more of each other than MSCCL++ has semaphores for",
+                hint="design for --backend ring-groups",
+            )
+        return mscclpp.plan(name, found.orders[group])
+
+    return _each_group(found, "mscclpp.json", made)
+
+
+def _one_rank_per_host(found: Design, what: str) -> None:
     if (each := found.read.workload.ranks_per_host) > 1:
         raise Infeasible(
-            f"MSCCL programs are written for one rank per host, not {each}",
+            f"{what} are written for one rank per host, not {each}",
             hint="export a workload of one rank per host",
         )
+
+
+def _each_group(found: Design, ending: str, made: Callable[[str, str], str]) -> Files:
+    """made: of a group's id and a name."""
     files: dict[str, str | bytes | Infeasible] = {}
     for group in found.read.demand.groups:
-        name, file = f"{found.read.workload.name}-{group.id}", f"allreduce-{group.id}"
+        file = f"allreduce-{group.id}"
         try:
-            if sends := found.schedules.get(group.id):
-                files[f"{file}.xml"] = msccl.scheduled(name, found.shape.n, sends)
-            else:
-                files[f"{file}.xml"] = msccl.xml(name, found.orders[group.id])
+            program = made(group.id, f"{found.read.workload.name}-{group.id}")
         except Infeasible as error:
             files[file] = Infeasible(f"group {group.id}: {error}", hint=error.hint)
             continue
+        files[f"{file}.{ending}"] = program
         files[f"{file}.ranks.txt"] = ranks.rank_file(found.hosts, msccl.ranks_of(group.members))
     if not files:
         raise Infeasible("no group has an all-reduce", hint="export a workload with all-reduces")
@@ -159,6 +191,35 @@ def _astra(found: Design, lab: Lab) -> Files:
         network = astra.network(found.shape, rate)
     files = {"astra-network.yml": network, "astra-communicators.json": astra.communicators(demand)}
     return {**files} | {f"astra.{rank}.et": astra.trace(demand, rank) for rank in range(demand.n)}
+
+
+def _ns3(found: Design, lab: Lab) -> Files:
+    _one_rank_per_host(found, "edge lists")
+    rate = found.read.workload.rate_gbps
+    if segments := _segments(found, lab):
+        edges = _switched(segments, found.hosts, rate / found.link_mbps)
+    else:
+        edges = ns3.light(found.shape, rate)
+    return {"ns3-topology.txt": edges.astra(), "simai-topology.txt": edges.simai()}
+
+
+def _switched(segments: Sequence[Segment], hosts: Sequence[str], scale: float) -> ns3.Edges:
+    """A switch for each segment, or for its racks and what joins them. scale: Gb/s per Mb/s."""
+    links: dict[tuple[int, int], float] = {}
+    number = len(hosts)
+    for segment in segments:
+        core, number = number, number + 1
+        below = dict.fromkeys(range(len(hosts)), core)
+        for rack in segment.racks:
+            inside = [rank for rank, host in enumerate(hosts) if host in rack.hosts]
+            below |= dict.fromkeys(inside, number)
+            if inside:
+                links[core, number] = rack.uplink_mbps * scale
+                number += 1
+        for rank, host in enumerate(hosts):
+            if segment.port(host) is not None:
+                links[rank, below[rank]] = segment.link_mbps * scale
+    return ns3.forwarding(len(hosts), links)
 
 
 def _one_switch(segments: Sequence[Segment], hosts: Sequence[str]) -> Segment:
@@ -203,7 +264,9 @@ KINDS: dict[str, Callable[[Design, Lab], Files]] = {
     "nccl": lambda found, _: _nccl(found),
     "ring-groups": lambda found, _: {"ring-groups.json": ranks.ring_groups(found.orders)},
     "msccl": lambda found, _: _msccl(found),
+    "mscclpp": lambda found, _: _mscclpp(found),
     "astra-sim": _astra,
+    "ns-3": _ns3,
     "taskgraph": lambda found, _: _taskgraph(found),
     "graphviz": _graphviz,
     "picture": lambda found, lab: {

@@ -262,8 +262,8 @@ def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
     it; empty: no model applies.
 
     It does to a job that replays traffic over links, its sums over rings or from each member to
-    each other; not to packet switches, and not to slots that turn with the job's iterations. Rings
-    are taken to be on lane 0. Raises: Infeasible - two never meet.
+    each other; not to packet switches, and not to slots that change with the job's iterations.
+    Rings are taken to be on lane 0. Raises: Infeasible - two never meet.
     """
     schedule, traffic = plan.schedule, plan.job.traffic if plan.job else None
     if (

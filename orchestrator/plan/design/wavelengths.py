@@ -3,7 +3,7 @@ on it that share no light. Pure.
 
 A ring is read from cables alone: the light of a host's port goes from device to device over trunks,
 each time over the only one that it can reach, and meets the other hosts in turn. Ports that send
-one way round and those that send the other way are told apart by whom they meet first.
+one way round and those that send the other way are distinguished by whom they meet first.
 """
 
 from __future__ import annotations

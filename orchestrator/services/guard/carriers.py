@@ -31,7 +31,7 @@ class Carriers:
     async def connect(
         self, names: Collection[HostName], lost: Callable[[HostName, str], None]
     ) -> None:
-        """Connect and subscribe; `lost` is told each host that does not answer, and why."""
+        """Connect and subscribe; `lost` is given each host that does not answer, and why."""
         answers = await self.hosts.channels.connect(names, self.patience_s)
         existing = [
             name

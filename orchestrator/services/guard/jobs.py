@@ -57,8 +57,8 @@ it.
 TOGETHER_S = 0.2
 """Time (s) to wait after a rank's end: those of its peers come with it, and tell more."""
 MANY = 200
-"""A rank's beat keeps its latest 255 iterations: where this many came at once, some before them may
-be missing.
+"""A rank's heartbeat keeps its latest 255 iterations: where this many came at once, some before
+them may be missing.
 """
 
 
@@ -72,7 +72,7 @@ class Notify(Protocol):
 class JobWatch:
     """Recovers the job of one owner's plan. one: held while the guard changes something. others:
     who else holds the lab, if anyone but what moves light for the owner in the background: of these
-    some are stopped meanwhile (`Kind.halts`); slots turn on.
+    some are stopped meanwhile (`Kind.halts`); slots go on.
     """
 
     session: Session
@@ -276,11 +276,11 @@ class JobWatch:
     async def _still(
         self, name: str, ranks: Collection[RankName], now: float, least_s: float
     ) -> tuple[float, HostName]:
-        """How long (s) no beat of these ranks has changed, and the host that the others wait for,
-        if it is one: its ranks stopped, as `hosts/late.py` tells them.
+        """How long (s) no heartbeat of these ranks has changed, and the host that the others wait
+        for, if it is one: its ranks stopped, as `hosts/late.py` tells them.
 
-        0 while a rank holds or has no beat, and while one starts, ends or writes a checkpoint that
-        others do not wait for too long.
+        0 while a rank holds or has no heartbeat, and while one starts, ends or writes a checkpoint
+        that others do not wait for too long.
         """
         heartbeats = await self.session.hosts.measure.heartbeats(name, ranks, self.latest or None)
         for rank, heartbeat in heartbeats.items():
@@ -421,7 +421,7 @@ def _longest_s(times: Sequence[RankTimes], before: int | None) -> float:
     before: the one seen before them.
 
     Each has the time of one iteration, also where a program shows only every n-th: that moves its
-    beat n times as seldom.
+    heartbeat n times as seldom.
     """
     longest = 0.0
     for one in times:

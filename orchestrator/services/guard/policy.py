@@ -1,8 +1,8 @@
 """What the guard does about a job: nothing, wait, restart it, or replace a host. Pure: values in,
 an action out.
 
-Exit codes and beats are written by the job's user, who can so cause or prevent restarts of this one
-job, never more than the budget allows.
+Exit codes and heartbeats are written by the job's user, who can so cause or prevent restarts of
+this one job, never more than the budget allows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ UNUSABLE = (2, 126, 127)
 command that cannot be run.
 """
 HANG_ITERATIONS, HANG_LEAST_S, HANG_MOST_S = 3, 4.0, 300.0
-"""A job hangs when no rank's beat has changed for this many times its longest iteration: no sooner
-than after the least (s), and no later than the most (s) beyond that iteration. The least is twice
-that of a silent rank in `hosts/late.py`: that only names it, this restarts the job, and on a busy
-machine ranks of a healthy job may pause for seconds."""
+"""A job hangs when no rank's heartbeat has changed for this many times its longest iteration: no
+sooner than after the least (s), and no later than the most (s) beyond that iteration. The least is
+twice that of a silent rank in `hosts/late.py`: that only names it, this restarts the job, and on a
+busy machine ranks of a healthy job may pause for seconds."""
 PROGRAM_LEAST_S = 300.0
 """The least (s) for a program of the lab's owner: what it does between two iterations that it
 shows, such as an evaluation or a checkpoint, looks like computing and takes minutes."""
@@ -114,10 +114,10 @@ class RankEnd:
 class Sight:
     """What is known of a job at one moment.
 
-    job: its id in the store. recorded: its state there. still_s: since any rank's beat changed (s).
-    longest_s: the longest time (s) from one of its iterations to the next that it showed, 0 if
-    unknown. still_s is 0 where nothing can be concluded from beats: while it starts, is paused or
-    held, or has none. silent_s: hosts of the job that do not answer, and since when (s). blamed:
+    job: its id in the store. recorded: its state there. still_s: since any rank's heartbeat changed
+    (s). longest_s: the longest time (s) from one of its iterations to the next that it showed, 0 if
+    unknown. still_s is 0 where nothing can be concluded from heartbeats: while it starts, is paused
+    or held, or has none. silent_s: hosts of the job that do not answer, and since when (s). blamed:
     the host that the others wait for, if any. least_s: it hangs no sooner than after this (s).
     """
 
@@ -149,7 +149,7 @@ class PastRecovery:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """kind: `lost` (ranks), `hang`, `dead-host`, `own` (the program ended by itself), `unknown` (no
-    host has a record of its ranks: all lost power just after its launch, or were installed anew,
+    host has a record of its ranks: all lost power just after its launch, or were installed again,
     and its ranks may run). hosts: the causes as far as known."""
 
     kind: Literal["lost", "hang", "dead-host", "own", "unknown"]
@@ -198,8 +198,8 @@ def hang_s(longest_s: float, least_s: float = HANG_LEAST_S) -> float:
 
 
 def fault(sight: Sight) -> Fault | None:
-    """What is wrong with the job; None if it runs, was stopped or finished, or nothing can be told
-    yet.
+    """What is wrong with the job; None if it runs, was stopped or finished, or nothing can be
+    determined yet.
     """
     ends = sight.ranks
     if sight.recorded in ("stopped", "finished", "none") or not ends:

@@ -62,7 +62,7 @@ async def restart(
     jobs: Jobs, command: Command, record: JobRecord, why: str, begin: Begin
 ) -> JobStatus:
     """Stop what is left of a broken job and launch it again, from the newest checkpoint that there
-    is; what it can do without and cannot have is left out. Slots that turn turn on.
+    is; what it can do without and cannot have is left out. a running schedule goes on.
 
     Raises: Locked - another command holds the lab, or another job was launched; nothing is changed.
     As `Jobs.start`.

@@ -1,1 +1,1 @@
-"""Schedules: the slots of a plan made once each, and turned in the background."""
+"""Schedules: the slots of a plan made once each, and changed in the background."""

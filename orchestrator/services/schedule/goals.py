@@ -52,11 +52,11 @@ class Times:
         return self.dwell_s + self.dark_window_s
 
     def duty(self, *, stored: bool) -> float:
-        """The share of time in which devices pass a slot's light, 0 to 1. stored: they turn by
-        their own clock and keep the night.
+        """The share of time in which devices pass a slot's light, 0 to 1. stored: they change by
+        their own clock and keep the dark window.
 
-        Those that are told each slot pass light as soon as they have settled, `REACTION_S` before
-        the night ends for the hosts.
+        Those that are given each slot pass light as soon as they have settled, `REACTION_S` before
+        the dark window ends for the hosts.
         """
         return (self.dwell_s + (0.0 if stored else REACTION_S)) / self.period_s
 
@@ -126,7 +126,7 @@ def change_to(
 def times_of(
     schedule: Schedule, goals: tuple[SlotGoal, ...], traits: Mapping[DeviceName, Traits], lab: Lab
 ) -> Times:
-    """The times. Raises: Infeasible - all slots are the same, so nothing would ever turn."""
+    """The times. Raises: Infeasible - all slots are the same, so nothing would ever change."""
     owned, dark_windows = every(g.wanted for g in goals), []
     for i, goal in enumerate(goals):
         seen = {d: goal.wanted.get(d, NONE) for d in lab.devices}
@@ -136,7 +136,7 @@ def times_of(
         dark_windows += [found[1]] if found is not None else []
     if not dark_windows:
         raise Infeasible(
-            "every slot of the schedule has the same circuits, so there is nothing to turn"
+            "every slot of the schedule has the same circuits, so there is no slot to change"
         )
     dark_window_s = max(dark_windows) + REACTION_S
     return Times(

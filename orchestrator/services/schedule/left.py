@@ -1,5 +1,5 @@
 """What a process left that was killed or gave up, brought to a whole slot on request: half a slot,
-or devices that turn on.
+or devices that go on.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ async def rest_after(command: Command, stopped: ScheduleState | None) -> Service
 
 async def stop_left(command: Command) -> ScheduleReport | None:
     """Leave the fabric of the owner's schedule at rest in a whole slot; None if the last one did,
-    and no device turns.
+    and no device changes slots.
 
-    Raises: as `run_schedule`; Unreachable, TimedOut - a device that can turn does not say whether
-    it does.
+    Raises: as `run_schedule`; Unreachable, TimedOut - a device that can change slots does not say
+    whether it does.
     """
     lab = load_lab(command.inventory)
     try:
@@ -53,7 +53,7 @@ async def stop_left(command: Command) -> ScheduleReport | None:
 
 
 async def _scheduling(command: Command, lab: Lab, current: CurrentPlan) -> bool:
-    """Whether a device of the owner's turns by its own clock. Raises: as `stop_left`."""
+    """Whether a device of the owner's changes slots by its own clock. Raises: as `stop_left`."""
     key = tenancy_of(lab, command.settings)
     able = {
         d

@@ -1,5 +1,5 @@
 """`up` of a plan with a schedule: every slot is made once and climbs the ladder, then the first
-one, then its slots turn.
+one, then its slots change.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LOOK_S = 0.1
 async def up_slots(
     command: Command, lab: Lab, plan: Plan, text: str, options: RunOptions
 ) -> UpReport:
-    """Make every slot of `plan` and turn them.
+    """Make every slot of `plan` and change them.
 
     If a slot cannot be made, the state before the first is restored. Of a plan that is up, those
-    are made that were not, and the first one; if its slots turn, they turn on. Raises: as
+    are made that were not, and the first one; if its slots change, they go on. Raises: as
     `ChangeRun.up`; Infeasible - an option that needs a fabric that stays as it is.
     """
     assert plan.schedule is not None
@@ -61,7 +61,7 @@ async def up_slots(
     known = current is not None and current.plan_sha == plan.sha256
     if known and place is not None:
         return UpReport(
-            "", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots turn: {place}",)
+            "", plan.name, lab.name, nothing_to_do=True, notes=(f"its slots change: {place}",)
         )
     slots = len(plan.schedule.slots)
     await check_attachments(
@@ -132,16 +132,17 @@ async def _undo(
 
 
 async def begin_schedule(command: Command, options: ScheduleOptions) -> ScheduleState:
-    """Turn the slots of the plan that is up, in the background.
+    """Change the slots of the plan that is up, in the background.
 
-    Raises: as `scheduled`, `Kind.start`; Refused - they turn already, so that this would not launch
-    it; as `check_attachments`.
+    Raises: as `scheduled`, `Kind.start`; Refused - they change already, so that this would not
+    launch it; as `check_attachments`.
     """
     lab = load_lab(command.inventory)
     existing = SCHEDULER.running(command.settings, tenancy_of(lab, command.settings))
     if options.job and existing is not None:
         raise Refused(
-            f"the slots{existing.of} turn already; nothing was launched", hint="testbed job launch"
+            f"the slots{existing.of} change already; nothing was launched",
+            hint="testbed job launch",
         )
     current, plan, _ = scheduled(command, lab)
     if options.job:
@@ -152,10 +153,10 @@ async def begin_schedule(command: Command, options: ScheduleOptions) -> Schedule
 
 
 async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "") -> ScheduleState:
-    """Start the service in the background, and wait until slots turn and the job that it is to
+    """Start the service in the background, and wait until slots change and the job that it is to
     launch has begun, or has not.
 
-    Raises: as `Kind.start`; Refused - slots turn, and the job was not launched; Interrupted - it
+    Raises: as `Kind.start`; Refused - slots change, and the job was not launched; Interrupted - it
     was not waited for.
     """
     settings, tenancy = command.settings, tenancy_of(lab, command.settings)
@@ -167,7 +168,7 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "
     while not state.job:
         if not state.alive:
             why = f": {state.error}" if state.error else ""
-            hint = f"see {state.log}; to turn the slots and launch it: testbed up"
+            hint = f"see {state.log}; to change the slots and launch it: testbed up"
             raise Refused(
                 f"the schedule service of {state.plan} ended before its job was launched{why}",
                 hint=hint,
@@ -175,13 +176,13 @@ async def start(command: Command, lab: Lab, run: str, *, job: bool, log: str = "
         try:
             await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:
-            text = f"interrupted: the slots of {state.plan} turn on; the launch of its job was not waited for"
+            text = f"interrupted: the slots of {state.plan} go on; the launch of its job was not waited for"
             raise Interrupted(text, hint="testbed status") from None
         state = SCHEDULER.read(SCHEDULER.path(settings, tenancy)) or state
     command.progress.done("launch", state.job)
     if state.job.startswith(NOT_LAUNCHED):
         hint = "testbed job diagnose; to launch it: testbed job launch"
-        raise Refused(f"the slots of {state.plan} turn; its job is {state.job}", hint=hint)
+        raise Refused(f"the slots of {state.plan} change; its job is {state.job}", hint=hint)
     return state
 
 
@@ -200,5 +201,5 @@ def _together(made: list[UpReport], slots: int, state: ScheduleState) -> UpRepor
     )
     notes = (f"{counted(len(made), 'slot')} of {slots} made and verified{asked}", *last.notes)
     job = (f"job {state.job}",) if state.job else ()
-    notes += (f"its slots turn: {state}", *job)
+    notes += (f"its slots change: {state}", *job)
     return replace(last, nothing_to_do=False, writes=sum(r.writes for r in made), notes=notes)

@@ -1,5 +1,5 @@
-"""The points of a turn in the journal: per device what it did, per host how wrong its expectation
-was.
+"""The points of a slot change in the journal: per device what it did, per host how wrong its
+expectation was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service that turns the slots of an owner's plan: its options, what its file says of it, and
+"""The service that changes the slots of an owner's plan: its options, what its file says of it, and
 what it reports.
 """
 
@@ -24,8 +24,8 @@ NOT_LAUNCHED = "not launched"
 class ScheduleOptions(ServiceOptions):
     """stop: no slot is turned; devices that a killed process left turning come to rest."""
 
-    once: bool = option(False, "--once", "Turn one cycle, then end.", once=True)
-    job: bool = option(False, "--job", "Launch the plan's job once the slots turn.")
+    once: bool = option(False, "--once", "Change slots for one cycle, then end.", once=True)
+    job: bool = option(False, "--job", "Launch the plan's job once the slots change.")
     stop: bool = False
 
 
@@ -33,10 +33,10 @@ class ScheduleOptions(ServiceOptions):
 class ScheduleState(ServiceState):
     """What it reports of itself. state: starting, turning, repairing, ended.
 
-    slot, slots, cycle: where it is. late: turns that were left out because they were late. duty:
-    measured share of light of the latest slots, 0 to 1; planned_duty: by the plan. worst, worst_ms:
-    the host whose last expectation was most wrong. silent: hosts that did not answer its last word.
-    job: what became of the job that it was to launch.
+    slot, slots, cycle: where it is. late: slot changes that were left out because they were late.
+    duty: measured share of light of the latest slots, 0 to 1; planned_duty: by the plan. worst,
+    worst_ms: the host whose last expectation was most wrong. silent: hosts that did not answer its
+    last word. job: what became of the job that it was to launch.
     """
 
     slot: int = 0
@@ -67,7 +67,7 @@ class ScheduleState(ServiceState):
 SCHEDULER = Kind(
     "schedule",
     ScheduleState,
-    "Turn the slots of the plan that is up.",
+    "Change the slots of the plan that is up.",
     "orchestrator.services.schedule.verb:run_schedule",
     ScheduleOptions,
     """
@@ -76,7 +76,7 @@ testbed service run schedule --once   one cycle, in this process
 testbed service stop schedule         the fabric stays in the slot where it is
 """,
     """
-Hosts hold what loses its path before each turn, and follow their own light after it. If the process is killed it starts again and
+Hosts hold what loses its path before each slot change, and follow their own light after it. If the process is killed it starts again and
 completes the slot; hosts that hear nothing stay in the slot whose light they have. docs/how-to/run-a-schedule.md
 """,
     begin="orchestrator.services.schedule.making:begin_schedule",
@@ -87,7 +87,7 @@ completes the slot; hosts that hear nothing stay in the slot whose light they ha
 
 
 def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
-    """What to do about slots that do not turn although the plan that is up has a schedule, in
+    """What to do about slots that do not change although the plan that is up has a schedule, in
     words; empty if it has none.
     """
     try:
@@ -99,8 +99,8 @@ def at_rest(current: CurrentPlan | None, lab: Lab) -> str:
     slots = len(plan.schedule.slots)
     made = current.up.slots
     if missing := pending_slots(plan.schedule, made):
-        return f"do not turn, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
-    return f"do not turn; slot {made.slot if made is not None else 0} of {slots} stays; to turn them: testbed service start schedule"
+        return f"do not change, and {len(missing)} of {slots} were not made and verified: testbed up with the plan makes them"
+    return f"do not change; slot {made.slot if made is not None else 0} of {slots} stays; to change them: testbed service start schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +120,4 @@ class ScheduleReport(ServiceReport):
 
     def text(self) -> str:
         did = f"{self.slot_changes} slots, {self.late} late, duty {self.duty:.3f} (planned {self.planned_duty:.3f})"
-        return f"Turned {self.plan}: {did}; now in slot {self.slot} of {self.slots}"
+        return f"Changed slots of {self.plan}: {did}; now in slot {self.slot} of {self.slots}"

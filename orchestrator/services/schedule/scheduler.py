@@ -1,12 +1,12 @@
-"""The loop that turns the slots of a schedule: at the end of each, all devices change together, and
-the hosts follow their light.
+"""The loop that changes the slots of a schedule: at the end of each, all devices change together,
+and the hosts follow their light.
 
-Devices that store whole maps are given all of them once and turn by their own clock
+Devices that store whole maps are given all of them once and change slots by their own clock
 (`StoredSlots`); the loop follows them.
 
-Between two turns the hosts are told which slot it is and when it ends: this renews the lease by
-which they hold, and is all that they need from here. Everything that could be slow is done while
-the light is there.
+Between two slot changes the hosts are notified which slot it is and when it ends: this renews the
+lease by which they hold, and is all that they need from here. Everything that could be slow is done
+while the light is there.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from orchestrator.services.schedule.stored import StoredSlots
 from orchestrator.services.schedule.watching import HostWatch
 
 LEAD_S = 0.15
-"""Devices are read this long (s) before a slot ends, so that the turn itself is one command; less
-where slots are short.
+"""Devices are read this long (s) before a slot ends, so that the slot change itself is one command;
+less where slots are short.
 """
 LEASE_PERIODS, LEASE_S = 3, 1.0
-"""Hosts hold for as many slots, and this long (s) more, without hearing from the turner."""
+"""Hosts hold for as many slots, and this long (s) more, without hearing from the scheduler."""
 REPAIR_S = 60.0
 """A device that lost its place in the schedule is tried this long (s): a reboot of an emulated one
 takes seconds.
 """
 STEP_S = 60.0
-"""Turns are steps of the store together, a minute of them each: all their circuits are recorded as
-the owner's before the first, so that whatever dies, the next command knows them from what the
-devices hold; a step a slot would be 200 000 rows a day."""
+"""Slot changes are steps of the store together, a minute of them each: all their circuits are
+recorded as the owner's before the first, so that whatever dies, the next command knows them from
+what the devices hold; a step a slot would be 200 000 rows a day."""
 LEAVE_S = 8.0
-"""Devices that turn by themselves are tried this long (s) to be stopped; `Kind.stop` waits for 15
-s.
+"""Devices that change slots by themselves are tried this long (s) to be stopped; `Kind.stop` waits
+for 15 s.
 """
 ARRIVE_S = 1.0
 """Hosts are waited for this long (s) beyond their light, before the schedule stops on them."""
 
 
 class Late(NotBegun):
-    """A slot's end was over before all devices were ready, so that none was told to change."""
+    """A slot's end was over before all devices were ready, so that none was ordered to change."""
 
 
 @dataclass
 class Scheduler:
-    """One schedule on one lab. stored: the devices that turn by themselves, None if each is told
-    every slot.
+    """One schedule on one lab. stored: the devices that change slots by themselves, None if each is
+    given every slot.
     """
 
     context: Context
@@ -116,8 +116,8 @@ class Scheduler:
         )
 
     async def begin(self) -> None:
-        """Make the present slot whole, and have the hosts be in it. Devices that turn as they
-        should are followed from where they are. Raises: as `repair`."""
+        """Make the present slot whole, and have the hosts be in it. Devices that change slots as
+        they should are followed from where they are. Raises: as `repair`."""
         if not await self._adopted():
             await self.repair("")
             self.light_ns = self.light_ns or time.monotonic_ns()
@@ -130,7 +130,7 @@ class Scheduler:
         )
 
     async def change_slot(self, slot_changes: int | None = None) -> None:
-        """Turn until cancelled, or so often. A turn that has begun is completed.
+        """Change slots until cancelled, or so often. A slot change that has begun is completed.
 
         Raises: TimedOut - `late: stop` was reached. Interlock - a tag-out is in the way. Locked - a
         newer run took the lab. Other errors of a device that could not be brought to its slot.
@@ -183,7 +183,7 @@ class Scheduler:
         await self.watch.hosts.slots.change_slot(self.hosts, self.clock.count, 1.0)
 
     async def _slot_changed(self, goal: SlotGoal, changes: Mapping[DeviceName, Change]) -> None:
-        """One turn: at the time of its end, or left out."""
+        """One slot change: at the time of its end, or left out."""
         answers = await (
             self._followed() if self.stored is not None else self._apply(changes, self.clock.end_ns)
         )
@@ -217,8 +217,8 @@ class Scheduler:
         gc.collect(1)
 
     async def _followed(self) -> dict[DeviceName, Outcome | BaseException]:
-        """Wait until devices that turn by themselves are in their next slot, and take their time
-        for it.
+        """Wait until devices that change slots by themselves are in their next slot, and take their
+        time for it.
         """
         assert self.stored is not None
         reached, answers = await self.stored.slot_changed(self.clock.count, self.clock.end_ns)
@@ -228,8 +228,8 @@ class Scheduler:
         return answers
 
     async def _adopted(self) -> bool:
-        """Whether devices turn by themselves through whole slots of this schedule, as the turner
-        before left them.
+        """Whether devices change slots by themselves through whole slots of this schedule, as the
+        turner before left them.
         """
         if self.stored is None or (found := await self.stored.found()) is None:
             return False
@@ -243,7 +243,7 @@ class Scheduler:
         self.clock.count = slot
         self.clock.end_at(ends_ns)
         self.light_ns = ends_ns - int(self.times.dwell_s * 1e9)
-        self.emit("adopted", f"devices turn by themselves, in slot {slot}")
+        self.emit("adopted", f"devices change slots by themselves, in slot {slot}")
         return True
 
     async def _apply(
@@ -320,8 +320,8 @@ class Scheduler:
         )
 
     async def _begun(self) -> None:
-        """Have devices that can turn by themselves, in the times that hosts know, if they know
-        any.
+        """Have devices that can change slots by themselves, in the times that hosts know, if they
+        know any.
         """
         if self.stored is None:
             return
@@ -340,7 +340,7 @@ class Scheduler:
         if not self.clock.origin_ns:
             self.light_ns = light_ns
 
-    # -- the hosts, told in the background
+    # -- the hosts, notified in the background
 
     def _notify(self) -> None:
         if self._tick is not None and not self._tick.done():
@@ -359,8 +359,8 @@ class Scheduler:
     async def leave(self) -> None:
         """Stop the schedule on the hosts, which stay in the present slot.
 
-        Raises: as `Presets` - devices that turn by themselves cannot be stopped; the hosts then go
-        on to follow their light.
+        Raises: as `Presets` - devices that change slots by themselves cannot be stopped; the hosts
+        then go on to follow their light.
         """
         if self._tick is not None:
             self._tick.cancel()
@@ -375,7 +375,8 @@ class Scheduler:
             )
 
     async def _rested(self, stored: StoredSlots) -> None:
-        """Have devices that turn by themselves rest in a whole slot, and the hosts be in it."""
+        """Have devices that change slots by themselves rest in a whole slot, and the hosts be in
+        it."""
         give_up = time.monotonic() + LEAVE_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Devices that store every slot's map and turn through them by their own clock: told once, then
+"""Devices that store every slot's map and step through them by their own clock: given once, then
 followed.
 """
 
@@ -24,8 +24,8 @@ JUST_AFTER_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class StoredSlots:
-    """The devices of one schedule that turn by themselves. maps: each one's settings in every slot,
-    those of others included.
+    """The devices of one schedule that change slots by themselves. maps: each one's settings in
+    every slot, those of others included.
     """
 
     devices: Mapping[DeviceName, CircuitSwitch]
@@ -33,7 +33,7 @@ class StoredSlots:
     times: Times
 
     async def begin(self, slot: int) -> int:
-        """Store the maps and turn, from this slot on; return when its light is there (monotonic
+        """Store the maps and start, from this slot on; return when its light is there (monotonic
         ns). Raises: as `Presets`.
         """
         dwell_s, dark_window_s = self.times.dwell_s, self.times.dark_window_s
@@ -41,7 +41,7 @@ class StoredSlots:
         return max(await self._all(lambda _, device: _started(device, slot)))
 
     async def stop(self) -> int | None:
-        """Have all rest in the slot that is lit, in a night in the next, whose light is then
+        """Have all rest in the slot that is lit, in a dark window in the next, whose light is then
         awaited.
 
         Return the slot, None where they say none, or different ones. Raises: as `Presets`.
@@ -51,7 +51,7 @@ class StoredSlots:
         return slots.pop() if len(slots) == 1 else None
 
     async def found(self) -> tuple[int, int] | None:
-        """The slot through which all turn now, and when its light ends (monotonic ns); None if they
+        """The slot in which all are now, and when its light ends (monotonic ns); None if they
         do not, or not together.
         """
         try:
@@ -109,7 +109,8 @@ class StoredSlots:
         """The lit slot of a device, another than `before`, and when its light ends (monotonic ns);
         waits for light.
 
-        Raises: TestbedError - it does not turn. TimedOut - no light came within a slot's time.
+        Raises: TestbedError - it does not change slots. TimedOut - no light came within a slot's
+        time.
         """
         device = self.devices[name]
         assert isinstance(device, Presets)
@@ -117,12 +118,12 @@ class StoredSlots:
         while time.monotonic() < give_up:
             at = await device.position()
             if not at.running or at.slot is None or at.left_s is None:
-                raise TestbedError(f"{name}: it does not turn any more")
+                raise TestbedError(f"{name}: it does not change slots any more")
             if not at.dark_window and at.slot != before:
                 return at.slot, time.monotonic_ns() + int(at.left_s * 1e9)
             await asyncio.sleep(at.left_s + JUST_AFTER_S)
         raise TimedOut(
-            f"{name}: it turns, but no light of another slot came within {self.times.period_s:g} s"
+            f"{name}: it changes slots, but no light of another slot came within {self.times.period_s:g} s"
         )
 
     async def _all(self, ask: Callable[[DeviceName, Presets], Awaitable[T]]) -> list[T]:
@@ -145,8 +146,8 @@ def stored_slots(
     foreign: Held,
     devices: Mapping[DeviceName, CircuitSwitch],
 ) -> StoredSlots | None:
-    """The devices that move between slots, if all of them can turn by themselves; else None, and
-    each is told every slot.
+    """The devices that move between slots, if all of them can change slots by themselves; else
+    None, and each is given every slot.
 
     None too where the job's phases end the slots, which no device's clock knows.
     """

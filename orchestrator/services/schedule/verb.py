@@ -1,4 +1,4 @@
-"""`testbed service run schedule`: the slots of the plan that is up, turned until stopped."""
+"""`testbed service run schedule`: the slots of the plan that is up, changed until stopped."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
     current = command.store.current(tenancy_of(lab, command.settings))
     if current is None:
         raise Missing(
-            f"no plan is up on {lab.name}, so there is nothing to turn",
+            f"no plan is up on {lab.name}, so there is no slot to change",
             hint="testbed up with a schedule",
         )
     plan = read_plan(current.plan_text, current.plan_name, lab)
     if plan.schedule is None:
         raise Missing(
-            f"{plan.name} has no schedule, so there is nothing to turn",
+            f"{plan.name} has no schedule, so there is no slot to change",
             hint="docs/how-to/run-a-schedule.md",
         )
     if missing := pending_slots(plan.schedule, current.up.slots):
@@ -84,8 +84,8 @@ def scheduled(command: Command, lab: Lab) -> tuple[CurrentPlan, Plan, Schedule]:
 async def run_schedule(
     command: Command, *, notify: Notify, options: ScheduleOptions
 ) -> ScheduleReport:
-    """Turn the slots of the plan that is up, until cancelled. The fabric and the hosts then stay in
-    a whole slot.
+    """Change the slots of the plan that is up, until cancelled. The fabric and the hosts then stay
+    in a whole slot.
 
     Raises: Missing - no plan with a schedule is up. Locked - another one, or another run, changes
     the lab. As `Scheduler.change_slot`.
@@ -103,7 +103,7 @@ async def run_schedule(
         async with _running(silent, lab, plan) as context:
             if (now := command.store.current(key)) is None or now.run != current.run:
                 raise Missing(
-                    f"{plan.name} is not up any more, so there is nothing to turn",
+                    f"{plan.name} is not up any more, so there is no slot to change",
                     hint="testbed status",
                 )
             began = time.monotonic()
@@ -275,7 +275,7 @@ def _distance(changes: Mapping[DeviceName, Change]) -> int:
 async def _slot_changed(
     scheduler: Scheduler, plan: Plan, options: ScheduleOptions, command: Command
 ) -> None:
-    """Turn until cancelled or done; the job is launched meanwhile."""
+    """Change slots until cancelled or done; the job is launched meanwhile."""
     hosts = scheduler.context.session.hosts
     events = hosts.channels.subscribe()
     tasks = [asyncio.create_task(scheduler.watch.listen(events))]
@@ -301,7 +301,7 @@ async def _slot_changed(
 
 
 async def _launched(scheduler: Scheduler, job: Job, command: Command) -> None:
-    """Launch the plan's job while slots turn; what became of it is in the state file."""
+    """Launch the plan's job while slots change; what became of it is in the state file."""
     context, lab = scheduler.context, scheduler.context.session.lab
     text = f"{NOT_LAUNCHED}: the schedule service ended meanwhile"
     try:

@@ -1,4 +1,4 @@
-"""What the hosts say while their slots turn, and hosts that do not answer brought back."""
+"""What the hosts say while their slots change, and hosts that do not answer brought back."""
 
 from __future__ import annotations
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 from optics import DeviceName, Setting
 from orchestrator.inventory.lab import Lab
+from orchestrator.store.audit import Who
 from orchestrator.store.keys import key_of, tenancy_key
+from orchestrator.store.lock_queue import holder_text
+from orchestrator.store.locks import Locks
 from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
 from orchestrator.store.store import Store
 
 RUNS = 12
+RESERVED = 4
+"""Reservations that are shown, the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class Moving:
 @dataclass(frozen=True, slots=True)
 class LabState:
     """A snapshot of the store. runs: newest first; doing: present step of the newest; failed:
-    devices whose last step failed.
+    devices whose last step failed; reserved: what is, or is booked, by whom.
     """
 
     runs: tuple[RunRecord, ...] = ()
@@ -42,6 +47,7 @@ class LabState:
     doing: str = ""
     failed: Mapping[DeviceName, str] | None = None
     job: JobRecord | None = None
+    reserved: tuple[str, ...] = ()
 
     @property
     def running_job(self) -> JobRecord | None:
@@ -87,6 +93,8 @@ def read_store(store: Store, lab: Lab, owner: str) -> LabState:
                 dict.fromkeys(s.what if s.kind != "device" else f"switch {s.subject}" for s in now)
             )
         failed |= {s.subject: s.error for s in steps if s.kind == "device" and s.state == "failed"}
+    locks = Locks(store, key, Who(owner, owner)).seen()
+    kept = sorted((one for one in locks if one.kind == "reservation"), key=lambda one: one.since)
     return LabState(
         runs,
         store.owners(key),
@@ -95,6 +103,7 @@ def read_store(store: Store, lab: Lab, owner: str) -> LabState:
         doing,
         failed,
         store.latest_job(tenancy_key(key, owner)),
+        tuple(holder_text(one, one.scope) for one in kept[:RESERVED]),
     )
 
 

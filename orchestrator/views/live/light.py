@@ -96,7 +96,8 @@ class Light:
         return []
 
     def early(self) -> list[LiveCircuit]:
-        """Those that lost their carrier during a run since the last call, and those that turn."""
+        """Those that lost their carrier during a run since the last call, and those that change
+        slots."""
         early, self._early = self._early, set()
         return [
             w for w in self.circuits.values() if str(w.receiver) in early or self._slots.moves(w.id)
@@ -112,7 +113,7 @@ class Light:
     def settle(
         self, which: Collection[LiveCircuit], at: float
     ) -> tuple[bool, dict[tuple[DeviceName, str], list[str]]]:
-        """Find the states of these circuits anew; whether any is another, and those that are news,
+        """Find the states of these circuits again; whether any is another, and those that are news,
         by first device and state.
         """
         changed, news = False, dict[tuple[DeviceName, str], list[str]]()
@@ -121,7 +122,7 @@ class Light:
             if was != state:
                 self.states[circuit.id], changed = state, True
                 if LOST not in (was, state) and self._slots.moves(circuit.id):
-                    continue  # its turn: no news
+                    continue  # its slot change: no news
                 news.setdefault((circuit.ports[0][0], state), []).append(circuit.id)
         return changed, news
 

@@ -178,7 +178,7 @@ class Picture:
                     job=now.job.name,
                     state=now.job.state,
                 )
-        self._dirty |= {"plan", "run", "job", "move", "ring_changes"}
+        self._dirty |= {"plan", "reserved", "run", "job", "move", "ring_changes"}
 
     def around(self, links: Iterable[str], at: float) -> None:
         """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
@@ -315,7 +315,7 @@ class Picture:
     # -------------------------------------------------------------------------------------------------
 
     def _settle(self, which: Collection[LiveCircuit], at: float) -> None:
-        """Find the states of these circuits anew; add one event per device and new state."""
+        """Find the states of these circuits again; add one event per device and new state."""
         changed, news = self.light.settle(which, at)
         if changed:
             self._dirty.add("states")
@@ -401,7 +401,7 @@ class Picture:
 
     @property
     def ring_change(self) -> dict[str, Json] | None:
-        """The latest turn of the job that runs."""
+        """The latest ring change of the job that runs."""
         job = self.state.running_job
         return None if job is None else self.training.last_of(job.name, job.started * 1e3)
 

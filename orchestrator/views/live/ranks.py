@@ -22,8 +22,8 @@ _TIMES = ("iter_ms", "compute_ms", "exposed_ms", "wait_ms")
 
 
 class Ranks:
-    """Takes points of iterations, and beats as hosts report them; those of an older job than the
-    latest are left out.
+    """Takes points of iterations, and heartbeats as hosts report them; those of an older job than
+    the latest are left out.
     """
 
     def __init__(self) -> None:

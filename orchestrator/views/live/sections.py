@@ -20,6 +20,7 @@ def whole_picture(picture: Picture) -> dict[str, Json]:
             name: _section(picture, name)
             for name in (
                 "plan",
+                "reserved",
                 "run",
                 "circuits",
                 "devices",
@@ -72,7 +73,7 @@ def changed_sections(picture: Picture) -> dict[str, Json]:
 
 
 def _section(picture: Picture, name: str) -> Json:
-    """One section: plan, run, circuits, devices, job, move, marks, turns or trouble."""
+    """One section: plan, reserved, run, circuits, devices, job, move, marks, ring changes or trouble."""
     match name:
         case "plan":
             return [
@@ -88,6 +89,8 @@ def _section(picture: Picture, name: str) -> Json:
                 }
                 for owner, p in (picture.state.plans or {}).items()
             ]
+        case "reserved":
+            return list(picture.state.reserved)
         case "run":
             newest = picture.running or next(iter(picture.state.runs), None)
             return None if newest is None else _run(picture, newest)

@@ -119,8 +119,8 @@ Sample = tuple[float, int, int]
 
 
 def _follows(before: Sample, sample: Sample) -> bool:
-    """Whether a rate can be told between two samples; not where the port came up again, or no view
-    was sampling.
+    """Whether a rate can be determined between two samples; not where the port came up again, or no
+    view was sampling.
     """
     return sample[1] >= before[1] and sample[2] >= before[2] and 0 < sample[0] - before[0] <= GAP_MS
 

@@ -30,10 +30,10 @@ FAST_S = 0.25
 changes as often flickers.
 """
 LATEST = 20
-"""Times of a slot are medians over so many of its turns."""
+"""Times of a slot are medians over so many of its slot changes."""
 GRACE_MS = 400.0
-"""Light may be away for so long (ms) around a turn, until hosts and journal have said that it is
-back.
+"""Light may be away for so long (ms) around a slot change, until hosts and journal have said that
+it is back.
 """
 
 
@@ -122,7 +122,7 @@ class TimeslotState:
 
     @property
     def scheduled_now(self) -> bool:
-        """Whether circuits have turns now: also after the turner died, as the store then still has
+        """Whether slots change now: also after the scheduler died, as the store then still has
         those of all slots.
         """
         return (
@@ -189,12 +189,12 @@ class TimeslotState:
         return found
 
     def moves(self, id_: str) -> bool:
-        """Whether the circuit has a turn, so that it is dark in some slots."""
+        """Whether the circuit has slot changes, so that it is dark in some slots."""
         return self.scheduled_now and id_ in self._members
 
     def state_of(self, id_: str, now: float, carrier: tuple[float, bool]) -> str | None:
-        """The state of a circuit that has a turn; None: it is to carry light, and nothing speaks
-        against that.
+        """The state of a circuit that has slot changes; None: it is to carry light, and nothing
+        speaks against that.
 
         carrier: when its receiver was last heard (wall ms), and whether it had carrier.
         """
@@ -234,7 +234,7 @@ class TimeslotState:
         if self.cycle is None:
             return ""
         if self.status == "stopped":
-            return f"slots do not turn; slot {self.slot} is there: testbed service start schedule"
+            return f"slots do not change; slot {self.slot} is there: testbed service start schedule"
         text = f"slot {self.slot} of {len(self.cycle.settings)}, cycle {self.slot_change}"
         if self.fast:
             text = (

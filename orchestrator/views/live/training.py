@@ -1,5 +1,5 @@
-"""The iterations of the jobs of a lab next to the changes: turns, and slow iterations with their
-causes. Pure.
+"""The iterations of the jobs of a lab next to the changes: ring changes, and slow iterations with
+their causes. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.views.ringtext import Change, Slow, Span
 SPANS = 2048
 """Iterations remembered per job: those of the longest change, and those before it."""
 KEPT, CHANGES = 12, 256
-"""Jobs and turns remembered; reconfigurations remembered."""
+"""Jobs and ring changes remembered; reconfigurations remembered."""
 PENDING = 64
 """Slow iterations that wait for the end of a run, whose journal says only then what it did."""
 QUIET_MS = 10_000.0
@@ -57,8 +57,8 @@ class _Disturbance:
 
 
 class Training:
-    """Takes the points of iterations, devices and turns, in any order; `judge` says what was slow,
-    and why.
+    """Takes the points of iterations, devices and ring changes, in any order; `judge` says what was
+    slow, and why.
     """
 
     def __init__(self) -> None:
@@ -68,16 +68,16 @@ class Training:
         self._changes: dict[str, _Disturbance] = {}
         self._recent: dict[tuple[str, str], deque[float]] = {}
         self._awaited: dict[tuple[str, int], str] = {}
-        """The iterations around a turn that were not there yet when it was recorded, with its
-        reconfiguration.
+        """The iterations around a ring change that were not there yet when it was recorded, with
+        its reconfiguration.
         """
         self._pending: deque[tuple[tuple[str, str], Span]] = deque()
         self._straggled = -QUIET_MS
         self._hidden = 0
 
     def iteration(self, job: str, run: str, number: int, begin: float, took: float) -> bool:
-        """Take one iteration (wall ms, ms); whether it places a turn on the time axis that was not
-        placed before.
+        """Take one iteration (wall ms, ms); whether it places a ring change on the time axis that
+        was not placed before.
         """
         spans = self._spans.setdefault((job, run), deque(maxlen=SPANS))
         recent = self._recent.setdefault((job, run), deque(maxlen=ringtext.BEFORE))
@@ -136,7 +136,7 @@ class Training:
         return float(placed) if isinstance(placed, (int, float)) else at, "ring_change", text, reply
 
     def last_of(self, job: str, since: float) -> dict[str, Json] | None:
-        """The latest turn of a job since its launch (wall ms)."""
+        """The latest ring change of a job since its launch (wall ms)."""
         found = [
             ring_change
             for ring_change in self.ring_changes.values()
@@ -199,7 +199,7 @@ class Training:
         return found
 
     def _place(self, id_: str) -> bool:
-        """Put a turn where its iteration ended, if that is known."""
+        """Put a ring change where its iteration ended, if that is known."""
         change, ring_change = self._changes.get(id_), self.ring_changes.get(id_)
         if change is None or change.after is None:
             return False

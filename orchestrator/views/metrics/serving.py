@@ -34,7 +34,7 @@ class CollectedFamilies:
 
 class Endpoint:
     """The application: `/metrics`, in OpenMetrics or the older text format, as the request accepts.
-    collect: reads all anew.
+    collect: reads all again.
     """
 
     def __init__(self, collect: Callable[[], Sequence[Metric]], names: Names) -> None:

@@ -117,7 +117,7 @@ def _losses(points: list[tuple[int, float, float | None]]) -> Figure | None:
 def _saves(c: ReportContext, made: ReportSection, where: str) -> None:
     answer = c.book.query(
         "saves",
-        "how long training stood for checkpoints: until each was written (sync) or copied (async), and per iteration",
+        "how long training paused for checkpoints: until each was written (sync) or copied (async), and per iteration",
         "SELECT COUNT(save_ms) AS n, COUNT(*) AS iterations, median(save_ms) AS save_ms, percentile(save_ms, 99) AS"
         f" save_p99_ms, MAX(save_ms) AS save_most_ms, SUM(save_ms) / COUNT(*) AS each_ms, median(iter_ms) AS usual_ms"
         f" FROM iteration WHERE {where}",
@@ -128,7 +128,7 @@ def _saves(c: ReportContext, made: ReportSection, where: str) -> None:
     heads = {
         "n": "checkpoints",
         "iterations": "iterations",
-        "save_ms": "training stood, median",
+        "save_ms": "training paused, median",
         "save_p99_ms": "99 %",
     }
     heads |= {

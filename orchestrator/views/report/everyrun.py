@@ -123,7 +123,7 @@ def throughput_section(c: ReportContext) -> None:
     c.sections.append(section)
 
 
-_SHOWN, _NO_PAUSE = "as the turn recorded", "none: no job ran before and after"
+_SHOWN, _NO_PAUSE = "as the ring change recorded", "none: no job ran before and after"
 
 
 def job_section(c: ReportContext) -> None:
@@ -144,7 +144,7 @@ def job_section(c: ReportContext) -> None:
         " Lines: medians before and after, none while the job paused."
     )
     if c.ring_changes is not None:
-        caption += " Line with a triangle: the ranks turned."
+        caption += " Line with a triangle: the ranks changed rings."
     if c.few:
         for k, move in enumerate(c.changes):
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)

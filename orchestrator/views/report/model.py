@@ -76,7 +76,7 @@ class ReportContext:
             [*self.moves, *ringquestions.unlit(self.ring_changes, self.moves, campaign)],
             key=lambda m: m.t0,
         )
-        """The moves, and the turns of the job for which no light moved."""
+        """The moves, and the ring changes of the job for which no light moved."""
         self.job = questions.effects_on_job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW
 

@@ -155,7 +155,7 @@ def _tiles(c: ReportContext, source: Source) -> None:
         text = Markup(", ").join(
             Markup("{} {}").format(cell.show(), cause) for cell, cause in parts if cell
         )
-        c.tiles.append(("job stood", ring_change["paused_ms"].show(), text))
+        c.tiles.append(("job lost", ring_change["paused_ms"].show(), text))
     job = next(c.job.lines(), None) if c.job is not None else None
     if job is not None and job["pause_ms"]:
         c.tiles.append(
@@ -180,7 +180,7 @@ def _topology(c: ReportContext, found: Topology, source: Source) -> None:
     lasting = verb_of(source.record.verb).lasting
     if lasting and found.before:
         section = ReportSection("topology", "Topology before")
-        text = "The links that were up when the run began. It changed circuits in every turn; turns are listed below."
+        text = "The links that were up when the run began. It changed circuits in every change; changes are listed below."
         section.drawings.append(
             Drawing(
                 "topology", "topology before", text, figures.topologies([("before", found.before)])

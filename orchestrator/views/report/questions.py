@@ -242,9 +242,9 @@ def effects_on_job(book: Ledger, found: Sequence[Reconfiguration]) -> Answer | N
     """The effect of each move on the job: its iterations before, during and after, None if no job
     ran.
 
-    Where the job turned, its usual times are those that the turn recorded, as they were printed;
-    where it was launched again, the pause is the one that the reconfiguration recorded. Otherwise
-    they are computed here, by the same definitions.
+    Where the job changed rings, its usual times are those that the ring change recorded, as they
+    were printed; where it was launched again, the pause is the one that the reconfiguration
+    recorded. Otherwise they are computed here, by the same definitions.
     """
     found = [m for m in found if m.source.was or m.source.now]
     if not found:

@@ -1,4 +1,4 @@
-"""Questions on turns: when a running job took over other rings, what it stood, and what slow
+"""Questions on ring changes: when a running job took over other rings, what it lost, and what slow
 iterations overlap.
 """
 
@@ -19,8 +19,8 @@ _TILL = "time_ns + iter_ms * 1000000"
 
 
 def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
-    """Every turn in order of time, None if there was none; at_ns: when the iteration ended after
-    which the ranks turned.
+    """Every ring change in order of time, None if there was none; at_ns: when the iteration ended
+    after which the ranks changed rings.
     """
     launched = {s.record.id: s.now or s.was for s in campaign.sources}
     jobs = ", ".join(f"({quoted(run)}, {quoted(of)})" for run, of in launched.items())
@@ -41,7 +41,7 @@ def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
     )
     answer = book.query(
         "ring_changes",
-        "every turn of a running job: what it stood beyond its usual iterations, and of what; at_ns: the end of iteration `after`",
+        "every ring change of a running job: what it lost beyond its usual iterations, and of what; at_ns: the end of iteration `after`",
         f"WITH launched(run, job_run) AS (VALUES {jobs}) SELECT t.run, COALESCE(reconfig_id, t.run) AS reconfig_id, t.time_ns,"
         f" job, mode, ok, move, after, {figures}, ({at}) AS at_ns FROM ring_change t JOIN launched l ON l.run = t.run"
         f" WHERE t.{mine(campaign)}"
@@ -55,7 +55,7 @@ def ring_changes(book: Ledger, campaign: ReportedRuns) -> Answer | None:
 def unlit(
     answer: Answer | None, moves: Sequence[Reconfiguration], campaign: ReportedRuns
 ) -> list[Reconfiguration]:
-    """The turns for which no light moved, as moves that end with the iteration."""
+    """The ring changes for which no light moved, as moves that end with the iteration."""
     sources, known = {s.record.id: s for s in campaign.sources}, {move.id for move in moves}
     made = []
     for line in answer.lines() if answer is not None else ():
@@ -67,10 +67,10 @@ def unlit(
 
 
 def ranks(book: Ledger, campaign: ReportedRuns) -> Answer:
-    """What each rank reported of each turn."""
+    """What each rank reported of each ring change."""
     return book.query(
         "ring_change_ranks",
-        "what each rank reported of a turn: connecting its next rings, its pause, the longest time that it moved no byte",
+        "what each rank reported of a ring change: connecting its next rings, its pause, the longest time that it moved no byte",
         "SELECT run, move, CAST(rank AS INTEGER) AS rank, host, state, iteration, took_ms, held_ms, stall_ms FROM ring_change_rank"
         f" WHERE {mine(campaign)} ORDER BY time_ns, move, CAST(rank AS INTEGER)",
     )

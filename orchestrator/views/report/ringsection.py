@@ -1,4 +1,4 @@
-"""The report's part on turns: the mark in the figure, the tables of turns and of slow
+"""The report's part on ring changes: the mark in the figure, the tables of ring changes and of slow
 iterations.
 """
 
@@ -14,7 +14,7 @@ _SHARES = (*ringtext.CAUSES, "other")
 
 
 def marks(c: ReportContext, move: Reconfiguration) -> list[tuple[int, str]]:
-    """The turns of one move for its figure: wall ns, what the job stood."""
+    """The ring changes of one move for its figure: wall ns, what the job lost."""
     if c.ring_changes is None:
         return []
     lines = [
@@ -32,7 +32,7 @@ def marks(c: ReportContext, move: Reconfiguration) -> list[tuple[int, str]]:
 
 
 def ring_change_tables(c: ReportContext, into: ReportSection) -> None:
-    """Add the tables of turns and slow iterations to the section on the job."""
+    """Add the tables of ring changes and slow iterations to the section on the job."""
     if c.ring_changes is not None:
         _ring_changes(c, into, c.ring_changes)
     if (
@@ -47,7 +47,7 @@ def _ring_changes(c: ReportContext, into: ReportSection, answer: Answer) -> None
         "reconfig_id": "change",
         "mode": "mode",
         "after": "after iteration",
-        "paused_ms": "job stood",
+        "paused_ms": "job lost",
         "dark_ms": "dark",
     }
     heads |= {"commit_ms": "commit", "boundary_ms": "boundary", "worst_rank_ms": "worst rank"}
@@ -56,14 +56,14 @@ def _ring_changes(c: ReportContext, into: ReportSection, answer: Answer) -> None
         heads | {"before_ms": "iteration before", "after_ms": "after", "prepare_ms": "prepared in"},
     )
     rows = [
-        [*row, "" if line["ok"].value == "1" else "FAILED: the turn did not happen"]
+        [*row, "" if line["ok"].value == "1" else "FAILED: the ring change did not happen"]
         for row, line in zip(shown.rows, answer.lines(), strict=True)
     ]
     failed = any(row[-1] for row in rows)
     into.tables.append(Table((*shown.heads, ""), rows) if failed else shown)
     into.notes.append(
-        "A turn: the ranks of the running job took over other rings at the end of an iteration, or went on after a pause (mode"
-        " hold). Job stood: time lost beyond the usual, from the first command to the end of the first iteration after the turn;"
+        "A ring change: the ranks of the running job took over other rings at the end of an iteration, or went on after a pause (mode"
+        " hold). Job lost: time lost beyond the usual, from the first command to the end of the first iteration after the ring change;"
         " boundary is what dark and commit leave of it, not below 0: a job with paths that stay goes on in the dark. Worst"
         " rank: the longest time that any rank moved no byte although some were due."
         " Prepared in: beside the training, at no standstill. Iteration before and after: as in the table of moves, which has them"
@@ -104,6 +104,6 @@ def _slow(into: ReportSection, answer: Answer) -> None:
     )
     into.notes.append(
         f"Slow: {answer.what}. dark: it overlaps the time from the first removal to the last device's new state; commit: from"
-        " there to the last host's commit; boundary: from there to the end of the first iteration after the turn."
+        " there to the last host's commit; boundary: from there to the end of the first iteration after the ring change."
         f" {ringtext.STRAGGLER}: {ringtext.WHY[ringtext.STRAGGLER]}. {ringtext.PAUSE}: {ringtext.WHY[ringtext.PAUSE]}."
     )

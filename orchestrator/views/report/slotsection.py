@@ -9,7 +9,7 @@ from orchestrator.views.report.ledger import quoted
 from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 LAST_S = 1800.0
-"""Of a run that turned longer, slots of the last so many seconds are read: a day's are 100 MB."""
+"""Of a schedule that ran longer, slots of the last so many seconds are read: a day's are 100 MB."""
 
 
 def timeslots_section(c: ReportContext, source: Source) -> None:
@@ -29,8 +29,8 @@ def timeslots_section(c: ReportContext, source: Source) -> None:
 
 
 def _slots(c: ReportContext, run: str, cut: bool) -> None:
-    # What a device did in a turn stands beside what the slot before had, so that the latter is the
-    # slot of the row before.
+    # What a device did in a slot change stands beside what the slot before had, so that the latter
+    # is the slot of the row before.
     ends = (
         "SELECT slot, cycle, MAX(dark_ms) AS dark_ms, MAX(late_ms) AS late_ms, MAX(lit_ms) AS lit_ms FROM slot"
         f" WHERE run = {quoted(run)} GROUP BY cycle, slot"
@@ -73,7 +73,7 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
         made,
         "slots-cdf",
         "darkness and lateness of slots",
-        "Share of turns that took no longer.",
+        "Share of slot changes that took no longer.",
         drawn,
     )
     heads = {

@@ -88,7 +88,7 @@ def iteration_chart(
     """A job's iterations around one move: when each began (wall ns), how long it took, which run
     launched it.
 
-    ring_changes: when its ranks turned (wall ns), and what is written there.
+    ring_changes: when its ranks changed rings (wall ns), and what is written there.
     """
     if not points:
         return None

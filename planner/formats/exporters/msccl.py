@@ -45,6 +45,23 @@ def xml(name: str, orders: Sequence[Order], *, protocol: str = "Simple") -> str:
     those it keeps, too; then whole chunks it receives, keeps and sends on. Raises: Infeasible - no
     order, orders of different ranks or with one twice, or more than MSCCL takes.
     """
+    ranks = checked(orders)
+    n, rings = len(ranks), len(orders)
+    program = _Program(n, rings * n)
+    for ring, order in enumerate(orders):
+        places = [ranks.index(rank) for rank in order]
+        for at, rank in enumerate(places):
+            block = (places[(at + 1) % n], places[at - 1], ring)
+            program.blocks[rank][block] = [
+                _Step(kind, chunk) for kind, chunk in ring_steps(n, at, ring * n)
+            ]
+    return program.xml(name, protocol)
+
+
+def checked(orders: Sequence[Order]) -> tuple[int, ...]:
+    """The ranks of a communicator whose orders these are. Raises: Infeasible - no order, orders of
+    different ranks or with one twice.
+    """
     ranks = ranks_of(orders[0]) if orders else ()
     if (
         not ranks
@@ -55,19 +72,10 @@ def xml(name: str, orders: Sequence[Order], *, protocol: str = "Simple") -> str:
             "an MSCCL program is for the ranks of a communicator, each once in every order",
             "name all of them",
         )
-    n, rings = len(ranks), len(orders)
-    program = _Program(n, rings * n)
-    for ring, order in enumerate(orders):
-        places = [ranks.index(rank) for rank in order]
-        for at, rank in enumerate(places):
-            block = (places[(at + 1) % n], places[at - 1], ring)
-            program.blocks[rank][block] = [
-                _Step(kind, chunk) for kind, chunk in _steps(n, at, ring * n)
-            ]
-    return program.xml(name, protocol)
+    return ranks
 
 
-def _steps(n: int, at: int, first: int) -> list[tuple[Kind, int]]:
+def ring_steps(n: int, at: int, first: int) -> list[tuple[Kind, int]]:
     """Type and chunk of each step of the rank at a place of a ring; `first`: the ring's first
     chunk.
     """

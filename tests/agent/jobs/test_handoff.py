@@ -371,7 +371,7 @@ def test_the_end_of_a_job_removes_its_socket(
     peer.event("job")
     assert sockets(host) == []
     again = start().connected()
-    assert again.ask("ring_changes")["move"] is None, "another job of the same name begins anew"
+    assert again.ask("ring_changes")["move"] is None, "another job of the same name begins again"
 
 
 def test_two_jobs_of_a_host_are_asked_one_by_one(

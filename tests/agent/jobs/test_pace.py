@@ -1,5 +1,5 @@
-"""The pace of a running job: what its ranks are told, also those that connect later, and what is
-refused.
+"""The pace of a running job: what its ranks are told, also those that connect later, and what
+is refused.
 """
 
 from __future__ import annotations

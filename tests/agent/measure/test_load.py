@@ -1,5 +1,5 @@
-"""Who uses a host's processors: ranks are told from the rest, and a stopped one from one that
-waits.
+"""Who uses a host's processors: ranks are distinguished from the rest, and a stopped one from one
+that waits.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def test_while_nobody_turns_a_carrier_that_comes_back_moves_no_host_to_another_s
     host = Host(lease=False)
     host.dark("a")
     host.light("a")
-    assert host.done == [], "a loaded schedule changes nothing before it is told a slot"
+    assert host.done == [], "a loaded schedule changes nothing before it is sent a slot"
     host.tick(0, ends_ms=450, lease_ms=300)
     host.until(1000)
     host.dark("a")

@@ -327,7 +327,7 @@ def test_a_hold_is_no_slot(host: Space, loaded: Peer) -> None:
     answer = loaded.ask("slots.load", slots=changed, **TIMES)
     assert (answer["code"], answer["error"]) == (
         "refused",
-        f"slots[0]: generation {DARK_WINDOWS[0]} is a hold; stage it anew",
+        f"slots[0]: generation {DARK_WINDOWS[0]} is a hold; stage it again",
     )
     assert loaded.ask("slots")["loaded"]
 

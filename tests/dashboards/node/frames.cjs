@@ -6,52 +6,11 @@ globalThis.navigator ??= { language: 'en-US', languages: ['en-US'] };
 const data = require('@grafana/data');
 globalThis.window ??= {}; // only now: while it loads, the library takes a window for a whole browser
 
-data.standardTransformersRegistry.setInit(() =>
-  [...new Map(Object.values(data.standardTransformers).map((t) => [t.id, t])).values()].map((t) => ({
-    id: t.id,
-    name: t.name,
-    transformation: async () => t,
-  })),
-);
-const settings = ['unit', 'decimals', 'min', 'max', 'noValue', 'displayName', 'color', 'mappings', 'thresholds', 'links'];
-const registry = new data.Registry(() =>
-  settings.map((id) => ({
-    id,
-    path: id,
-    name: id,
-    settings: {},
-    override: () => null,
-    editor: () => null,
-    process: (value) => value,
-    shouldApply: () => true,
-    getItemsCount: () => 0,
-  })),
-);
-const theme = data.createTheme();
+const { prepared } = require('./panel.cjs')(data);
 const units = new Set(data.getValueFormats().flatMap((group) => group.submenu.map((item) => item.value)));
 
-function transformed(frames, steps) {
-  return new Promise((resolve, reject) => {
-    const unknown = steps.filter((step) => !data.standardTransformersRegistry.getIfExists(step.id));
-    if (unknown.length) {
-      reject(new Error(`unknown transformation ${unknown[0].id}`));
-    }
-    const context = { interpolate: (text) => text };
-    data.transformDataFrame(steps, frames, context).subscribe({ next: resolve, error: reject });
-  });
-}
-
 async function show(panel) {
-  const given = panel.frames.map((frame) => data.toDataFrame(frame));
-  const made = await transformed(given, panel.transformations);
-  const shown = data.applyFieldOverrides({
-    data: made,
-    fieldConfig: panel.fieldConfig,
-    fieldConfigRegistry: registry,
-    replaceVariables: (text) => text,
-    theme,
-    timeZone: 'utc',
-  });
+  const shown = await prepared(panel);
   return shown.map((frame) => ({
     name: frame.name,
     refId: frame.refId,

@@ -130,7 +130,7 @@ def test_it_goes_to_a_slot_and_steps_to_the_next_through_a_night(rotor: Bench) -
     assert position(rotor) == ("STOPPED", "0", "DAY", 0)
     assert rotor.light() == {("1", "5"), ("2", "6")}
     done(rotor, "STEP")
-    assert rotor.light() == {("2", "6")}  # in both slots: lit through the night
+    assert rotor.light() == {("2", "6")}  # in both slots: lit through the dark window
     rotor.wait(0.051)
     assert rotor.light() == {("1", "7"), ("2", "6")}
     done(rotor, "GOTO 0", "STEP")
@@ -170,7 +170,7 @@ def test_stopped_by_day_it_stays_and_by_night_it_goes_on_to_the_next_slot(rotor:
     rotor.wait(5.0)
     assert rotor.light() == {("1", "5")}
     (started,) = done(rotor, "START")
-    # it rests lit in its slot: no night first
+    # it rests lit in its slot: no dark window first
     assert started.split()[1] == done(rotor, "CLOCK?")[0].split()[1]
     rotor.wait(0.46)
     assert position(rotor) == ("TURNING", "1", "NIGHT", 0)

@@ -384,7 +384,7 @@ async def changed(device: Device, times: int) -> None:
         if len(device.light) >= times:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"the glass changed {len(device.light)} times, not {times}")
+    raise AssertionError(f"the light path changed {len(device.light)} times, not {times}")
 
 
 async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:

@@ -1,8 +1,8 @@
 """What public clients send, byte by byte, and what each of them needs to find in the answer.
 
 Of every client only the bytes on the wire are kept here, with a password of this project's own:
-what it looks for is written anew. A step is what is sent, what ends the answer for this client, and
-what it must find in it; None: it is told nothing.
+what it looks for is written again. A step is what is sent, what ends the answer for this client,
+and what it must find in it; None: it is sent nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What public clients of Polatis switches send, byte by byte, and what they need in the answers.
 
-The programs are not here: how each takes an answer apart is told in this module's own words.
+The programs are not here: how each takes an answer apart is written in this module's own words.
 """
 
 from __future__ import annotations

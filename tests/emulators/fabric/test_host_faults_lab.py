@@ -226,7 +226,7 @@ def test_a_storm_leaves_the_lab_as_it_was(lit: EmulatedLab) -> None:
 
 
 def light(lab: EmulatedLab, *argv: str) -> str:
-    """What tc(8) says in the namespace of the glass."""
+    """What tc(8) says in the namespace of the light path."""
     root = parent(lab.host_pid("gpu01"))
     command = ["nsenter", "-t", str(root), "-m", "-n", "ip", "netns", "exec", "ocs", "tc", *argv]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -196,8 +196,8 @@ def test_a_cache_keeps_what_was_used_last_and_each_job_its_own() -> None:
         (MISS, b""),
         (HIT, b"three"),
     ]
-    give(packet(kept, 0, PUT, 3, b"anew"), 0)
-    assert get(kept, 3) == (HIT, b"anew") and get(other, 3) == (MISS, b"")
+    give(packet(kept, 0, PUT, 3, b"again"), 0)
+    assert get(kept, 3) == (HIT, b"again") and get(other, 3) == (MISS, b"")
     assert give(packet(kept, 0, PUT, 1, bytes(17)), 0) == give(packet(kept, 0, PUT, 1), 0) == []
     assert (
         give(packet(kept, 0, GET, 1, b"x"), 0) == give(packet(kept, 0, ADD, 1, bytes(4)), 0) == []

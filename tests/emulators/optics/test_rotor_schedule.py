@@ -111,7 +111,7 @@ def test_the_filter_sends_a_packet_where_the_arithmetic_says(
     )
     moment = schedule.moment(now_ns)
     if moment.day and now_ns >= moment.until_ns - PASSAGE_NS:
-        # its packet would arrive in the night
+        # its packet would arrive in the dark window
         assert found in (0, here) and (found == here) == (here == soon or not here)
     else:
         assert found == here
@@ -151,7 +151,7 @@ def test_a_circuit_in_two_slots_in_a_row_stays_lit_through_the_night() -> None:
 
 
 class Kernel:
-    """Notes what it is told: kind of message, interface."""
+    """Notes what it is given: kind of message, interface."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[int, int]] = []

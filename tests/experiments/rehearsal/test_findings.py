@@ -166,8 +166,7 @@ def test_rehearsed_figures_are_kept_with_the_run_beside_the_measured_ones(tmp_pa
     assert rows["dark"].off == pytest.approx(0.2)
     assert rows["total"].off == pytest.approx(0.09)
     assert (
-        rows["job stood"] == ComparedFigure("job stood", 100.0, None)
-        and rows["job stood"].off is None
+        rows["job lost"] == ComparedFigure("job lost", 100.0, None) and rows["job lost"].off is None
     )
     assert (rows["phase switch"].rehearsed_ms, rows["phase link"].rehearsed_ms) == (90.0, None)
     save_comparison(tmp_path, rehearsed, tuple(rows.values()))

@@ -97,6 +97,7 @@ def naive_split_s(
     return high
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_split_traffic_takes_no_longer_than_a_path_for_each_pair(data: st.DataObject) -> None:
@@ -135,6 +136,7 @@ def test_the_choice_fits_the_ports_and_is_within_its_bound_of_the_fastest(
     )
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_choice_is_slower_than_the_circuits_it_began_with(data: st.DataObject) -> None:

@@ -1,5 +1,5 @@
-"""A turn in which anything goes wrong, or anybody dies: hosts end with confirmed routes over links
-that have light, and the store says which; the next turn goes on from there."""
+"""A change in which anything goes wrong, or anybody dies: hosts end with confirmed routes over
+links that have light, and the store says which; the next turn goes on from there."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RegionBench(Bench):
         return found
 
     def region_change(self, links: tuple[Link, ...]) -> RegionChange:
-        """A turn from what devices hold and what the store says, as an adapter begins."""
+        """A change from what devices hold and what the store says, as an adapter begins."""
         context: Context = self.context_
         state_now = RegionState(self.held(), self.current.up.links, self.current.generation)
         macs = cast(Any, self.fleet).channels.macs()

@@ -1,5 +1,5 @@
 """What ranks say of their traffic, added up by hosts; the forecast; how much time an iteration
-leaves for a turn.
+leaves for a change.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_a_running_job_gets_another_one_without_a_restart_and_the_old_one_back(l
         )
     )
     assert len(notices) == 1, (
-        "one that is launched anew is told when it is launched, and nothing is told twice"
+        "one that is launched again is reported when it is launched, and nothing is reported twice"
     )
     back = launched(record(lab, after), lab, running.spec.wanted)
     assert not back.attached

@@ -1,5 +1,5 @@
-"""What is found of jobs that share links, what is told, and how they are paced; hosts are stood in
-for.
+"""What is found of jobs that share links, what is told, and how they are paced; hosts are stood
+in for.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def run(jobs: list[Running], iterations: int) -> None:
 
 
 def lost(job: Running, period_ms: float = PERIOD_MS) -> float:
-    """Time (ms) beyond one period for each iteration, from the first beginning on that was told."""
+    """Time (ms) beyond one period for each iteration, from the first beginning on that was
+    told."""
     return job.begins[-1] - job.begins[1] - period_ms * (len(job.begins) - 2)
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.formats import chakra
 from planner.formats.exporters import astra, graphviz, msccl, ranks, svg
 from planner.formats.exporters.taskgraph import tables, taskgraph
 from planner.formats.importers.taskgraph import demand as imported
@@ -287,56 +288,14 @@ def test_astra_knows_rings_and_full_connection_and_nothing_else() -> None:
         )
 
 
-def fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """A protobuf message's fields in their order, by the wire format alone."""
-    found: list[tuple[int, int | bytes]] = []
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value, shift = 0, 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            found.append((key >> 3, varint()))
-        else:
-            size = varint()
-            found.append((key >> 3, data[at : at + size]))
-            at += size
-    return found
-
-
 def test_a_chakra_trace_says_what_a_rank_does_in_which_order() -> None:
-    data, messages = astra.trace(asked(), 1), []
-    while data:
-        size, at = 0, 0
-        while True:
-            size |= (data[at] & 0x7F) << 7 * at
-            at += 1
-            if data[at - 1] < 0x80:
-                break
-        messages.append(fields(data[at : at + size]))
-        data = data[at + size :]
-    kinds = [dict(message)[3] for message in messages[1:]]
-    assert kinds == [astra.COMPUTE, astra.RECEIVE, astra.COLLECTIVE, astra.COLLECTIVE]
-    assert [value for number, value in messages[3] if number == 5] == [1], (
-        "sums come after transfers"
-    )
-    attributes = [
-        dict(fields(value))
-        for number, value in messages[4]
-        if number == 10 and isinstance(value, bytes)
-    ]
-    assert {a[1]: a.get(9, a.get(29, a.get(27))) for a in attributes} == {
-        b"is_cpu_op": 0, b"comm_type": 0, b"comm_size": 40, b"pg_name": b"2",
+    nodes = chakra.read(astra.trace(asked(), 1), 1)
+    assert [node.kind for node in nodes] == [
+        chakra.COMPUTE, chakra.RECEIVE, chakra.COLLECTIVE, chakra.COLLECTIVE,
+    ]  # fmt: skip
+    assert [node.after for node in nodes] == [(), (0,), (1,), (1,)], "sums come after transfers"
+    assert nodes[0].micros == 20_000 and nodes[3].attributes == {
+        "is_cpu_op": False, "comm_type": 0, "comm_size": 40, "pg_name": "2",
     }  # fmt: skip
 
 

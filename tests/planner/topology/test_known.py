@@ -77,6 +77,7 @@ def test_the_largest_known_graphs_of_a_degree_and_diameter_are_offered_with_thei
     )
 
 
+@pytest.mark.long
 def test_no_other_graph_of_the_catalogue_takes_fewer_steps_than_the_stored_one() -> None:
     for n, degree in known():
         stored = best_known(n, degree)

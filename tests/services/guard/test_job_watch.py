@@ -298,7 +298,7 @@ async def test_a_launch_that_fails_is_an_attempt_and_is_tried_again_after_a_paus
     assert await bench.look() == "restart" and bench.reported[-1][0] == "recovered"
 
 
-@pytest.mark.parametrize("how", ["starts", "holds", "paused", "moves", "no beat"])
+@pytest.mark.parametrize("how", ["starts", "holds", "paused", "moves", "no heartbeat"])
 async def test_a_job_that_stands_is_restarted_unless_it_has_reason_to(
     bench: Bench, how: str
 ) -> None:
@@ -368,7 +368,7 @@ async def test_a_rank_that_stands_between_iterations_hangs_the_job_once_others_w
     hosts.phase, hosts.save_s, hosts.age_s = phase, save_s, 1000.0
     assert await bench.look() == "none", "all start, end or save together"
     hosts.phase, hosts.phases = "exchange", {"gpu02": phase, "gpu03": "hold"}
-    assert await bench.look() == "none", "nor does one that was told to pause"
+    assert await bench.look() == "none", "nor does one that was asked to pause"
     hosts.phases, hosts.age_s = {"gpu02": phase}, least_s - 0.1
     assert await bench.look() == "none"
     hosts.age_s = least_s + 0.1
@@ -961,5 +961,5 @@ async def test_a_job_is_restarted_while_slots_turn_for_over_those_that_rest_not_
         and [event for event, _ in bench.reported][-1] == "recovered"
     )
     assert (bench.hosts.fenced, bench.hosts.token) == (0, run.token), (
-        "the turner's run keeps the hosts"
+        "the scheduler's run keeps the hosts"
     )

@@ -1,4 +1,4 @@
-"""Devices and hosts in memory for the turner: light follows what the devices hold, and hosts run
+"""Devices and hosts in memory for the scheduler: light follows what the devices hold, and hosts run
 the agent's own state machine.
 """
 
@@ -170,7 +170,7 @@ class Switch:
 
 
 class Fabric(OwnParts):
-    """All of it, with the part of `Hosts` that the turner uses."""
+    """All of it, with the part of `Hosts` that the scheduler uses."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[HostEvent] = asyncio.Queue()
@@ -185,7 +185,7 @@ class Fabric(OwnParts):
         self.congctl: list[tuple[str, int]] = []
 
     def point(self) -> None:
-        """The turner is about to do something, or did it; at the point `kill` it is killed, and
+        """The scheduler is about to do something, or did it; at the point `kill` it is killed, and
         from then on does nothing.
         """
         self.points += 1
@@ -312,7 +312,7 @@ class Fabric(OwnParts):
 
 
 class Bench:
-    """A plan with a schedule that is up in its first slot, and the turner's surroundings."""
+    """A plan with a schedule that is up in its first slot, and the scheduler's surroundings."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = "") -> None:
         places = {f"TESTBED_{n}_DIR": str(folder / n.lower()) for n in ("DATA", "STATE", "LOCK")}

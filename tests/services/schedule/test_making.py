@@ -151,7 +151,7 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     )
     assert (
         at_rest(bench.store.current(bench.tenancy), HERE)
-        == "do not turn; slot 0 of 3 stays; to turn them: testbed service start schedule"
+        == "do not change; slot 0 of 3 stays; to change them: testbed service start schedule"
     )
     bench.up()
     assert [slot for slot, _ in bench.asked] == [1, 2, 0, 0]
@@ -325,7 +325,7 @@ def test_slots_that_turn_already_launch_no_job_and_say_so(
         replace(SCHEDULER.own(bench.settings), plan="round"),
     ):
         with pytest.raises(
-            Refused, match="the slots of round turn already; nothing was launched"
+            Refused, match="the slots of round change already; nothing was launched"
         ) as error:
             asyncio.run(making.begin_schedule(bench.command, ScheduleOptions(job=True)))
         assert error.value.hint == "testbed job launch"

@@ -1,4 +1,4 @@
-"""The turner over devices in memory and hosts that run the agent's own machine: whole slots,
+"""The scheduler over devices in memory and hosts that run the agent's own machine: whole slots,
 whatever fails or is late.
 """
 
@@ -446,7 +446,7 @@ def test_a_plan_without_a_schedule_does_not_turn(
     assert current is not None
     more = {"plan_name": "pair", "plan_sha": "x", "plan_text": text}
     bench.store.set_current(bench.tenancy, current.run, **more, up=current.up, generation=1)
-    with pytest.raises(Missing, match="pair has no schedule, so there is nothing to turn"):
+    with pytest.raises(Missing, match="pair has no schedule, so there is no slot to change"):
         asyncio.run(bench.change_slot())
 
 

@@ -1,5 +1,5 @@
-"""The turner with a device that turns by its own clock: told once, followed, and at rest in a whole
-slot in the end.
+"""The scheduler with a device that changes slots by its own clock: told once, followed, and at rest
+in a whole slot in the end.
 """
 
 from __future__ import annotations

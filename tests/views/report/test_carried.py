@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
@@ -10,6 +12,7 @@ from tests.views.report.test_ring_changes import rows
 NAMES = {"shadow", "aggregate", "cache", "sent", "lost", "saves"}
 
 
+@pytest.mark.long
 def test_shadow_functions_bytes_losses_and_checkpoints_have_their_figures(
     typed: Typed, lab: Lab
 ) -> None:

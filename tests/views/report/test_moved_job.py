@@ -1,5 +1,5 @@
-"""What a job did while a run moved the circuits under it is told of that run, though another run
-launched the job.
+"""What a job did while a run moved the circuits under it is told of that run, though another
+run launched the job.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from lxml import etree
 
 from orchestrator.views.report.figures import Drawing
@@ -12,6 +13,7 @@ from tests.views.report.test_report import recomputed, report, shown_as_answered
 from tests.views.report.test_ring_changes import rows
 
 
+@pytest.mark.long
 def test_the_late_rank_is_the_first_of_the_table_and_the_page_has_its_picture(
     typed: Typed, lab: Lab
 ) -> None:

@@ -359,6 +359,7 @@ def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(
     assert typed("experiment", "report", "all").code == 0
 
 
+@pytest.mark.long
 def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, lab: Lab) -> None:
     run = lab.up("ring", RING)
     page, data = report(typed, run, "--figures", typed.home / "paper")
@@ -455,6 +456,7 @@ def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) 
     )
 
 
+@pytest.mark.long
 def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, lab: Lab) -> None:
     here = [lab.up("ring", RING, dark_ms=40.0 + n) for n in range(2)]
     place = lab.up("ring", RING, dark_ms=900.0, lab="other-77")

@@ -32,13 +32,13 @@ def test_a_turn_is_marked_on_the_curve_and_its_numbers_are_recomputed(
         == 96
     )
     assert ring_change["at_ns"] - ring_change["time_ns"] == pytest.approx(350_000_000, abs=1000), (
-        "the end of the iteration in which the ranks turned"
+        "the end of the iteration in which the ranks changed rings"
     )
     assert (
-        "job stood 96 ms: 60 dark, 4 commit, 32 boundary" in page.text
-        and "the ranks turned" in page.text
+        "job lost 96 ms: 60 dark, 4 commit, 32 boundary" in page.text
+        and "the ranks changed rings" in page.text
     )
-    assert "job stood 96 ms 60 ms dark, 4.0 ms commit, 32 ms boundary" in page.text
+    assert "job lost 96 ms 60 ms dark, 4.0 ms commit, 32 ms boundary" in page.text
     assert [line["stall_ms"] for line in rows(page, "ring_change_ranks")] == [68, 69, 70, 71]
     job = rows(page, "job")[0]
     assert (job["before_ms"], job["after_ms"]) == (212, 172)
@@ -88,7 +88,7 @@ def test_a_turn_without_light_has_its_curve_too(typed: Typed, lab: Lab) -> None:
     )
     assert (typed.home / "figures" / "job.svg").exists(), data
     (ring_change,) = rows(page, "ring_changes")
-    assert ring_change["mode"] == "hold" and ring_change["at_ns"] and "job stood 96 ms" in page.text
+    assert ring_change["mode"] == "hold" and ring_change["at_ns"] and "job lost 96 ms" in page.text
     assert rows(page, "slow")[1]["blame"] == "boundary"
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 20
 
@@ -98,7 +98,9 @@ def test_a_turn_that_did_not_happen_is_in_the_table_and_not_on_the_curve(
 ) -> None:
     lab.up("ring", RING, job_ms=212.0, iterations=30)
     page, _ = report(typed, lab.change(ok=False, slow=False, status="failed"))
-    assert "FAILED: the turn did not happen" in page.text and "job stood 96 ms" not in page.text
+    assert (
+        "FAILED: the ring change did not happen" in page.text and "job lost 96 ms" not in page.text
+    )
     assert recomputed(typed, page) > 100
 
 

@@ -215,6 +215,7 @@ def test_a_dilated_record_is_shown_as_at_k_1_and_beside_what_another_k_gave(
     assert all(37 < value < 45 for value in values[0])
 
 
+@pytest.mark.long
 def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: Lab) -> None:
     slots = [
         stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2}
@@ -335,6 +336,7 @@ def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     CHROMIUM is None,
     reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened",

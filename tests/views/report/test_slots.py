@@ -1,5 +1,5 @@
-"""Slots and turns of an adapter in a report: their tables, whose numbers are recomputed, and their
-figures.
+"""Slots and changes of an adapter in a report: their tables, whose numbers are recomputed, and
+their figures.
 """
 
 from __future__ import annotations

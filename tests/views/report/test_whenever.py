@@ -64,7 +64,9 @@ LATER = [taken_down, another_program, launched_by_hand]
 
 
 @pytest.mark.parametrize("later", LATER, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", ["launched", "changed", "kept"])
+@pytest.mark.parametrize(
+    "kind", ["launched", *(pytest.param(k, marks=pytest.mark.long) for k in ("changed", "kept"))]
+)
 def test_a_report_written_later_is_the_same_byte_for_byte(
     typed: Typed, lab: Lab, kind: str, later: Callable[[Lab], None]
 ) -> None:
@@ -108,7 +110,7 @@ def test_every_view_tells_the_same_iteration_before_and_after_a_turn(
         == (212.0, 172.0)
     )
     assert "iteration before / after 212 ms / 172 ms" in Page(html).text
-    assert job["before_n"] is None, "how many those were is the turn's to know"
+    assert job["before_n"] is None, "how many those were is the ring change's to know"
 
 
 def test_a_job_that_had_ended_before_is_not_the_one_before(typed: Typed, lab: Lab) -> None:

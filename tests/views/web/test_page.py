@@ -138,7 +138,7 @@ async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_li
     async with served(lab_writer) as at, opened(browser, at) as page:
         await expect(page.locator("#ring-change")).to_be_hidden()
         scene(lab_writer, at.page.watcher, launch=launch)
-        paused = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
+        paused = "job lost 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
         await expect(page.locator("#ring-change")).to_contain_text(paused)
         await expect(page.locator("#ring-change")).to_have_attribute(
             "title", "ddp, after iteration 30, worst rank 71 ms"

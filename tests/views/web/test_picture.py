@@ -21,7 +21,11 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.session import load_lab
+from orchestrator.store.audit import Who
+from orchestrator.store.keys import key_of
+from orchestrator.store.locks import Locks
 from orchestrator.store.records import Belonging, CurrentPlan
+from orchestrator.store.scope import Scope
 from orchestrator.telemetry import Point
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
@@ -348,7 +352,7 @@ def test_the_iteration_time_is_that_of_one_job(lab_writer: LabWriter) -> None:
         iterations(picture, "b", "r2", 3, 1000.0, now + 60_000)
         assert (picture.job["of"], picture.job["iteration_ms"]) == ("b", 1000.0)
         iterations(picture, "b", "r3", 3, 500.0, now + 70_000)
-        assert picture.job["iteration_ms"] == 500.0, "launched anew it is another"
+        assert picture.job["iteration_ms"] == 500.0, "launched again it is another"
         iterations(picture, "a", "r1", 3, 2000.0, now)
         assert picture.job["of"] == "b", "what is read later may be older"
 
@@ -374,7 +378,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(lab_writer: LabWri
             [2000.0] * 3,
         )
         assert len([e for e in picture.events.since(0) if e.event == "iteration"]) == 9, (
-            "they are told all the same"
+            "they are notified all the same"
         )
         lab_writer.store.set_job(number, "finished", ended=True)
         second = lab_writer.up()
@@ -466,6 +470,19 @@ def test_the_store_is_read_again_only_when_somebody_wrote(lab_writer: LabWriter)
     picture = Picture(lab_writer.lab)
     picture.update(first, 0.0)
     assert len(picture.light.circuits) == 48
+
+
+def test_who_has_reserved_or_booked_what_is_shown(lab_writer: LabWriter) -> None:
+    key, now = key_of(lab_writer.lab), time.time()
+    locks = Locks(lab_writer.store, key, Who("ann", "ann"))
+    locks.take("reservation", Scope(frozenset({"gpu02"})), "demo", for_s=60.0, at=now + 7200)
+    locks.take("reservation", Scope(frozenset({"gpu01"})), "test", for_s=60.0)
+    picture = Picture(lab_writer.lab)
+    picture.update(read_store(lab_writer.store, lab_writer.lab, "bob"), now_ms())
+    held, booked = cast(list[str], changed_sections(picture)["reserved"])
+    assert held.startswith("gpu01 is reserved by ann") and " since " in held
+    assert booked.startswith("gpu02 is reserved by ann") and " from " in booked
+    assert "gpu01 is reserved by ann" in painted(picture)
 
 
 def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Slots that turn, as live views show them."""
+"""slots that change, as live views show them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def test_the_circuits_of_the_present_slot_are_lit_and_those_of_the_others_wait(
                 "a link outside of the schedule is always lit"
             )
             assert reported(picture)["slot"] == slot
-        assert not [e for e in picture.events.log if e.event == "circuits"], "turns are no news"
+        assert not [e for e in picture.events.log if e.event == "circuits"], (
+            "slot changes are no news"
+        )
         (lost,) = (
             w
             for w in picture.light.circuits.values()
@@ -182,7 +184,7 @@ def test_a_turner_that_died_or_was_stopped_is_told_with_what_to_do(lab_writer: L
         )
         picture.slots.scheduled(cycle, replace(state, alive=False, state="ended"))
         assert (
-            picture.slots.text().startswith("slots do not turn; slot 1 is there")
+            picture.slots.text().startswith("slots do not change; slot 1 is there")
             and not picture.slots.scheduled_now
         )
         picture.slots.scheduled(None, None)

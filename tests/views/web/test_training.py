@@ -27,7 +27,7 @@ from orchestrator.views.ringtext import (
 )
 from tests.views.web.conftest import LabWriter
 
-PAUSED = "job stood 96 ms: 60 dark, 4 commit, 32 boundary"
+PAUSED = "job lost 96 ms: 60 dark, 4 commit, 32 boundary"
 
 
 def drawn(picture: Picture, width: int, *, unicode: bool = True, height: int = 60) -> str:
@@ -48,8 +48,8 @@ def scene(
     launch: Any = None,
     job: bool = True,
 ) -> tuple[Any, Any]:
-    """A job of 200 ms an iteration whose ranks turned after iteration 30, which took 310 ms: it met
-    the dark.
+    """A job of 200 ms an iteration whose ranks changed after iteration 30, which took 310 ms: it
+    met the dark.
     """
     end = now or time.time() * 1e3
     launch = launch or lab_writer.up()
@@ -172,8 +172,8 @@ def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(
         run.finish("failed", 6, "void")
         watcher.refresh()
         (event,) = events(watcher, "ring_change")
-        assert event.message == "the turn did not happen"
-        assert "the turn did not happen" in drawn(watcher.picture, 100)
+        assert event.message == "the ring change did not happen"
+        assert "the ring change did not happen" in drawn(watcher.picture, 100)
 
 
 def test_a_turn_whose_iterations_arrive_later_is_placed_then(lab_writer: LabWriter) -> None:
@@ -296,8 +296,8 @@ def test_rules_of_slow() -> None:
     )
     assert judged(Span(1, 50, 255, 205), 100, [change]).causes == ("straggler",)
     assert judged(Span(1, 50, 255, 90), 100, [change]).causes == ("pause",)
-    assert pause_summary({}) == "job went on; for how long it stood is not recorded"
-    assert ring_change_text({"paused_ms": 5.0, "before_ms": 1.0}) == "job stood 5 ms"
+    assert pause_summary({}) == "job went on; for how long it paused is not recorded"
+    assert ring_change_text({"paused_ms": 5.0, "before_ms": 1.0}) == "job lost 5 ms"
 
 
 def test_the_parts_of_the_time_that_a_job_stood_add_up() -> None:
@@ -314,5 +314,5 @@ def test_the_parts_of_the_time_that_a_job_stood_add_up() -> None:
     }
     assert (
         pause_summary(fields)
-        == "job stood 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
+        == "job lost 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
     )

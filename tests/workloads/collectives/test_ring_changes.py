@@ -77,7 +77,7 @@ class Connected:
 
 @dataclass
 class Rank:
-    """One rank: its turns, what it answered, and the sets it ever had."""
+    """One rank: its ring changes, what it answered, and the sets it ever had."""
 
     number: int
     store: Store
@@ -272,7 +272,7 @@ def test_planned_turns_come_at_their_boundaries_and_a_resumed_job_begins_with_th
     resumed.ring_changes.before(4)
     assert resumed.sets.layout.rings == OTHER
     resumed.receive(message("prepare", 9))
-    assert resumed.sent[-1]["error"] == "TESTBED_RING_CHANGES has turns that are yet to come"
+    assert resumed.sent[-1]["error"] == "TESTBED_RING_CHANGES has ring changes that are yet to come"
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, True, "5", 1e9, None])

@@ -1,5 +1,5 @@
-"""The environment a rank is given: what is read from it and how everything wrong with it is told at
-once.
+"""The environment a rank is given: what is read from it and how everything wrong with it is
+told at once.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_a_checkpoint_that_was_cut_off_or_is_of_another_iteration_is_refused(
         (
             [[2, 4], [2, 4]],
             [(0, 2), (0, 4), (1, 2), (1, 4)],
-            "all checkpoints are damaged, the newest of iteration 4; to start anew",
+            "all checkpoints are damaged, the newest of iteration 4; to start again",
         ),
         (
             [[2, 4], [4]],

@@ -240,6 +240,7 @@ def test_a_checkpoint_from_before_there_was_compression_is_one_without(
             state.restore()
 
 
+@pytest.mark.long
 def test_ranks_that_average_seldom_turn_and_stop_where_they_do(tmp_path: Path) -> None:
     command = (
         "-m",
@@ -297,7 +298,7 @@ def test_turns_between_two_averages_are_refused(tmp_path: Path) -> None:
         [(code, _, err)] = running.finish()
     assert (
         code == 2
-        and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks turn after every 4 iterations"
+        and "TESTBED_RING_CHANGES: after 6: with sync_every 4 ranks change after every 4 iterations"
         in err
     )
 

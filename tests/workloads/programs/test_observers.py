@@ -1,5 +1,5 @@
-"""An extension beside ranks is found by the environment: it is told of every step, and may be what
-ranks begin from.
+"""An extension beside ranks is found by the environment: it is told of every step, and may be
+what ranks begin from.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def next_to(tmp_path: Path) -> str:
     return f"{tmp_path / 'host'}:{ROOT}"
 
 
+@pytest.mark.long
 def test_each_rank_s_observer_is_told_of_every_step_and_may_have_what_the_ranks_begin_from(
     tmp_path: Path, next_to: str
 ) -> None:

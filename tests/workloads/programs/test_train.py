@@ -68,6 +68,7 @@ def test_the_loss_falls_and_all_ranks_hold_the_same_weights(tmp_path: Path, mode
     )
 
 
+@pytest.mark.long
 def test_the_sums_of_two_ranks_are_those_of_one_with_both_batches(tmp_path: Path) -> None:
     """Averaged gradients over rings train as plain DistributedDataParallel does."""
     sums = []
@@ -109,7 +110,7 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     assert (resumed["resumed_from"], resumed["iterations"]) == (stopped_at, goal)
     assert [record["iter"] for record in records(tmp_path)] == list(range(1, goal + 1))
 
-    # two ranks: with more, a bucket laid out anew after a resume adds the same numbers in another
+    # two ranks: with more, a bucket laid out again after a resume adds the same numbers in another
     # order
     straight = tmp_path / "straight"
     with ranks(2, *TRAIN, "--iterations", str(goal), directory=straight, rings=PAIR) as job:
@@ -119,6 +120,7 @@ def test_a_stopped_job_ends_at_one_iteration_and_resumes_after_it(tmp_path: Path
     )
 
 
+@pytest.mark.long
 def test_a_stop_told_to_all_ranks_at_once_is_agreed_on_too(tmp_path: Path) -> None:
     with ranks(
         3,

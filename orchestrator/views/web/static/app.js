@@ -55,6 +55,9 @@ const takers = {
     const switched = plans.some((p) => p.segments.length);
     $("nothing").textContent = switched ? "No light: packet switches carry the plan." : "No circuits are up.\nIn a terminal:\ntestbed up --topology PLAN";
   },
+  reserved(lines) {
+    $("reserved").textContent = lines.join("\n");
+  },
   run(run) {
     state.run = run;
     fall();
@@ -123,7 +126,7 @@ const takers = {
   trouble: (message) => banner("trouble", message.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "slots", "services", "circuits", "states", "devices", "ports", "move", "marks", "ring_changes", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "reserved", "run", "slots", "services", "circuits", "states", "devices", "ports", "move", "marks", "ring_changes", "job", "ranks", "carried", "throughput", "iterations", "log", "trouble", "safe"];
 
 const MODES = { hold: ", paused in the dark", drain: ", its traffic had other paths", send: "" };
 

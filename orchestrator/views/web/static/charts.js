@@ -55,11 +55,11 @@ export class Chart {
     ctx.lineWidth = 2 * devicePixelRatio;
     ctx.font = `${parseFloat(getComputedStyle(document.body).fontSize) * 0.82 * devicePixelRatio}px system-ui, sans-serif`;
     const at = (ms) => plot.valToPos(ms / 1000, "x", true), dot = devicePixelRatio;
-    const changed = new Set(this.ringChanges.map((ringChange) => ringChange.run)); // what the job stood is written there, with the dark time in it
+    const changed = new Set(this.ringChanges.map((ringChange) => ringChange.run)); // what the job lost is written there, with the dark time in it
     const marks = this.marks.map((mark) => ({ x: at(mark.at), message: changed.has(mark.run) ? [] : [mark.dark_ms == null ? mark.status ?? "moving" : `dark ${mark.dark_ms.toFixed(0)} ms`] }));
     for (const ringChange of this.ringChanges) {
       const message = ringChange.message.split(";")[0], short = message.split(":")[0];
-      marks.push({ x: at(ringChange.at), ringChange: true, message: [message, short, short.replace("job stood ", "")] });
+      marks.push({ x: at(ringChange.at), ringChange: true, message: [message, short, short.replace("job lost ", "")] });
     }
     const taken = marks.filter((mark) => mark.ringChange).map(({ x }) => [x, x]); // labels share one line: the latest ringChange has its own first
     const drawn = marks.filter((mark) => mark.x >= left && mark.x <= left + width).sort((a, b) => Boolean(b.ringChange) - Boolean(a.ringChange) || b.x - a.x);
