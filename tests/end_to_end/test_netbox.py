@@ -16,11 +16,13 @@ from tests.end_to_end.conftest import Lab
 from tests.netbox.mirrored import mirrored
 from tests.netbox.served import TOKEN, serving
 
+WITHOUT_LIBRARY = find_spec("pynetbox") is None
+
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
-    pytest.mark.skipif(find_spec("pynetbox") is None, reason="pynetbox is not installed"),
+    pytest.mark.skipif(WITHOUT_LIBRARY, reason="pynetbox is not installed"),
 ]
 
 
