@@ -20,7 +20,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "ssh"
     program.write_text(
         '#!/bin/sh\nfor last; do :; done\nprintf "%s\\n" "$@" > '
-        + f'{tmp_path}/words\nexec sh -c "$last"\n'
+        + f'{tmp_path}/message\nexec sh -c "$last"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

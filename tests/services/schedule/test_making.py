@@ -1,4 +1,4 @@
-"""`up` of a schedule that ends between two slots, slots that do not turn, and what a killed turner
+"""`up` of a schedule that ends between two slots, slots that do not change, and what a killed turner
 left: the next command knows.
 """
 
@@ -128,7 +128,7 @@ def test_slots_that_an_up_did_not_reach_are_made_by_the_next_one_and_only_they(b
     assert current is not None and [slot for slot, _ in bench.asked] == [1]
     assert (
         at_rest(current, HERE)
-        == "do not turn, and 2 of 3 were not made and verified: testbed up with the plan makes them"
+        == "do not change, and 2 of 3 were not made and verified: testbed up with the plan makes them"
     )
     plan = stored_plan(current.plan_text, current.plan_name, current.up.slots, HERE)
     assert {link.hosts for link in plan.links} == set(PAIRS[1])
@@ -348,7 +348,7 @@ def test_pairs_that_were_asked_in_no_slot_are_said_of_all_slots() -> None:
         (["", "", "mlp: running"], ""),
         (
             ["", "not launched: gpu01: no room"],
-            "the slots of round turn; its job is not launched: gpu01: no room",
+            "the slots of round change; its job is not launched: gpu01: no room",
         ),
         (
             ["", None],
