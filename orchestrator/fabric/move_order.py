@@ -193,7 +193,7 @@ def _sweep(
     start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]
 ) -> Chain:
     """Walk the chain: free what the next new setting needs, make it, continue with its
-    neighbour.
+    neighbour. What frees a port for another one too is broken last: that port stays dark longest.
     """
     order: dict[Setting, None] = {}
     open_ = [start]
@@ -201,7 +201,7 @@ def _sweep(
         new = open_.pop()
         if new in order:
             continue
-        order.update(dict.fromkeys(needs[new]))
+        order.update(dict.fromkeys(sorted(needs[new], key=lambda old: len(freed[old]))))
         order[new] = None
         open_ += _neighbouring(new, needs, freed)
     return tuple(order)

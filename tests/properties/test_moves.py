@@ -59,6 +59,12 @@ def test_no_other_order_leaves_ports_dark_for_less(change: Change) -> None:
     assert dark_moves(order, change) == best
 
 
+def test_what_frees_ports_for_two_is_broken_last() -> None:
+    old, new = (connect(0, 2), connect(1, 1), connect(2, 0)), (connect(0, 0), connect(1, 2))
+    change = Change("rome1", frozenset(old), frozenset(new))
+    assert dark_moves(ordered(change), change) == 11
+
+
 def chains(order: tuple[Setting, ...], change: Change) -> list[tuple[Setting, ...]]:
     """The order cut where nothing hangs together any more."""
     found: list[list[Setting]] = []
