@@ -60,14 +60,14 @@ def test_one_that_is_about_to_be_started_again_is_known_and_stopped(tmp_path: Pa
     body = f"""
 from pathlib import Path
 from orchestrator.background.kind import StateFile
-from orchestrator.services.schedule.process import TURNER, ScheduleState
+from orchestrator.services.schedule.process import SCHEDULER, ScheduleState
 from orchestrator.processes import process_mark
 import socket
 if lives > 1:
     open('again', 'w')
     time.sleep(60)
-state = ScheduleState(os.getpid(), host=socket.gethostname(), state='turning', keeper=os.getppid(), mark=process_mark(os.getppid()))
-with StateFile(TURNER, Path({str(SCHEDULER.path(settings, "lab@ann"))!r}), state):
+state = ScheduleState(os.getpid(), host=socket.gethostname(), state='changing', keeper=os.getppid(), mark=process_mark(os.getppid()))
+with StateFile(SCHEDULER, Path({str(SCHEDULER.path(settings, "lab@ann"))!r}), state):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [

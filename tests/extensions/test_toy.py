@@ -79,7 +79,7 @@ PARTS = {
         class LanternView(View):
             key = measurement = "lantern"
 
-            def words(self, found):
+            def text(self, found):
                 return f"lantern at {found['host']}, oil for {found['oil']} nights"
 
         VIEW = LanternView()

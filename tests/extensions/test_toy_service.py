@@ -38,8 +38,8 @@ PARTS = {
         class ChimeReport(ServiceReport):
             rung: int
 
-            def words(self) -> str:
-                return f"Rang {self.level} times"
+            def text(self) -> str:
+                return f"Rang {self.rung} times"
 
         async def ring(command, *, notify, options) -> ChimeReport:
             key = key_of(load_lab(command.inventory))
@@ -90,31 +90,31 @@ PARTS = {
     "measurements": """
         from orchestrator.measurement import COMMON_TAGS, Field, Measurement
 
-        MEASUREMENTS = (Measurement("chime", "a stroke", COMMON_TAGS, {"level": Field("int", "", "so far")}, "hourly"),)
+        MEASUREMENTS = (Measurement("chime", "a stroke", COMMON_TAGS, {"rung": Field("int", "", "so far")}, "hourly"),)
         """,
     "live": """
         from orchestrator.views.services import Live, ServiceView
 
         class LiveChime(Live):
             def __init__(self):
-                self.level, self.fresh, self.present = 0, False, None
+                self.rung, self.fresh, self.present = 0, False, None
 
             def point(self, point):
-                self.level, self.fresh = point.fields["level"], True
-                return (self.text(), {"level": self.level}) if self.level > 1 else None
+                self.rung, self.fresh = point.fields["rung"], True
+                return (self.text(), {"rung": self.rung}) if self.rung > 1 else None
 
-            def standing(self, state):
+            def state(self, state):
                 self.present = state
 
             def taken(self):
                 fresh, self.fresh = self.fresh, False
                 return fresh
 
-            def words(self):
-                return f"rung {self.level} times" if self.level else ""
+            def text(self):
+                return f"rung {self.rung} times" if self.rung else ""
 
             def json(self):
-                return {"message": self.text(), "bad": False, "bars": []} if self.level else None
+                return {"message": self.text(), "bad": False, "bars": []} if self.rung else None
 
         class ChimeView(ServiceView):
             name = measurement = "chime"
@@ -220,7 +220,7 @@ def test_its_verbs_are_made_from_its_kind_and_those_of_groups_listed_run_and_des
     assert [line.split()[1:] for line in ran[:2]] == [["stroke", "ding"]] * 2 and ran[
         2
     ] == "Rang 2 times"
-    assert json.loads(str(result["service run chime --json"]))["data"] == {"level": 3}
+    assert json.loads(str(result["service run chime --json"]))["data"] == {"rung": 3}
     assert [
         json.loads(line)["event"] for line in str(result["service run chime --jsonl"]).splitlines()
     ] == ["stroke"] * 3
@@ -282,7 +282,7 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
         picture = Picture(lab_of("emulated"))
         said["before"] = whole_picture(picture)["services"]
         for rung in (1, 2):
-            picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"level": rung}, rung))
+            picture.feed(Point("chime", {"testbed": picture.lab.name, "run": "r1"}, {"rung": rung}, rung))
         said["changes"] = [changed_sections(picture).get("services"), changed_sections(picture).get("services")]
         said["log"] = [event.json() for event in picture.events.log]
         said["line"] = [str(line) for line in slot_lines(picture, 80, unicode=False)]
@@ -296,7 +296,7 @@ def test_viewers_see_what_it_recorded(tmp_path: Path) -> None:
     ]
     log = result["log"]
     assert isinstance(log, list) and [
-        (one["event"], one["message"], one["level"]) for one in log
+        (one["event"], one["message"], one["rung"]) for one in log
     ] == [("chime", "rung 2 times", 2)]
     assert result["line"] == ["chime     rung 2 times"] and result["known"] == [True, False]
 
@@ -321,11 +321,11 @@ def test_viewers_and_reports_of_a_lab_ask_it(tmp_path: Path) -> None:
         with Store(here.store_path) as store, KIND.file(here, key, KIND.own(here)) as file:
             file.now(state="ringing", rung=3)
             with Watcher(here, store) as watcher:
-                said["level"] = watcher.picture.services.live["chime"].present.level
+                said["rung"] = watcher.picture.services.live["chime"].present.rung
             one = store.new_run("up", key, plan_name="ring", user="ann")
             one.finish("ok")
             page = write_report(gather([store.get(one.id)], store, here, "x")).html
             said["reported"] = f"Strokes of run {one.id}" in page
         """,
     )
-    assert result["level"] == 3 and result["reported"]
+    assert result["rung"] == 3 and result["reported"]

@@ -36,7 +36,7 @@ def test_a_look_says_what_came_of_it_and_why() -> None:
         "what changed nothing is no news"
     )
     last = "iteration 12: skipped, too little gain (gain 1.25)"
-    assert live.text() == f"1 turned, 1 skipped; last: {last}; the adapt service does not run"
+    assert live.text() == f"1 changed, 1 skipped; last: {last}; the adapt service does not run"
     assert live.taken() and not live.taken()
     reply: Any = live.json()
     assert not reply["bad"] and [(bar["what"], bar["share"]) for bar in reply["bars"]] == [
