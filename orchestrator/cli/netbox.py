@@ -101,9 +101,6 @@ def netbox(
         cabling = cabling_of(read_rows(server.answers(_filters(filters or ())), server.url))
         found = taken_over(cabling, out.resolve().name, *(before or (None, None)))
         texts, lab = _checked(out, found)
-    written = before is None or (write and bool(found.changed))
-    if written:
-        _write(out, texts, found.changed if before else tuple(texts))
     lines = [
         f"  {each.how:<8} {each.what:<6} {each.name}"
         + (f": {', '.join(each.details)}" if each.details else "")
@@ -114,6 +111,10 @@ def netbox(
     if check:
         wrong = _light(call, lab, lines)
     sent = _circuits(call, server, lab, found, cabling.fields, write_circuits, lines)
+    # the files last: whatever fails before leaves them as they were
+    written = before is None or (write and bool(found.changed))
+    if written:
+        _write(out, texts, found.changed if before else tuple(texts))
     size = ", ".join(
         counted(len(each), noun)
         for each, noun in (

@@ -128,7 +128,7 @@ class NetBox:
             yield
         except pynetbox.RequestError as error:
             status = error.req.status_code
-            told = " ".join(str(error.req.text).split())[:200]
+            message = " ".join(str(error.req.text).split())[:200]
             hints = {
                 401: "make a token under API Tokens; pass it in TESTBED_NETBOX_TOKEN",
                 403: "the token may not do that, or is not known; pass it in TESTBED_NETBOX_TOKEN",
@@ -136,7 +136,7 @@ class NetBox:
                 302: "give the URL that NetBox itself has (https?)",
             }
             raise Refused(
-                printable(f"{self.url} refused to {what}: {status} {told}"),
+                printable(f"{self.url} refused to {what}: {status} {message}"),
                 hint=hints.get(status, "nothing was written to the inventory"),
             ) from None
         except _TooMuch as error:

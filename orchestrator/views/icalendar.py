@@ -20,9 +20,11 @@ def icalendar(lab: str, locks: Iterable[Lock]) -> str:
     lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//optical-testbed//testbed//EN"]
     lines += ["METHOD:PUBLISH", f"X-WR-CALNAME:{_escaped(lab)}"]
     for lock in locks:
-        gone = lock.ended is not None and lock.ended <= lock.since
-        end = lock.expires if gone else lock.ended or lock.expires
-        state = "CANCELLED" if gone else "TENTATIVE" if lock.state == "waiting" else "CONFIRMED"
+        cancelled = lock.ended is not None and lock.ended <= lock.since
+        end = lock.expires if cancelled else lock.ended or lock.expires
+        state = (
+            "CANCELLED" if cancelled else "TENTATIVE" if lock.state == "waiting" else "CONFIRMED"
+        )
         lines += [
             "BEGIN:VEVENT",
             f"UID:{lock.id}-{int(lock.asked)}@{_escaped(lab)}.testbed",

@@ -101,6 +101,13 @@ def test_a_mistake_in_netbox_writes_nothing(netbox: Served, tmp_path: Path, caps
     assert not (tmp_path / "mylab").exists()
 
 
+@pytest.mark.usefixtures("netbox")
+def test_circuits_that_cannot_be_written_leave_no_inventory(tmp_path: Path, capsys: Said) -> None:
+    code, _, err = typed(capsys, "--out", tmp_path / "mylab", "--write-circuits", "nosuch")
+    assert code != 0 and "nosuch" in err
+    assert not (tmp_path / "mylab").exists()
+
+
 def test_two_fibres_at_one_switch_port_write_nothing(
     netbox: Served, tmp_path: Path, capsys: Said
 ) -> None:

@@ -197,7 +197,7 @@ def noticed(mutant: Mutant, *, tests: bool = False) -> Noticed:
 
 
 def row(mutant: Mutant, found: Noticed) -> str:
-    """A row of the table in docs/reference/reliability.md."""
+    """Who noticed a mutant, as a row of a table that is printed."""
     judge = (
         f"`{found.message.partition(': ')[0]}`"
         if found.message[:1].isupper()
