@@ -25,7 +25,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/install-deps
 	@PYTHON=$(PYTHON) scripts/install-deps
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
 	umask 022 && $(PYTHON) -m venv $(VENV)
-	umask 022 && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	umask 022 && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 demo: setup

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from emulators.devices.dialects.base import AnyDialect
@@ -29,6 +30,8 @@ from emulators.lab.running import Listeners, build_devices, logins
 from emulators.lab.serve import serve, take_priority
 
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY, EXIT_PORT = 2, 3, 4, 5
+PACKAGES = ("asyncssh", "h11")
+"""What devices need beyond the program's own packages: pyproject.toml, extra `lab`."""
 TRACES = ("control.sock", "lab.pid")
 FAILED = "lab.failed"
 """Next to the log, after a start that failed: why. `testbed doctor` reads it."""
@@ -82,6 +85,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.with_parent:
         die_with_parent(signal.SIGTERM)
+    if packages := [name for name in PACKAGES if find_spec(name) is None]:
+        what = f"Python packages of the emulated lab are not installed: {', '.join(packages)}"
+        print(
+            f"error: {what}; {sys.executable} -m pip install 'optical-testbed[lab]'",
+            file=sys.stderr,
+        )
+        return EXIT_MISSING
     try:
         config = read_config(options.inventory)
         dialects = build_devices(config)

@@ -9,7 +9,8 @@ from typing import Any
 
 from drivers.link.base import reset_at_the_end
 from drivers.link.blocking import BlockingLink
-from optics import Missing, Unreachable
+from optics import Unreachable
+from optics.extras import extra
 
 
 class VisaLink(BlockingLink):
@@ -27,12 +28,8 @@ class VisaLink(BlockingLink):
         self._visa: Any = None
 
     def _open(self) -> None:
-        try:
+        with extra("visa", f"{self.who}: {self.address}"):
             import pyvisa
-        except ImportError as error:
-            raise Missing(
-                f"{self.who}: {self.address} needs pyvisa", hint="pip install pyvisa pyvisa-py"
-            ) from error
         self._visa = pyvisa
         try:
             resources = pyvisa.ResourceManager(self._backend)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from optics.extras import extra
 from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.shared import Passive
 from orchestrator.cli.tones import coloured
@@ -87,9 +88,11 @@ async def _served(
     from orchestrator.session import load_plan
     from orchestrator.views.live import Watcher
     from orchestrator.views.live.collect import collect
-    from orchestrator.views.web.access import Keys, Names
     from orchestrator.views.web.safestate import SafeState
-    from orchestrator.views.web.server import Page, serve_page
+
+    with extra("ui", "testbed ui"):
+        from orchestrator.views.web.access import Keys, Names
+        from orchestrator.views.web.server import Page, serve_page
 
     task = asyncio.current_task()
     assert task is not None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from optics.errors import Garbled, Missing, Refused, Unreachable, Usage
+from optics.extras import extra
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -157,8 +158,10 @@ class GrafanaApi:
         its object.
         """
         import httpx
-        from grafana_api.api import Api
-        from grafana_api.model import APIModel, RequestsMethods
+
+        with extra("grafana", "Grafana"):
+            from grafana_api.api import Api
+            from grafana_api.model import APIModel, RequestsMethods
 
         host = APIModel(
             host=self.url,

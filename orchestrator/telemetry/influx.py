@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from optics.errors import Garbled, Refused, TestbedError
+from optics.extras import extra
 from orchestrator.telemetry.influx_api import (
     TOKEN,
     Denied,
@@ -149,7 +150,8 @@ class Influx:
         return {"Authorization": f"Token {token}"}
 
     def _opened(self) -> Any:
-        from orchestrator.telemetry.influxwriter import Writer
+        with extra("influx", self._who):
+            from orchestrator.telemetry.influxwriter import Writer
 
         return Writer(self.target, self.api, self._authorization(), self._patience)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optics.errors import Usage
+from optics.extras import need
 from optics.plain import counted
 from orchestrator.background.kind import Kind
 from orchestrator.background.options import ServiceOptions, option
@@ -64,6 +65,7 @@ def configured(settings: Settings) -> InfluxTarget:
     if (target := target_of(settings)) is None:
         text = "no InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
         raise Usage(text, hint=_other(settings) or "set telemetry.influx.url to auto or a URL")
+    need("influx", "copies of journals", "influxdb_client")
     return target
 
 

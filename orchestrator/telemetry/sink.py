@@ -28,7 +28,7 @@ from orchestrator.processes import LOWLY, Daemon
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
-from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written, target_of
+from orchestrator.telemetry.influx_api import Denied, InfluxTarget, Later, Written
 from orchestrator.telemetry.process import (
     SINK,
     SinkOptions,
@@ -284,8 +284,8 @@ def ensure(settings: Settings) -> None:
     fails: no change waits for it.
     """
     with suppress(OSError, TestbedError):
-        target = target_of(settings)
-        if target is None or (target.private and influxd.program() is None):
+        target = configured(settings)
+        if target.private and influxd.program() is None:
             return
         if not sink_status(settings.state_dir, target).alive:
             Daemon.detach(SINK.launch(settings, SINK.log(settings, target.key)))

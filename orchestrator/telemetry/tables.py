@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from optics.errors import Missing, Usage
+from optics.errors import Usage
+from optics.extras import extra
 from orchestrator.files.atomic import atomic_write
 from orchestrator.measurement import Measurement
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
@@ -248,11 +249,8 @@ def _csv(path: Path, known: Measurement, rows: Iterable[tuple[Any, ...]]) -> int
 
 
 def _parquet() -> Callable[[Measurement, Path, Path], None]:
-    try:
+    with extra("analysis", "Parquet"):
         import duckdb
-    except ImportError as error:
-        hint = "pip install 'optical-testbed[analysis]', or export --format csv"
-        raise Missing("Parquet needs the Python package duckdb", hint=hint) from error
 
     def convert(known: Measurement, plain: Path, final: Path) -> None:
         types = (

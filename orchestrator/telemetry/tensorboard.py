@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from optics.errors import Missing
+from optics.extras import extra
 from orchestrator.files.atomic import atomic_write
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS, OF_EXTENSIONS
@@ -94,10 +94,7 @@ def _place(folder: Path, run: str, job: str) -> Path:
 
 def _library() -> tuple[Any, Any]:
     """The classes of an event and of a file of them. Raises: Missing."""
-    try:
+    with extra("tensorboard", "event files"):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
-    except ImportError as error:
-        hint = "pip install 'optical-testbed[tensorboard]'"
-        raise Missing("event files need the Python package tensorboard", hint=hint) from error
     return Event, RecordWriter

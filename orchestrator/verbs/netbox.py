@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from drivers.api import CircuitSwitch, PowerMeter
 from optics import Dbm, DeviceName, Port
 from optics.errors import Garbled, Missing, Refused, Unreachable, Usage
+from optics.extras import extra
 from optics.plain import did_you_mean, printable
 from orchestrator.fabric.lightpath import LightMap
 from orchestrator.inventory.lab import Lab
@@ -60,13 +60,8 @@ class NetBox:
             )
         if not re.fullmatch(r"[!-~]+", token):
             raise Usage("the token is not one of NetBox's", hint="make one under API Tokens")
-        try:
+        with extra("netbox", "NetBox"):
             import pynetbox
-        except ModuleNotFoundError as error:
-            raise Missing(
-                f"the Python package {error.name} is not installed, which reads NetBox",
-                hint=f"{sys.executable} -m pip install 'optical-testbed[netbox]'",
-            ) from error
         self.url = url.rstrip("/").removesuffix("/api")
         self._api = pynetbox.api(self.url, token=token)
         self._api.http_session = _session(timeout_s)

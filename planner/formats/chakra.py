@@ -13,7 +13,7 @@ from functools import cache
 from io import BytesIO
 from typing import Any
 
-from optics import Missing
+from optics.extras import extra
 from planner.model.demand import Infeasible
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
@@ -125,14 +125,9 @@ def _next(kind: Any, file: BytesIO, rank: int) -> Any:
 @cache
 def _classes() -> Mapping[str, Any]:
     """The class of each message. Raises: Missing."""
-    try:
+    with extra("traces", "Chakra traces"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf import proto as _  # noqa: F401 - reads and writes lengths
-    except ImportError as error:
-        raise Missing(
-            "Chakra traces need the Python package protobuf",
-            hint="pip install 'optical-testbed[chakra]'",
-        ) from error
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="chakra.proto", package="ChakraProtoMsg", syntax="proto3"

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from optics.extras import extra
 from planner.model.demand import Infeasible
 
 TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -132,7 +133,8 @@ def write(root: Mapping[str, Any]) -> bytes:
     """The file of a root table. Fields that are left out or nothing are absent; empty lists are
     present, for readers that ask for their size without checking for presence (the packet
     simulator)."""
-    import flatbuffers
+    with extra("traces", "task graphs"):
+        import flatbuffers
 
     builder = flatbuffers.Builder(1024)
     builder.Finish(_table(builder, "TaskGraph", root))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_many_trials_are_asked_about_with_their_number(
 def test_without_dask_it_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.experiments.sweep.cluster.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     code, found = reported(capsys, EXAMPLE)
     assert code == 2 and "pip install 'optical-testbed[sweep]'" in found["hint"]
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.errors import Missing, Refused, Unreachable, Usage, first_line
+from optics.extras import need
 from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import variable
 
@@ -33,9 +32,7 @@ _OWN = {
 
 def installed() -> None:
     """Raises: Missing - Dask is not installed."""
-    if find_spec("distributed") is None:
-        hint = f"{sys.executable} -m pip install 'optical-testbed[sweep]'"
-        raise Missing("campaigns need the Python package distributed", hint=hint)
+    need("sweep", "campaigns", "distributed")
 
 
 @contextmanager

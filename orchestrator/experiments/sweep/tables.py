@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optics.errors import Missing, first_line
+from optics.extras import extra
 from orchestrator.experiments.files.sweep.values import CHANCE
 from orchestrator.experiments.sweep.record import DATABASE, PARQUET, CampaignRecord
 from orchestrator.files.atomic import atomic_write
@@ -31,12 +32,8 @@ def write_tables(record: CampaignRecord) -> None:
     repeat, with the number of its trials that are done, and median, least and largest of each
     value. Raises: Missing - duckdb is not installed, or the folder cannot be written.
     """
-    try:
+    with extra("sweep", "tables of a campaign"):
         import duckdb
-    except ImportError as error:
-        raise Missing(
-            "it needs the Python package duckdb", hint="pip install 'optical-testbed[sweep]'"
-        ) from error
     results = list(record.results())
     parameters = {
         name: _kind([each["labels"].get(name) for each in results]) for name in record.parameters

@@ -7,14 +7,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from optics.errors import Missing
+from optics.extras import extra
 from orchestrator.background.work import Notify, emit, serving
 from orchestrator.background.work import ready as notified
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.views.live import Watcher
 from orchestrator.views.metrics.process import EXPORTER, MetricsOptions, MetricsReport
-from orchestrator.views.web.access import Names
 from orchestrator.views.web.listening import listener_on, url_of
 
 
@@ -24,19 +23,13 @@ async def serve_metrics(
     """Serve until cancelled. Raises: Missing - the library is not installed. Locked - another one
     serves this lab.
     """
-    try:
+    with extra("metrics", "metrics"):
         from prometheus_client.exposition import choose_encoder
 
         from orchestrator.views.metrics.families import LabMetrics
         from orchestrator.views.metrics.serving import CollectedFamilies, Endpoint
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
-            raise
-        raise Missing(
-            "metrics need the Python package prometheus_client",
-            hint="pip install 'optical-testbed[metrics]'",
-        ) from error
-    from orchestrator.views.web.server import serve_page
+        from orchestrator.views.web.access import Names
+        from orchestrator.views.web.server import serve_page
 
     settings, store = command.settings, command.store
     if options.once:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optics.extras import need
 from optics.plain import printable
 from orchestrator.files.atomic import write_whole
 from orchestrator.telemetry.palette import PHASE_COLOURS
@@ -94,6 +95,7 @@ def prepare(cache_dir: Path) -> None:
     """Make matplotlib store its font list with our caches; call before the first figure."""
     import logging
 
+    need("report", "drawings", "matplotlib")
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir / "matplotlib"))
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
