@@ -53,7 +53,7 @@ def lab_checks(settings: Settings) -> list[Probe]:
             return [*checks, ports_taken(lab)]
     return [
         *checks,
-        *reach(lab, busy(lab, settings), upcoming(lab, settings), job_env(lab, settings)),
+        *reach(lab, busy(lab, settings), upcoming(lab, settings), latest_job_env(lab, settings)),
     ]
 
 
@@ -256,7 +256,7 @@ def busy(lab: Lab, settings: Settings) -> str:
     return next((str(lock) for lock in live if lock.kind == "run" and lock.state == "active"), "")
 
 
-def job_env(lab: Lab, settings: Settings) -> Mapping[str, str]:
+def latest_job_env(lab: Lab, settings: Settings) -> Mapping[str, str]:
     """What the latest job of this owner sets in its environment: launched again, it would have it
     again.
     """

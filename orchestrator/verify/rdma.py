@@ -113,7 +113,7 @@ def rdma_environment(host: Host, job_env: Mapping[str, str]) -> Mapping[str, str
     """What NCCL is told of a host's RDMA devices by the launch and by the job's own environment;
     empty if it is told to use none.
     """
-    env = nccl_environment(host, 1) | job_env
+    env = {**nccl_environment(host, 1), **job_env}
     told = env.get("NCCL_NET", "IB").upper() == "IB" and env.get("NCCL_IB_DISABLE", "0") == "0"
     return env if told else {}
 
@@ -148,7 +148,7 @@ def _fault(
             f"load the driver of the NIC's RDMA function again; {run}dmesg says why it is not there",
         )
     spec = env.get("NCCL_IB_HCA", "")
-    used = [each for each in at if named(spec, each)]
+    used = [each for each in at if nccl_uses(spec, each)]
     if not used and own:
         return None
     if not used:
@@ -230,12 +230,12 @@ def _gid_fault(
     )
 
 
-def named(spec: str, port: RdmaPort) -> bool:
+def nccl_uses(spec: str, port: RdmaPort) -> bool:
     """Whether NCCL_IB_HCA chooses a port: beginnings of device names, perhaps with a port; = before
     them: whole names, ^: all others.
 
     >>> port = RdmaPort("mlx5_1", 1, "ACTIVE", (), ())
-    >>> [named(spec, port) for spec in ("", "mlx5", "=mlx5_1:1", "^=mlx5_1", "mlx5_1:2")]
+    >>> [nccl_uses(spec, port) for spec in ("", "mlx5", "=mlx5_1:1", "^=mlx5_1", "mlx5_1:2")]
     [True, True, True, False, False]
     """
     rest = spec.removeprefix("^")

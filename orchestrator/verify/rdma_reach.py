@@ -62,7 +62,7 @@ def probes(transport: paramiko.Transport, host: Host, env: Mapping[str, str]) ->
         return [Probe(f"{RDMA_OF}{host.name}", "warn", str(error), fix, "the rest", "reach")]
 
 
-async def faults(
+async def rdma_faults(
     hosts: Sequence[Host], env: Mapping[str, str]
 ) -> tuple[dict[HostName, tuple[str, ...]], tuple[str, ...]]:
     """What NCCL will not find on each of the hosts, as far as a job with this environment uses

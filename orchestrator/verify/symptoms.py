@@ -176,9 +176,8 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         hosts.measure.load(subject.on_hosts, ranks, GLANCE_S),
         sides(session.devices, session.lab, dark),
         crossed(session, subject, signals, answering),
-        rdma_reach.faults([session.lab.hosts[host] for host in mine], subject.nccl_env or {}),
+        rdma_reach.rdma_faults([session.lab.hosts[host] for host in mine], subject.nccl_env or {}),
     )
-    unread += untold
     heartbeats = await hosts.measure.heartbeats(subject.on_hosts, ranks)
     try:
         clocks = await hosts.measure.clocks(answering)
@@ -197,7 +196,7 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         lost={str(circuit): text for circuit, text in lost.items()},
         clocks=clocks,
         rdma=rdma,
-        unread=tuple(unread),
+        unread=(*unread, *untold),
     )
     known = min(
         (flow.seconds for flow in signals.past.values()), default=0.0

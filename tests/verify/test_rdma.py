@@ -19,7 +19,7 @@ from orchestrator.verify.doctor_reach import in_one
 from orchestrator.verify.rdma import (
     RdmaPort,
     RdmaTables,
-    named,
+    nccl_uses,
     port_faults,
     rdma_environment,
     read_tables,
@@ -68,7 +68,7 @@ def test_gids_that_moved_are_named_with_both_indices_and_what_is_there_now(tmp_p
     device(tmp_path, "qedr1", "pp2rdma", table(HOST.port_address(2), 4))
     found = tables(tmp_path)
     assert texts(found) == [
-        "p2: qedr1 port 1 has the RoCE v2 GID of 10.100.0.2 at index 5; at index 3, which NCCL_IB_GID_INDEX says, is nothing"
+        "p2: qedr1 port 1 has the RoCE v2 GID of 10.100.1.2 at index 5; at index 3, which NCCL_IB_GID_INDEX says, is nothing"
     ]
     probe = tables_probe(HOST, found, {})
     assert (
@@ -90,7 +90,7 @@ def test_the_index_of_the_jobs_own_environment_counts_and_minus_one_leaves_it_to
     wrong = texts(found, {"NCCL_IB_GID_INDEX": "4"})
     assert (
         len(wrong) == 2
-        and "at index 4, which NCCL_IB_GID_INDEX says, is 10.100.0.1 (IB/RoCE v1)" in wrong[0]
+        and "at index 4, which NCCL_IB_GID_INDEX says, is 10.100.1.1 (IB/RoCE v1)" in wrong[0]
     )
     assert '"NCCL_IB_GID_INDEX": "5"' in tables_probe(HOST, found, {}).fix
 
@@ -101,9 +101,9 @@ def test_a_gid_that_is_absent_or_of_the_other_version_is_told(tmp_path: Path) ->
     device(tmp_path, "qedr0", "pp1rdma", table("192.0.2.1"))
     device(tmp_path, "qedr1", "pp2rdma", {3: (gid_of(HOST.port_address(2)), V1)})
     absent, other = port_faults(HOST, tables(tmp_path), {})
-    assert absent.text == "p1: qedr0 port 1 has no RoCE v2 GID of 10.100.0.1 among 4"
+    assert absent.text == "p1: qedr0 port 1 has no RoCE v2 GID of 10.100.1.1 among 4"
     assert "testbed host provision --limit gpu01" in absent.fix
-    assert other.text.endswith("among 1 (index 3: 10.100.0.2 (IB/RoCE v1))")
+    assert other.text.endswith("among 1 (index 3: 10.100.1.2 (IB/RoCE v1))")
     assert "provision" not in other.fix
 
 
@@ -184,7 +184,7 @@ def test_hosts_whose_jobs_use_no_rdma_are_not_judged(tmp_path: Path) -> None:
 )
 def test_devices_are_chosen_as_nccl_does(spec: str, chosen: list[str]) -> None:
     ports = [RdmaPort(name, 1, "ACTIVE", (), ()) for name in ("mlx5_1", "mlx5_10")]
-    assert [port.device for port in ports if named(spec, port)] == chosen
+    assert [port.device for port in ports if nccl_uses(spec, port)] == chosen
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
 
     monkeypatch.setattr(rdma_reach, "_tables", answer)
     hosts = [HOST, replace(HOST, name="gpu02"), replace(HOST, name="gpu03", forwarding="kernel")]
-    told, unread = await rdma_reach.faults(hosts, {})
+    told, unread = await rdma_reach.rdma_faults(hosts, {})
     assert list(told) == ["gpu01"] and told["gpu01"][0].startswith("p2: no interface pp2rdma")
     assert unread == ("RDMA tables: gpu02: no answer",)
 
