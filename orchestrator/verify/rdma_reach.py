@@ -44,7 +44,7 @@ def asked(transport: paramiko.Transport, host: HostName) -> RdmaTables:
     if not text:
         raise Unreachable(
             f"{host}: its agent does not know how to read RDMA devices",
-            hint=f"testbed host provision --limit {host}",
+            hint=f"testbed host provision --limit {host}, and it will",
         )
     return read_tables(text)
 

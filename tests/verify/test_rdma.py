@@ -234,8 +234,16 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
     assert unread == ("RDMA tables: gpu02: no answer",)
 
 
-@pytest.mark.parametrize("printed", [b"", TimeoutError()])
-def test_a_host_that_prints_nothing_is_a_warning_with_a_way_on(printed: bytes | Exception) -> None:
+@pytest.mark.parametrize(
+    ("printed", "fix"),
+    [
+        (b"", "testbed host provision --limit gpu01, and it will"),
+        (TimeoutError(), "a driver may hang: testbed host exec gpu01 -- dmesg"),
+    ],
+)
+def test_a_host_that_prints_nothing_is_a_warning_with_a_way_on(
+    printed: bytes | Exception, fix: str
+) -> None:
     class Answer:
         def __enter__(self) -> Answer:
             return self
@@ -252,6 +260,5 @@ def test_a_host_that_prints_nothing_is_a_warning_with_a_way_on(printed: bytes | 
     )
     transport: Any = SimpleNamespace(open_session=lambda timeout: channel)
     (probe,) = rdma_reach.probes(transport, HOST, {})
-    assert (probe.name, probe.state) == ("RDMA of gpu01", "warn")
-    assert "testbed host" in probe.fix
+    assert (probe.name, probe.state, probe.fix) == ("RDMA of gpu01", "warn", fix)
     assert rdma_reach.probes(transport, replace(HOST, forwarding="kernel"), {}) == []
