@@ -137,6 +137,14 @@ WRONG = {
         ("metric: iteration_ms, of: b", "metric: span_ms, iterations: 99, of: b"),
         "a measurement has 20 iterations, not 99",
     ),
+    "a time of another metric": (
+        ("of: b", "of: b, seconds: 5"),
+        "compare[0].seconds: only loss is of a time, not iteration_ms",
+    ),
+    "a time that the watchdog ends": (
+        ("metric: iteration_ms, of: b", "metric: loss, seconds: 120, of: b"),
+        "compare[0].seconds: the watchdog of arm a ends a measurement after 120 s",
+    ),
     "an unknown tenant": (
         ("of: b", "of: b, tenant: bob"),
         "compare[0].tenant: there is no tenant bob",
