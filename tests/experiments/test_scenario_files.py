@@ -385,6 +385,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "live-vs-restart",
             "local-sgd-wan",
             "mixnet-moe",
+            "local-sgd-wan-2",
             "mlt-loss",
             "mltcp-pair",
             "mltcp-single",
