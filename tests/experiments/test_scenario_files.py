@@ -377,6 +377,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "cassini-incompatible",
             "cassini-pair",
             "checkmate",
+            "checkmate-2",
             "compression",
             "compression-2",
         ),
