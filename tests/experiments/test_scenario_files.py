@@ -385,8 +385,8 @@ def test_the_scenarios_promised_are_there() -> None:
             "direct-connect-small",
             "live-vs-restart",
             "local-sgd-wan",
-            "mixnet-moe",
             "local-sgd-wan-2",
+            "mixnet-moe",
             "mlt-loss",
             "mltcp-pair",
             "mltcp-single",
@@ -398,6 +398,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "ring-wavelengths",
             "rotor-12",
             "rotor-12-2",
+            "rotor-12-3",
         ),
         *(
             "shards-vs-tree",
