@@ -187,13 +187,14 @@ class Runner:
 
     def _note(self, number: int, slot: dict[str, Any]) -> None:
         """Note what slowed the ranks down, which may void the measurement: by that figure alone,
-        whatever was measured.
+        whatever was measured. What is learnt by an iteration does not change with its time: a
+        scenario that compares losses alone has no void measurements.
         """
         if self.slowed is None or not slot["jobs"]:
             return
         found = self.slowed(slot)
         slot["slowed"] = found.to_json()
-        if found.void:
+        if found.void and any(one.metric != "loss" for one in self.scenario.compared):
             slot["state"] = VOID
             self.emit(f"measurement {number + 1} is void: {found.message}")
 
