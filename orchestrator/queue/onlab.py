@@ -29,6 +29,7 @@ from orchestrator.jobs.record import hosts_of_job
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.design.design import design
 from orchestrator.plan.design.document import checked, document
+from orchestrator.plan.design.match import MATCH, match
 from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
@@ -317,8 +318,20 @@ def designed(
     lab: Lab, text: str, method: str, hosts: tuple[HostName, ...], iterations: int, name: str
 ) -> str:
     """A plan for a workload on these hosts; iterations of its job, 0 until stopped. Raises:
-    Infeasible, BadFile, BadPlugin.
+    Infeasible - also where a clause of its needs is not met; BadFile, BadPlugin.
     """
+    if method == MATCH:
+        read = read_text(text, name)
+        if read.workload.needs.train is not None:
+            raise Infeasible(
+                "needs.train: a training that is stopped goes on from checkpoints only if its plan stays the same",
+                hint="testbed design match --workload FILE --out plan.json, then testbed job queue add plan.json",
+            )
+        best = match(read, lab, hosts=hosts, iterations=iterations, name=name, schedules=False).best
+        if best.unmet:
+            why = "; ".join(f"needs.{clause}: {text}" for clause, text in best.unmet.items())
+            raise Infeasible(why, hint="change the needs of the workload")
+        return best.text
     found = design(read_text(text, name), lab, Wanted(method, hosts=hosts, iterations=iterations))
     plan = document(found, name)
     plan["job"]["name"] = name
