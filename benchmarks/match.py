@@ -81,23 +81,17 @@ def fair(flows: Sequence[Flow]) -> list[float]:
 
 def simulated(stages: Sequence[Iterator[Sequence[Flow]]], bytes_per_s: float) -> float:
     """Time (s) until all have ended: each yields the flows of one step after the other."""
-    now, running = 0.0, {}
-    for number, stage in enumerate(stages):
-        running[number] = [list(flow) for flow in next(stage, [])]
-    while any(running.values()):
-        at = [(n, flow) for n, each in running.items() for flow in each]
-        rates = fair([(flow[0], flow[1]) for _, flow in at])
-        step = min(
-            flow[0] / (rate * bytes_per_s) for (_, flow), rate in zip(at, rates, strict=True)
-        )
+    now = 0.0
+    running: list[Sequence[Flow]] = [next(stage, ()) for stage in stages]
+    while any(running):
+        rates = iter(fair([flow for each in running for flow in each]))
+        at = [[(size, used, next(rates)) for size, used in each] for each in running]
+        step = min(size / (rate * bytes_per_s) for each in at for size, _, rate in each)
         now += step
-        for (_, flow), rate in zip(at, rates, strict=True):
-            flow[0] -= rate * bytes_per_s * step
-        for number, each in running.items():
-            left = [flow for flow in each if flow[0] > 1e-3]
-            if each and not left:
-                left = [list(flow) for flow in next(stages[number], [])]
-            running[number] = left
+        for number, each in enumerate(at):
+            left = [(size - rate * bytes_per_s * step, used) for size, used, rate in each]
+            kept = [flow for flow in left if flow[0] > 1e-3]
+            running[number] = next(stages[number], ()) if each and not kept else kept
     return now
 
 

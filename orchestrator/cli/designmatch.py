@@ -151,12 +151,10 @@ def shown(found: Match, *, explain: bool = False) -> str:
     ]
     best = found.best
     assert best.seconds is not None
-    return "\n".join(
-        [
-            *lines,
-            f"Matched: {best.content['name']}: {best.name}; iteration {seconds_text(best.seconds)}",
-        ]
-    )
+    text = f"Matched: {best.content['name']}: {best.name}; iteration {seconds_text(best.seconds)}"
+    if found.time_scale != 1:
+        text += f" here, {seconds_text(best.seconds / found.time_scale)} on the workload's own network"
+    return "\n".join([*lines, text])
 
 
 def _tried(

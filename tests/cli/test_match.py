@@ -73,3 +73,11 @@ def test_the_best_are_measured_and_the_regret_of_the_choice_is_said(
     assert tried["regret"] == pytest.approx(110 / 100.5 - 1)
     assert tried["predicted_ms"] == sorted(tried["predicted_ms"])
     assert "regret" in cli("design", "match", *AT, *given, "--try", "3").out
+
+
+def test_the_example_of_its_page_prints_what_the_page_shows(cli: Any, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "match.md").read_text()
+    (tmp_path / "mlp.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    result = cli("design", "match", *AT, "--workload", tmp_path / "mlp.yaml")
+    assert result.code == 0, result.err
+    assert result.out in page

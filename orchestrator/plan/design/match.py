@@ -22,6 +22,7 @@ from orchestrator.plan.design.flows import rate_mbps
 from orchestrator.plan.design.periodic import PATTERNS, periodic
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.reader import read_plan
+from planner.model.backend import Backend
 from planner.predict.services import added_s, lookups, tcp_mbps
 from planner.registry import TOPOLOGIES, plugins
 from planner.topology.methods import METHODS, Wanted
@@ -208,7 +209,7 @@ class _Work:
         found = design(self.read, self.lab, wanted)
         line = slowest(self.lines, self._ports(found))
         if line.delay_s:
-            backend = "msccl" if self.replays else "ring-groups"
+            backend: Backend = "msccl" if self.replays else "ring-groups"
             wanted = replace(wanted, alpha_s=line.delay_s, backend=backend)
             found = design(self.read, self.lab, wanted)
         return found, line
