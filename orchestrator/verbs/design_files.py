@@ -141,7 +141,7 @@ def read_lines(inventory: Path) -> dict[HostPort, Line]:
     if not path.is_file():
         return {}
     try:
-        given = read_yaml(text_of(path), str(path)).value["lines"]
+        given = read_yaml(text_of(path), str(path)).value.get("lines", ())
         return {
             HostPort(host, int(number)): Line(
                 float(entry.get("rate_mbps", 0.0)),
@@ -151,7 +151,8 @@ def read_lines(inventory: Path) -> dict[HostPort, Line]:
             for entry in given
             for host, _, number in (port.rpartition(":p") for port in entry["ports"])
         }
-    except KeyError:
-        return {}
-    except (OSError, UnicodeDecodeError, TypeError, ValueError, AttributeError) as error:
-        raise BadFile([f"{path}: lines: {reason(error)}"]) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{path}: lines: wanted a list of {{ports: [gpu01:p1, ...], delay_ms: 5}}: {error}"
+        raise BadFile([why]) from error

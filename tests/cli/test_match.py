@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from optics import BadFile, HostPort
 from orchestrator.cli import compare
 from orchestrator.cli.call import Result
+from orchestrator.plan.design.capabilities import Line
 from orchestrator.plan.reader import read_plan
+from orchestrator.verbs.design_files import read_lines
 from tests.house.repository import ROOT
 from tests.kit.labs import lab_of
 
@@ -44,6 +47,8 @@ def test_a_clause_that_nothing_meets_ends_with_3_and_a_plan(cli: Any, tmp_path: 
     result = cli("design", "match", *AT, *given, "--out", tmp_path / "plan.json")
     assert result.code == 3 and "no candidate meets it" in result.err
     assert "needs.deadline_ms" in result.out and (tmp_path / "plan.json").exists()
+    answer = cli("design", "match", *AT, *given, "--json").json
+    assert answer["code"] == "E-INFEASIBLE" and set(answer["data"]["unmet"]) == {"deadline_ms"}
 
 
 def test_what_a_lab_can_do_is_said_without_a_workload(cli: Any) -> None:
@@ -81,3 +86,13 @@ def test_the_example_of_its_page_prints_what_the_page_shows(cli: Any, tmp_path: 
     result = cli("design", "match", *AT, "--workload", tmp_path / "mlp.yaml")
     assert result.code == 0, result.err
     assert result.out in page
+
+
+def test_lines_are_read_from_the_page_of_an_emulated_lab(tmp_path: Path) -> None:
+    page = tmp_path / "emulator.yml"
+    assert read_lines(tmp_path) == {}
+    page.write_text("lines:\n- {ports: ['gpu01:p2'], delay_ms: 15, queue_packets: 9, loss: 0.01}\n")
+    assert read_lines(tmp_path) == {HostPort("gpu01", 2): Line(0.0, 0.015, 0.01)}
+    page.write_text("lines:\n- {ports: ['gpu01:p2']}\n")
+    with pytest.raises(BadFile, match=r"lines: wanted a list of .*: 'delay_ms'"):
+        read_lines(tmp_path)

@@ -32,6 +32,8 @@ MATCH = "match"
 STATIC, TCP, DATAGRAMS = "static", "tcp", "datagrams"
 BASE = "topoopt"
 """The method whose hosts and ports a schedule uses."""
+MOST_TURNING = 32
+"""Hosts up to which a schedule is predicted: the routes of every slot are a table of all pairs."""
 REFUSALS = (Infeasible, BadFile, BadPlugin)
 
 
@@ -189,7 +191,7 @@ class _Work:
             self.turned = found
         self.time_scale = found.time_scale
         yield self._priced(found, line, label, TCP, None)
-        if self.needs.loss is not None and line.loss:
+        if self.needs.loss is not None and 0 < line.loss < 1:
             yield self._priced(found, line, label, DATAGRAMS, None)
         for name, members in found.found.segments:
             segment = self.lab.segments[name]
@@ -267,42 +269,45 @@ class _Work:
             )
         times = (computed, moved, sums)
         reach_s = line.delay_s * found.shape.diameter
-        content = self._content(document(found, self.name), found, transport, by, times)
+        content = self._content(document(found, self.name), found, transport, by)
         return self._judged(one, content, times, reach_s, why)
 
     def turns(self) -> Iterator[Candidate]:
         """Circuits that take turns by each pattern, on the ports of the base's design."""
+        why_not = ""
+        if not self.replays:
+            why_not = "no prediction but of a job that replays its traffic"
+        elif len(self.hosts) > MOST_TURNING:
+            why_not = f"predicted up to {MOST_TURNING} hosts only"
         for pattern in PATTERNS:
             one = Candidate("periodic", pattern)
-            if not self.replays:
-                yield replace(one, refused="no prediction but of a job that replays its traffic")
+            if why_not or self.turned is None:
+                refused = why_not or f"{BASE} has no design whose hosts and ports it could use"
+                yield replace(one, refused=refused)
                 continue
-            if self.turned is None:
-                yield replace(
-                    one, refused=f"{BASE} has no design whose hosts and ports it could use"
-                )
-                continue
-            base = document(self.turned)
             try:
-                found = periodic(
-                    self.turned,
-                    base,
-                    self.lab,
-                    pattern=pattern,
-                    dwell_s=None,
-                    guard_s=0.0,
-                    name=self.name,
-                )
-                ports = [HostPort(h, int(p[1:])) for h in self.hosts for p in found.ports]
-                line = slowest(self.lines, ports)
-                _, slower = self._slower(ports, line, TCP)
-                times = (found.compute_s, found.transfers_s * slower, found.allreduce_s * slower)
-                why = [
-                    f"{found.slots} slots of {seconds_text(found.dwell_s)}, dark for {seconds_text(found.dark_s)} between"
-                ]
-                yield self._judged(one, {**found.content}, times, found.cycle_s, why)
+                yield self._turning(one, self.turned)
             except REFUSALS as error:
                 yield replace(one, refused=error.line)
+
+    def _turning(self, one: Candidate, base: Design) -> Candidate:
+        """Raises: Infeasible - the pattern cannot be."""
+        found = periodic(
+            base,
+            document(base),
+            self.lab,
+            pattern=one.schedule,
+            dwell_s=None,
+            guard_s=0.0,
+            name=self.name,
+        )
+        ports = [HostPort(host, int(port[1:])) for host in self.hosts for port in found.ports]
+        line = slowest(self.lines, ports)
+        _, slower = self._slower(ports, line, TCP)
+        times = (found.compute_s, found.transfers_s * slower, found.allreduce_s * slower)
+        dwell, dark = seconds_text(found.dwell_s), seconds_text(found.dark_s)
+        why = [f"{found.slots} slots of {dwell}, dark for {dark} between"]
+        return self._judged(one, {**found.content}, times, found.cycle_s + line.delay_s, why)
 
     def _content(
         self,
@@ -310,7 +315,6 @@ class _Work:
         found: Design,
         transport: str,
         by: Segment | None,
-        times: Sequence[float],
     ) -> dict[str, Any]:
         """The plan with the job that the needs name in place of the replay."""
         if self.replays:
