@@ -153,7 +153,9 @@ def shown(found: Match, *, explain: bool = False) -> str:
     assert best.seconds is not None
     text = f"Matched: {best.content['name']}: {best.name}; iteration {seconds_text(best.seconds)}"
     if found.time_scale != 1:
-        text += f" here, {seconds_text(best.seconds / found.time_scale)} on the workload's own network"
+        text += (
+            f" here, {seconds_text(best.seconds / found.time_scale)} on the workload's own network"
+        )
     return "\n".join([*lines, text])
 
 
