@@ -27,6 +27,7 @@ from orchestrator.experiments.scenario.interval import ArmComparison
 from orchestrator.extensions import extension_parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
+from orchestrator.plan.design.capabilities import Capabilities
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
@@ -256,6 +257,33 @@ DATA: dict[str, Shapes] = {
             "dark_ms": float,
             "iteration_ms": {"static": float, "periodic": float},
         },
+    ),
+    "design match": (
+        {
+            "plan": PlanFile,
+            "candidates": [
+                {
+                    "method": str,
+                    "schedule": str,
+                    "transport": str,
+                    "function": str,
+                    "iteration_ms": float | None,
+                    "refused": str,
+                    "unmet": dict[str, str],
+                    "why": list[str],
+                }
+            ],
+            "unmet": dict[str, str],
+            "capabilities": Capabilities,
+            "tried?": {
+                "comparison": str,
+                "candidates": list[str],
+                "predicted_ms": list[float],
+                "measured_ms": list[float | None],
+                "regret": float | None,
+            },
+        },
+        {"capabilities": Capabilities},
     ),
     "design compare": (fields(Versus, figures=[FIGURE], limit=str),),
     "design rewire": (Rewiring,),
