@@ -15,6 +15,7 @@ from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
 from orchestrator.inventory.edges import LANES, RTO_MIN_MS, Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.logins import Bmc, secret_of
 from orchestrator.inventory.partitions import Partition, read_partitions
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
@@ -67,7 +68,8 @@ class Host:
     plans may set beyond those `orchestrator.plan.job_env` allows. job_users: the other users that
     programs of the lab's owner run as. partitions: its parts that carry plans of their own.
     partition: which part of the host `whole` this is, None for a whole host; its lanes are counted
-    from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with partitions.
+    from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with partitions. bmc:
+    its management controller.
     """
 
     name: HostName
@@ -89,6 +91,7 @@ class Host:
     max_ranks: int = LEAST_RANKS
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     port_mbps: Mapping[int, float] = field(default_factory=dict)
+    bmc: Bmc | None = None
     partition: Partition | None = None
     whole: Host | None = None
 
@@ -96,6 +99,11 @@ class Host:
     def machine(self) -> HostName:
         """The name of the server in Ansible's inventory: of a partition, that of the whole host."""
         return self.whole.name if self.whole else self.name
+
+    @property
+    def remedy(self) -> str:
+        """What restarts it where it does not answer; empty without a BMC."""
+        return f"testbed host power {self.machine} --cycle" if self.bmc else ""
 
     def partitioned(self) -> dict[HostName, Host]:
         """The partitions as hosts, by name: the same ports and addresses, of its own lanes only."""
@@ -228,6 +236,17 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     partitions = read_partitions(
         entry.name, edge.partitions, edge.lanes, edge.forwarding, partitions_at, problems
     )
+    bmc = None
+    if edge.bmc is not None:
+        bmc = Bmc(
+            address=edge.bmc.address,
+            username=edge.bmc.username,
+            password=edge.bmc.password,
+            secret=secret_of(edge.bmc, entry.places["testbed_bmc"], problems),
+            ca_file=edge.bmc.ca_file,
+            system=edge.bmc.system or "",
+            timeout_s=edge.bmc.timeout_s,
+        )
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
@@ -249,6 +268,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
         partitions=partitions,
+        bmc=bmc,
         max_ranks=edge.ranks or max(LEAST_RANKS, edge.gpus),
         ssh=SshTarget(
             address=address,
@@ -277,11 +297,12 @@ def _ssh_options(arguments: str) -> Mapping[str, str]:
 def _agreement(
     hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems
 ) -> None:
-    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for
+    """Host ids and BMCs are unique, and all hosts agree in forwarding and addressing: rules are computed for
     the fabric as a whole.
     """
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
+    bmcs: dict[str, HostName] = {}
     partitioned = next((host.name for host in hosts.values() if host.partitions), "")
     for host in hosts.values():
         entry = entries[host.name]
@@ -292,6 +313,14 @@ def _agreement(
                 f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}",
             )
         ids.setdefault(host.host_id, host.name)
+        if host.bmc is not None and host.bmc.address in bmcs:
+            problems.add(
+                (*entry.places["testbed_bmc"], "address"),
+                f"{host.name} has the same BMC as {bmcs[host.bmc.address]}, {host.bmc.address}: "
+                "restarting one would restart the other",
+            )
+        elif host.bmc is not None:
+            bmcs[host.bmc.address] = host.name
         if host.host_id > 255 and (partitioned or host.forwarding != "kernel"):
             why = (
                 f"{partitioned} has testbed_partitions"
