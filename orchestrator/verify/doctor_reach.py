@@ -51,7 +51,9 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
         else:
             devices = asyncio.run(_devices(lab))
-        return [*devices, *in_one([check for future in hosts for check in future.result()])]
+        bmcs = asyncio.run(_bmcs(lab))
+        found = in_one([check for future in hosts for check in future.result()])
+        return [*devices, *found, *bmcs]
 
 
 def in_one(checks: list[Probe]) -> list[Probe]:
@@ -68,6 +70,42 @@ def in_one(checks: list[Probe]) -> list[Probe]:
 
 async def _devices(lab: Lab) -> list[Probe]:
     return list(await asyncio.gather(*(ask_device(lab, name) for name in lab.devices)))
+
+
+async def _bmcs(lab: Lab) -> list[Probe]:
+    hosts = [host for host in lab.hosts.values() if host.bmc and host.partition is None]
+    return list(await asyncio.gather(*map(ask_bmc, hosts)))
+
+
+async def ask_bmc(host: Host) -> Probe:
+    """Ask the BMC of a host for its power state; nothing is changed."""
+    from orchestrator.credentials import bmc_password
+    from orchestrator.hosts.redfish import Redfish
+
+    assert host.bmc is not None
+    name, works = f"BMC of {host.name}", "everything but testbed host power"
+    try:
+        bmc = Redfish(host.name, host.bmc, bmc_password(host))
+    except (BadFile, Missing) as error:
+        return Probe(name, "warn", str(error), error.hint or "correct hosts.yml", works, "reach")
+    try:
+        async with asyncio.timeout(REACH_S + host.bmc.timeout_s):
+            state = await bmc.read()
+    except (TestbedError, TimeoutError) as error:
+        text = str(error) or f"gives no power state in {REACH_S + host.bmc.timeout_s:.0f} s"
+        fix = getattr(error, "hint", "") or f"check its cable and testbed_bmc ({host.bmc.address})"
+        return Probe(name, "warn", text, fix, works, "reach")
+    finally:
+        await bmc.close()
+    health = f", health {state.health}" if state.health else ""
+    text = f"the host is {state.power.lower()}{health} ({host.bmc.address})"
+    if state.power == "Off":
+        return Probe(
+            name, "warn", text, f"testbed host power {host.name} --on", "the other hosts", "reach"
+        )
+    if state.health not in ("OK", ""):
+        return Probe(name, "warn", text, f"its log, at {host.bmc.address}", "everything", "reach")
+    return Probe(name, "ok", text, area="reach")
 
 
 async def ask_device(lab: Lab, name: DeviceName) -> Probe:
@@ -142,7 +180,9 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
                 host.name,
                 "fail",
                 str(error),
-                error.hint or f"start sshd there: {where}",
+                f"if it is dead: {host.remedy}"
+                if host.remedy
+                else error.hint or f"start sshd there: {where}",
                 works,
                 "reach",
             )
