@@ -231,7 +231,7 @@ def _keep_sockets(
             programs.priority.look()
         for fd, _ in ready:
             if fd != control.fileno():
-                if connection := _accepted(listeners[fd]):
+                if fd in listeners and (connection := _accepted(listeners[fd])):
                     waiting.append((time.monotonic(), connection))
                 continue
             text, ancillary, _, _ = control.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4))
@@ -249,6 +249,7 @@ def _keep_sockets(
                 for at in [*listeners]:
                     poll.unregister(at)
                     listeners.pop(at).close()
+                front = -1  # its number may be given to the next socket
                 _answer(control, plan, lambda: _halt(plan))
                 continue
             if text == b"boot":

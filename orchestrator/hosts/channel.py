@@ -79,14 +79,9 @@ class Channel:
         """
         if self._transport is None or not self._transport.is_active():
             await self.close()
-            try:
-                self._transport = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, ssh.connect, self.host.name, self.host.ssh, timeout_s
-                )
-            except Unreachable as error:
-                if self.host.remedy:
-                    error.hint += f"; if it is dead: {self.host.remedy}"
-                raise
+            self._transport = await asyncio.get_running_loop().run_in_executor(
+                self._threads, ssh.connect, self.host.name, self.host.ssh, timeout_s
+            )
         try:
             return await self.attach(timeout_s)
         except TestbedError:

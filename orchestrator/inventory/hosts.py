@@ -45,7 +45,8 @@ class FabricPort:
 @dataclass(frozen=True, slots=True)
 class SshTarget:
     """How the operator reaches a host, as Ansible does. `options` are the `-o` pairs of the SSH
-    arguments; paths are unexpanded.
+    arguments; paths are unexpanded. remedy: the command that restarts a host which does not answer;
+    empty without a BMC.
     """
 
     address: str
@@ -54,6 +55,7 @@ class SshTarget:
     key_file: str = ""
     known_hosts: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,6 @@ class Host:
     def machine(self) -> HostName:
         """The name of the server in Ansible's inventory: of a partition, that of the whole host."""
         return self.whole.name if self.whole else self.name
-
-    @property
-    def remedy(self) -> str:
-        """What restarts it where it does not answer; empty without a BMC."""
-        return f"testbed host power {self.machine} --cycle" if self.bmc else ""
 
     def partitioned(self) -> dict[HostName, Host]:
         """The partitions as hosts, by name: the same ports and addresses, of its own lanes only."""
@@ -277,6 +274,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
             key_file=ssh.ansible_ssh_private_key_file,
             known_hosts=options.get("UserKnownHostsFile", "").replace("${HOME}/", "~/", 1),
             options=options,
+            remedy=f"testbed host power {entry.name} --cycle" if bmc else "",
         ),
     )
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from optics import HostName, HostPort, Missing, Refused, TimedOut
+from optics import HostName, HostPort, Missing, Refused, TestbedError, TimedOut
 from optics.errors import Interlock
 from orchestrator.change.interlock import Moves, tagged
 from orchestrator.change.locking import holding
@@ -139,13 +139,23 @@ async def host_reset(
                     boot_s = await _back(host, command, phase, limit, answered=answers)
                     phase.detail = f"{host.name} answers"
                     agent = await _agent(lab, host.name)
-                now = await bmc.read()
-            done = replace(_report(lab, host, now, answers=True), reset=kind, said=said, run=run.id)
+                state = replace(state, power="On")
+                with suppress(TestbedError):  # the host is back, whatever its BMC does now
+                    state = await bmc.read()
+            done = _report(lab, host, state, answers=True)
             phases = {phase.name: phase.seconds for phase in recorder.phases}
             run.finish("ok", message=f"{host.name}: {found}", summary={"phases": phases})
             plan = store.current(tenancy_of(lab, settings))
             name_of = plan.plan_name if plan is not None and _uses(plan, lab, host) else ""
-            return replace(done, boot_s=boot_s, agent=agent, plan=name_of)
+            return replace(
+                done,
+                reset=kind,
+                said=said,
+                run=run.id,
+                boot_s=boot_s,
+                agent=agent,
+                plan=name_of,
+            )
 
 
 def _managed(lab: Lab, name: HostName) -> Host:

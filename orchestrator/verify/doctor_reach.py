@@ -40,7 +40,8 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
 
     token: of the next run of this store.
     """
-    with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
+    with ThreadPoolExecutor(min(32, len(lab.hosts) + 1), "doctor") as threads:
+        bmcs = threads.submit(lambda: asyncio.run(_bmcs(lab)))
         hosts = [
             threads.submit(ask_host, host, token)
             for host in lab.hosts.values()
@@ -51,9 +52,8 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
         else:
             devices = asyncio.run(_devices(lab))
-        bmcs = asyncio.run(_bmcs(lab))
         found = in_one([check for future in hosts for check in future.result()])
-        return [*devices, *found, *bmcs]
+        return [*devices, *found, *bmcs.result()]
 
 
 def in_one(checks: list[Probe]) -> list[Probe]:
@@ -180,9 +180,7 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
                 host.name,
                 "fail",
                 str(error),
-                f"if it is dead: {host.remedy}"
-                if host.remedy
-                else error.hint or f"start sshd there: {where}",
+                error.hint or f"start sshd there: {where}",
                 works,
                 "reach",
             )

@@ -27,6 +27,12 @@ def on_host(lab: Lab, host: str, command: str) -> str:
     return str(lab.testbed("host", "exec", host, command).must()["stdout"])
 
 
+def lit(lab: Lab) -> set[str]:
+    """The host ports that have carrier."""
+    hosts = lab.ask("status")["hosts"]
+    return {f"{h}:p{n}" for h in hosts for n, p in hosts[h]["ports"].items() if p["carrier"]}
+
+
 def test_a_dead_host_is_named_cycled_when_asked_and_its_plan_comes_back(small: Lab) -> None:
     plan = small.plan("ring", LINKS)
     small.up(plan).must()
@@ -35,12 +41,14 @@ def test_a_dead_host_is_named_cycled_when_asked_and_its_plan_comes_back(small: L
     alive = small.testbed("host", "power", "gpu03", "--cycle", "--yes")
     assert alive.exit_code == 7 and "gpu03 answers" in alive.envelope["message"]
 
+    before = lit(small)
     small.testbed("lab", "fault", "add", "gpu03", "host-hang").must()
+    assert {port.partition(":")[0] for port in before - lit(small)} == {"gpu02", "gpu03", "gpu04"}
     failed = small.testbed("verify")
     assert failed.exit_code == 5 and "1 does not answer: gpu03" in failed.envelope["message"]
     checks = small.testbed("doctor").envelope["data"]["checks"]
     (host,) = (each for each in checks if each["name"] == "gpu03")
-    assert host["fix"] == "if it is dead: testbed host power gpu03 --cycle"
+    assert host["fix"].endswith("if it is dead: testbed host power gpu03 --cycle")
     refused = small.up(plan)
     assert "testbed host power gpu03 --cycle" in refused.envelope["hint"]
     seen = small.testbed("host", "power", "gpu03").must()
@@ -64,7 +72,7 @@ def test_a_dead_host_is_named_cycled_when_asked_and_its_plan_comes_back(small: L
     assert on_host(small, "gpu03", "cat /var/lib/testbed/note; ls /run").startswith("kept")
     assert "10.255." not in on_host(small, "gpu03", "ip -4 address; cat /run/note || true")
     small.up(plan).must()
-    assert small.testbed("verify").must()["ok"]
+    assert small.testbed("verify").must()["ok"] and lit(small) == before
 
 
 def test_a_host_is_switched_off_and_on_and_the_others_go_on(small: Lab) -> None:

@@ -91,5 +91,5 @@ def test_the_password_comes_from_where_devices_have_theirs(
 
 def test_what_restarts_a_host_is_named_where_it_has_a_bmc() -> None:
     hosts = managed_lab('{address: "https://b", username: a}').hosts
-    assert hosts["gpu01"].remedy == "testbed host power gpu01 --cycle"
-    assert hosts["gpu02"].remedy == ""
+    assert hosts["gpu01"].ssh.remedy == "testbed host power gpu01 --cycle"
+    assert hosts["gpu02"].ssh.remedy == ""

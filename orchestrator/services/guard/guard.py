@@ -426,7 +426,7 @@ class Guard:
         self.silent[host] = why
         self.carriers.forget(host)
         first = why.splitlines()[0] if why else ""
-        remedy = self.lab.hosts[host].remedy
+        remedy = self.lab.hosts[host].ssh.remedy
         self.emit(
             "host lost",
             f"{host} does not answer: {first}; its neighbours still report their carriers"
