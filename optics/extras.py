@@ -9,21 +9,19 @@ from importlib.util import find_spec
 
 from optics.errors import Missing
 
-_OWN = frozenset(
-    [
-        "agent",
-        "conformance",
-        "dashboards",
-        "drivers",
-        "emulators",
-        "extensions",
-        "optical_testbed",
-        "optics",
-        "orchestrator",
-        "planner",
-        "playbooks",
-        "workloads",
-    ]
+_OWN = (
+    "agent",
+    "conformance",
+    "dashboards",
+    "drivers",
+    "emulators",
+    "extensions",
+    "optical_testbed",
+    "optics",
+    "orchestrator",
+    "planner",
+    "playbooks",
+    "workloads",
 )
 
 

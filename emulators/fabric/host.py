@@ -15,8 +15,8 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from emulators.fabric.netlink import (
     subnet_route,
 )
 from emulators.fabric.programs import Programs
+from emulators.fabric.rdma import RdmaTables
 from emulators.fabric.sockets import listen
 from emulators.fabric.sshd import SERVER
 
@@ -50,7 +51,7 @@ STAYS = frozenset({"etc", "lab", "lock", "root", "sshd"})
 class HostPlan:
     """The specification of a host. `files` are written into its own /etc (`ETC`) or /run/lab.
 
-    sysctls: of net.ipv4, set before there is a socket.
+    sysctls: of net.ipv4, set before there is a socket. rdma: each port has an RDMA device.
     """
 
     name: str
@@ -59,6 +60,7 @@ class HostPlan:
     files: Mapping[str, str]
     cpus: frozenset[int]
     sysctls: Mapping[str, str]
+    rdma: bool
 
 
 def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
@@ -76,12 +78,12 @@ def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machin
         _send(control, made=int(os.readlink("self", dir_fd=machine_proc)))
         os.close(machine_proc)
         control.recv(64)
-        inner_listener = _connect(plan)
+        inner_listener, tables = _connect(plan)
         _send(control, up=True)
     except OSError as problem:
         _send(control, error=f"host {plan.name}: {problem}")
         return 1
-    _keep_sockets(plan, control, listener, inner_listener)
+    _keep_sockets(plan, control, listener, inner_listener, tables)
     return 0
 
 
@@ -148,7 +150,10 @@ def _own_etc() -> None:
             here.symlink_to(entry.readlink() if entry.is_symlink() else entry)
 
 
-def _connect(plan: HostPlan) -> socket.socket:
+def _connect(plan: HostPlan) -> tuple[socket.socket, RdmaTables | None]:
+    """Switch the interfaces on; return the inner listening socket, and the tables if there are
+    any.
+    """
     network, source = plan.mgmt_address.rpartition(".")[0] + ".0", plan.mgmt_address
     messages: list[Message] = [
         link_state(LOOPBACK, True),
@@ -160,7 +165,9 @@ def _connect(plan: HostPlan) -> socket.socket:
     netlink = Netlink()
     netlink.send(messages)
     netlink.close()
-    return listen(22, source)
+    inner_listener = listen(22, source)
+    ports = {number: FIRST_PORT_INDEX + number for number in plan.ports}
+    return inner_listener, RdmaTables(ports) if plan.rdma else None
 
 
 def _halt(plan: HostPlan) -> None:
@@ -174,9 +181,9 @@ def _halt(plan: HostPlan) -> None:
     netlink.close()
 
 
-def _boot(plan: HostPlan) -> socket.socket:
+def _boot(plan: HostPlan) -> tuple[socket.socket, RdmaTables | None]:
     """Begin again in a network namespace of its own: what the kernel of a machine forgets at a
-    reboot stays behind in the old one. Return the inner listening socket.
+    reboot stays behind in the old one. Return as `_connect`.
     """
     run = Path("/run")
     for path in run.iterdir():
@@ -211,12 +218,16 @@ def _forget(path: Path, device: int) -> None:
 
 
 def _keep_sockets(
-    plan: HostPlan, control: socket.socket, listener: socket.socket, inner_listener: socket.socket
+    plan: HostPlan,
+    control: socket.socket,
+    listener: socket.socket,
+    inner_listener: socket.socket,
+    tables: RdmaTables | None,
 ) -> None:
     poll = select.poll()
     listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
     front = listener.fileno()
-    for fd in (control.fileno(), *listeners):
+    for fd in (control.fileno(), *listeners, *([tables.fileno()] if tables else [])):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
     programs = Programs()
@@ -230,6 +241,9 @@ def _keep_sockets(
         with suppress(OSError):
             programs.priority.look()
         for fd, _ in ready:
+            if tables is not None and fd == tables.fileno():
+                tables.follow()
+                continue
             if fd != control.fileno():
                 if fd in listeners and (connection := _accepted(listeners[fd])):
                     waiting.append((time.monotonic(), connection))
@@ -239,7 +253,7 @@ def _keep_sockets(
                 return
             if text.startswith(b"{"):
                 try:
-                    _send(control, **programs.obey(json.loads(text)))
+                    _send(control, **_obeyed(json.loads(text), programs, tables))
                 except OSError as problem:
                     _send(control, refused=f"host {plan.name}: {problem}")
                 continue
@@ -250,16 +264,18 @@ def _keep_sockets(
                     poll.unregister(at)
                     listeners.pop(at).close()
                 front = -1  # its number may be given to the next socket
-                _answer(control, plan, lambda: _halt(plan))
+                with _answered(control, plan):
+                    _halt(plan)
                 continue
             if text == b"boot":
-
-                def booted() -> None:
-                    inner = _boot(plan)
+                with _answered(control, plan):
+                    if tables is not None:
+                        poll.unregister(tables.fileno())
+                        tables.close()
+                    inner, tables = _boot(plan)
                     listeners[inner.fileno()] = inner
-                    poll.register(inner.fileno(), select.POLLIN)
-
-                _answer(control, plan, booted)
+                    for at in (inner.fileno(), *([tables.fileno()] if tables else [])):
+                        poll.register(at, select.POLLIN)
                 continue
             if text.startswith(b"slow "):
                 slow_s = float(text[5:])
@@ -281,12 +297,24 @@ def _keep_sockets(
             _serve(connection)
 
 
-def _answer(control: socket.socket, plan: HostPlan, work: Callable[[], None]) -> None:
+@contextmanager
+def _answered(control: socket.socket, plan: HostPlan) -> Iterator[None]:
+    """Tell the lab that the body is done, or why it is not."""
     try:
-        work()
+        yield
         _send(control, ok=True)
     except OSError as problem:
         _send(control, error=f"host {plan.name}: {problem}")
+
+
+def _obeyed(
+    request: Mapping[str, object], programs: Programs, tables: RdmaTables | None
+) -> dict[str, object]:
+    match request:
+        case {"do": "rdma", "port": int(port), "kinds": list(kinds)} if tables is not None:
+            tables.obey(port, kinds)
+            return {"ok": True}
+    return programs.obey(request)
 
 
 def _accepted(listener: socket.socket) -> socket.socket | None:

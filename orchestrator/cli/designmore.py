@@ -29,6 +29,7 @@ LinkUp = Annotated[
 MOST_SIDE, MOST_SIDES = 4096, 3
 """Limits of grids and slices on the command line."""
 COUNTED = 2
+MOST_GPUS = 10_000_000
 """Iterations of a running job over which ports are counted, unless they were counted before."""
 
 
@@ -370,8 +371,9 @@ def methods(call: Call) -> Result:
 @verb(
     app,
     "cost",
-    "Show cost and power of fabrics per host, from an editable table of prices.",
-    examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
+    "Show cost and power of fabrics per host, or of a cluster, from an editable table of prices.",
+    examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml"
+    "\ntestbed design cost --gpus 32768 --domain 256 --radix 64 --rate-gbps 200",
     more="The supplied prices are unverified; totals are marked so until the file says who checked them.",
 )
 def cost(
@@ -380,13 +382,29 @@ def cost(
     rate_gbps: Annotated[
         float, typer.Option("--rate-gbps", min=0.001, help="Rate of each port.")
     ] = 25.0,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus", min=2, max=MOST_GPUS, help="Rails against full bisection, one port per GPU."
+        ),
+    ] = None,
+    domain: Annotated[
+        int, typer.Option("--domain", min=1, help="With --gpus: GPUs per domain.")
+    ] = 8,
+    radix: Annotated[
+        int, typer.Option("--radix", min=2, max=4096, help="With --gpus: ports of a switch.")
+    ] = 64,
     prices: Annotated[
         Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")
     ] = None,
 ) -> Result:
     from orchestrator.cli import designtext
-    from orchestrator.plan.design.prices import fabrics
+    from orchestrator.plan.design.prices import clusters, fabrics
     from orchestrator.verbs.design_files import read_prices
 
-    found = fabrics(read_prices(prices), ports, rate_gbps)
+    table = read_prices(prices)
+    if gpus is not None:
+        cluster = clusters(table, gpus, radix, domain, rate_gbps)
+        return Result(cluster.to_json(), designtext.clusters(cluster))
+    found = fabrics(table, ports, rate_gbps)
     return Result(found.to_json(), designtext.cost(found))

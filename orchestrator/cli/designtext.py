@@ -8,7 +8,7 @@ from typing import Any
 from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, ms_text
 from orchestrator.plan.design.design import Design
-from orchestrator.plan.design.prices import Fabrics
+from orchestrator.plan.design.prices import Clusters, Fabrics
 from orchestrator.plan.design.replan import Degraded, Rewiring
 from orchestrator.results import to_json
 from orchestrator.verbs.profile import Profile, Versus
@@ -226,3 +226,40 @@ def cost(found: Fabrics) -> str:
             )
         )
     return "\n".join([*(f"  {line}" for line in columns(rows)), f"({found.mark})"])
+
+
+def clusters(found: Clusters) -> str:
+    """One line per network, with what no table of prices changes, and the note on the prices."""
+    rows: list[tuple[str, ...]] = [
+        (
+            "network",
+            "tiers",
+            "switches",
+            "transceivers",
+            f"{found.currency} per GPU",
+            "saved",
+            "W per GPU",
+            "saved",
+        )
+    ]
+    rows += [
+        (
+            one.network,
+            str(one.tiers),
+            str(one.switches),
+            str(one.transceivers),
+            f"{one.price / found.gpus:.0f}",
+            f"{one.price_saved:.0%}",
+            f"{one.watts / found.gpus:.1f}",
+            f"{one.watts_saved:.0%}",
+        )
+        for one in found.rows
+    ]
+    head = (
+        f"{found.gpus} GPUs in domains of {found.domain}, switches of {found.radix} ports,"
+        f" {found.gbps:g} Gb/s"
+    )
+    bounds = (
+        f"Whatever the prices, a network for each rail saves {found.least:.0%} to {found.most:.0%}"
+    )
+    return "\n".join([head, *(f"  {line}" for line in columns(rows)), bounds, f"({found.mark})"])

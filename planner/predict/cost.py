@@ -8,6 +8,8 @@ switch ports and 6 transceivers a host, two tiers 3 and 4, one tier 1 and 2.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -136,3 +138,69 @@ class Prices(_Part):
             middle = (low + high) / 2
             low, high = (middle, high) if self.host(fabric, middle) <= budget else (low, middle)
         return low
+
+
+# --- clusters of GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Clos:
+    """Switches of one radix, of which several in two or three tiers have full bisection for the
+    GPUs of each rail.
+
+    transceivers: one at each end of every link, those of the GPUs' NICs included.
+    """
+
+    tiers: int
+    radix: int
+    switches: int
+    transceivers: int
+
+    def price(self, prices: Prices, gbps: float) -> float:
+        """Of whole switches and transceivers; NICs are the same in every network. Raises:
+        Infeasible - as `Prices.of`.
+        """
+        parts = prices.of(gbps)
+        ports = self.switches * self.radix
+        return ports * parts.electrical_port + self.transceivers * parts.transceiver
+
+    def watts(self, prices: Prices) -> float:
+        """Power of whole switches and transceivers."""
+        ports = self.switches * self.radix
+        return ports * prices.watts.electrical_port + self.transceivers * prices.watts.transceiver
+
+
+def clos(gpus: int, radix: int) -> Clos:
+    """The folded Clos network with full bisection: one switch, leaves and spines, or three tiers.
+    Raises: Infeasible - too many GPUs for three tiers.
+    """
+    half = radix // 2
+    if gpus <= radix:
+        return Clos(1, radix, 1, 2 * gpus)
+    leaves = ceil(gpus / half)
+    up = leaves * half
+    if gpus <= radix * half:
+        return Clos(2, radix, leaves + ceil(up / radix), 2 * (gpus + up))
+    if gpus <= radix * half * half:
+        return Clos(3, radix, 2 * leaves + ceil(up / radix), 2 * (gpus + 2 * up))
+    raise Infeasible(
+        f"{gpus} GPUs need more than three tiers of switches with {radix} ports",
+        f"at most {radix * half * half} GPUs, or switches of more ports",
+    )
+
+
+def rails(gpus: int, radix: int, domain: int, *, shared: bool = False) -> Clos:
+    """A network for each rail, the GPUs of one place in all domains, and none that joins rails
+    (W. Wang et al., Rail-only, HOTI 2024). shared: rails that leave ports of their only switch free
+    share switches. Raises: Infeasible - domains are not all full; as `clos`.
+    """
+    if gpus % domain:
+        raise Infeasible(
+            f"{gpus} GPUs are not whole domains of {domain}", f"a multiple of {domain} GPUs"
+        )
+    length = gpus // domain
+    one = clos(length, radix)
+    switches = domain * one.switches
+    if shared and one.tiers == 1:
+        switches = ceil(domain / (radix // length))
+    return Clos(one.tiers, radix, switches, domain * one.transceivers)

@@ -24,7 +24,7 @@ from tests.house.repository import ROOT, tracked
 
 HERE = Path()
 USES: dict[str, Callable[[], object]] = {
-    "grafana": lambda: GrafanaApi("http://127.0.0.1:9", "token", 1.0).version(),
+    "grafana": lambda: GrafanaApi("http://127.0.0.1:9", "token").version(),
     "influx": lambda: configured(load()),
     "report": lambda: prepare(HERE),
     "traces": lambda: taskgraph.write({}),
@@ -57,14 +57,14 @@ def test_every_extra_that_an_error_names_exists_and_all_has_every_one() -> None:
     assert set(named()) <= set(EXTRAS)
     own = {"all", "dev", "fuzz"}
     everything = installed(EXTRAS["all"])
-    for extra in EXTRAS.keys() - own:
-        assert installed(EXTRAS[extra]) <= everything, extra
+    for name in EXTRAS.keys() - own:
+        assert installed(EXTRAS[name]) <= everything, name
 
 
 def test_packages_of_an_extra_are_not_in_the_base_installation() -> None:
     base = installed(PROJECT["dependencies"])
-    for extra in EXTRAS.keys() - {"all", "dev"}:
-        assert installed(EXTRAS[extra]) - base, f"{extra} adds nothing"
+    for name in EXTRAS.keys() - {"all", "dev"}:
+        assert installed(EXTRAS[name]) - base, f"{name} adds nothing"
 
 
 @pytest.mark.parametrize("name", sorted(USES))

@@ -105,8 +105,9 @@ def measured(
     narrow: Callable[[ComparisonRecord], bool] = lambda record: True,
     budget_s: float = 3600.0,
     fake: Fake | None = None,
+    metric: str = "iteration_ms",
 ) -> ComparisonRecord:
-    text = STAY.replace(
+    text = STAY.replace("metric: iteration_ms", f"metric: {metric}").replace(
         "arms: {a: {}, b: {plan: b.json}, c: {plan: c.json, watchdog_s: 30}}",
         "arms: {a: {}, b: {plan: b.json}}",
     )
@@ -167,6 +168,15 @@ def test_a_void_measurement_is_kept_and_made_again_at_the_end_of_its_round(
     assert (
         void["slowed"]["share"] == 0.21 and void["slowed"]["limit"] == WAIT_LIMIT and void["jobs"]
     ), "with its figure and its runs"
+
+
+def test_a_scenario_that_compares_losses_alone_has_no_void_measurements(
+    settings: Settings, lab: Lab
+) -> None:
+    record = measured(settings, lab, lambda kept, slot: 3.0, metric="loss")
+    assert states(record) == "a1 b1 b2 a2 a3 b3 b4 a4 a5 b5"
+    assert record.slots[0]["slowed"]["share"] == 3.0, "the waits are noted all the same"
+    assert "*" in states(measured(settings, lab, lambda kept, slot: 3.0, metric="busbw_gbps"))
 
 
 @pytest.mark.parametrize("arm", ["a", "b"])

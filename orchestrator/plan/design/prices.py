@@ -7,7 +7,7 @@ from typing import get_args
 
 from optics import Infeasible
 from orchestrator.results import JsonReport
-from planner.predict.cost import TIERS, Fabric, Prices
+from planner.predict.cost import TIERS, Fabric, Prices, clos, rails
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +71,68 @@ def fabrics(prices: Prices, ports: int, gbps: float) -> Fabrics:
     except Infeasible:
         pass
     return Fabrics(prices.mark, prices.currency, tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A network of all GPUs. price, watts: of all; price_saved, watts_saved: shares of the first
+    row's.
+    """
+
+    network: str
+    tiers: int
+    switches: int
+    transceivers: int
+    price: float
+    watts: float
+    price_saved: float
+    watts_saved: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters(JsonReport):
+    """Networks for the same GPUs. least, most: what the second row saves, of price or power, if only
+    switches or only transceivers had one: no table of prices gives less or more.
+    """
+
+    mark: str
+    currency: str
+    gpus: int
+    radix: int
+    domain: int
+    gbps: float
+    least: float
+    most: float
+    rows: tuple[ClusterRow, ...]
+
+
+def clusters(prices: Prices, gpus: int, radix: int, domain: int, gbps: float) -> Clusters:
+    """Full bisection between all GPUs, beside a network for each rail alone.
+
+    Raises: Infeasible - more GPUs than three tiers take, domains that are not full, a rate the
+    table has no price for.
+    """
+    networks = {
+        "full bisection": clos(gpus, radix),
+        "a network for each rail": rails(gpus, radix, domain),
+        "rails that share switches": rails(gpus, radix, domain, shared=True),
+    }
+    whole, rail, _ = networks.values()
+    price, watts = whole.price(prices, gbps), whole.watts(prices)
+    saved = (1 - rail.switches / whole.switches, 1 - rail.transceivers / whole.transceivers)
+    rows = tuple(
+        ClusterRow(
+            name,
+            one.tiers,
+            one.switches,
+            one.transceivers,
+            one.price(prices, gbps),
+            one.watts(prices),
+            1 - one.price(prices, gbps) / price,
+            1 - one.watts(prices) / watts if watts else 0.0,
+        )
+        for name, one in networks.items()
+    )
+    return Clusters(
+        prices.mark, prices.currency, gpus, radix, domain, gbps, min(saved), max(saved), rows
+    )

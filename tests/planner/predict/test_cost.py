@@ -8,6 +8,7 @@ import pytest
 from orchestrator.verbs.design_files import read_prices
 from planner.model.demand import Demand, Group, Infeasible
 from planner.model.shape import Lab
+from planner.predict.cost import Clos, clos, rails
 from planner.topology.railonly import Rails, template
 
 PRICES = read_prices()
@@ -95,3 +96,55 @@ def test_a_template_has_rings_in_domains_and_along_rails() -> None:
         template(Lab(12, 4), 5)
     with pytest.raises(Infeasible, match="2 ports do not make"):
         template(Lab(12, 2), 3)
+
+
+# --- clusters
+
+
+@pytest.mark.parametrize(
+    ("gpus", "radix", "wanted"),
+    [
+        (64, 64, Clos(1, 64, 1, 128)),
+        (65, 64, Clos(2, 64, 5, 2 * (65 + 96))),
+        (2048, 64, Clos(2, 64, 96, 4 * 2048)),
+        (65536, 64, Clos(3, 64, 5 * 1024, 6 * 65536)),
+    ],
+)
+def test_full_networks_have_the_ports_and_transceivers_of_a_fat_tree(
+    gpus: int, radix: int, wanted: Clos
+) -> None:
+    assert clos(gpus, radix) == wanted
+
+
+def test_more_gpus_than_three_tiers_take_are_refused_with_how_many_they_take() -> None:
+    with pytest.raises(Infeasible, match="more than three tiers") as caught:
+        clos(65537, 64)
+    assert "at most 65536 GPUs" in caught.value.hint
+    with pytest.raises(Infeasible, match="not whole domains of 7"):
+        rails(64, 64, 7)
+
+
+@pytest.mark.parametrize(("radix", "least", "most"), [(64, 1 / 3, 0.4), (128, 2 / 3, 0.8)])
+def test_whatever_the_prices_rails_of_32768_gpus_save_what_the_source_says(
+    radix: int, least: float, most: float
+) -> None:
+    """Wang and others, HOTI'24: 38 to 77 % of cost, 37 to 75 % of power."""
+    whole, rail = clos(32768, radix), rails(32768, radix, 256)
+    assert (whole.tiers, rail.tiers) == (3, 2 if radix == 64 else 1)
+    for port, transceiver in ((1, 0), (0, 1), (2.8, 1), (3.6, 1), (1.5, 1), (2.2, 1)):
+        paid = [
+            one.switches * one.radix * port + one.transceivers * transceiver
+            for one in (whole, rail)
+        ]
+        assert least - 1e-9 <= 1 - paid[1] / paid[0] <= most + 1e-9
+
+
+def test_short_rails_share_switches_and_need_no_transceiver_less() -> None:
+    apart, shared = rails(4096, 64, 256), rails(4096, 64, 256, shared=True)
+    assert (apart.switches, shared.switches) == (256, 64)
+    assert apart.transceivers == shared.transceivers
+    assert rails(65536, 64, 8, shared=True) == rails(65536, 64, 8), "long rails share none"
+
+
+def test_a_cluster_without_domains_saves_nothing() -> None:
+    assert rails(4096, 64, 1) == clos(4096, 64)
