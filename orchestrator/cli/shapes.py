@@ -42,6 +42,7 @@ from orchestrator.telemetry.process import SinkState
 from orchestrator.telemetry.retention import Old
 from orchestrator.verbs.fencing import TakenReport
 from orchestrator.verbs.hosts import ProvisionReport
+from orchestrator.verbs.power import HostPower
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
@@ -359,6 +360,7 @@ DATA: dict[str, Shapes] = {
     "host variables": (
         {"hosts": dict[str, Any], "archive_digest": str, "programs_digest": str, "archive?": str},
     ),
+    "host power": (HostPower,),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (
