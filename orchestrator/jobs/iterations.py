@@ -22,6 +22,7 @@ from workloads.programs.options import OPTIONS
 LATEST = 20
 """The median iteration time is taken over the latest this many."""
 OF_REQUESTS = ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
+OF_SERVING = ("served", "goodput", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "kv_bytes")
 
 
 def median_ms(records: list[dict[str, Any]]) -> float | None:
@@ -174,13 +175,17 @@ def iteration_point(
         },
         at,
     )
-    if "requests" in r:
-        journal.point(
-            "requests",
-            {"job": record.name},
-            {"iter": r["iter"], **{name: r.get(name) for name in OF_REQUESTS}},
-            at,
-        )
+    for measurement, sign, names in (
+        ("requests", "requests", OF_REQUESTS),
+        ("serving", "served", OF_SERVING),
+    ):
+        if sign in r:
+            journal.point(
+                measurement,
+                {"job": record.name},
+                {"iter": r["iter"], **{name: r.get(name) for name in names}},
+                at,
+            )
     size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
     if not size or not (algbw or summed):
         return

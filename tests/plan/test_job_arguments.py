@@ -17,7 +17,8 @@ from optics.plan import Job
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from workloads.programs.options import OPTIONS, Option
+from workloads.programs.option import Option
+from workloads.programs.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 

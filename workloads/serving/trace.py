@@ -1,0 +1,108 @@
+"""Requests to a language model: when each comes, how many tokens its prompt has, and how many it
+asks for. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FORM = "requests AT_S:PROMPT:OUTPUT, with blanks between them"
+MOST_TOKENS = 1 << 20
+KINDS = ("poisson", "periodic", "bursts", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """at_s: since the trace began. prompt, output: tokens."""
+
+    number: int
+    at_s: float
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a trace is drawn from.
+
+    rate: requests a second, in the mean. period_s: of `periodic`, whose rate is a sine from nothing
+    to twice the mean. burst: requests of `bursts` that come at one time. Prompts and outputs have
+    from half to one and a half times as many tokens as said, all equally likely; one in
+    `long_every` requests has a prompt of `long_prompt` tokens (0: none has).
+    """
+
+    kind: str
+    rate: float
+    period_s: float
+    burst: int
+    prompt: int
+    output: int
+    long_every: int
+    long_prompt: int
+    seed: int
+
+    def draw(self, count: int, turn: int) -> list[Request]:
+        """A trace of so many requests, another one for each turn."""
+        chance = random.Random(f"{self.seed}/{turn}")
+        times = self._times(chance)
+        return [
+            Request(number, next(times), self._prompt(number, chance), around(self.output, chance))
+            for number in range(count)
+        ]
+
+    def _prompt(self, number: int, chance: random.Random) -> int:
+        drawn = around(self.prompt, chance)
+        is_long = self.long_every and number % self.long_every == self.long_every - 1
+        return self.long_prompt if is_long else drawn
+
+    def _times(self, chance: random.Random) -> Iterator[float]:
+        at, together = 0.0, self.burst if self.kind == "bursts" else 1
+        # periodic: drawn at the highest rate, and kept with the share that the rate is of it
+        rate = self.rate * 2 if self.kind == "periodic" else self.rate / together
+        while True:
+            at += chance.expovariate(rate)
+            turn = math.sin(2 * math.pi * at / self.period_s)
+            if self.kind != "periodic" or chance.random() < (1 + turn) / 2:
+                for _ in range(together):
+                    yield at
+
+
+def around(mean: int, chance: random.Random) -> int:
+    """From half of `mean` to one and a half of it, and at least 1."""
+    return max(1, chance.randint(mean - mean // 2, mean + mean // 2))
+
+
+def most_tokens(load: Load, listed: list[Request]) -> int:
+    """What the longest request has at most, prompt and output."""
+    if load.kind == "list":
+        return max((request.prompt + request.output for request in listed), default=0)
+    prompt = max(load.prompt + load.prompt // 2, load.long_prompt if load.long_every else 0)
+    return prompt + load.output + load.output // 2
+
+
+def read_list(text: object) -> list[Request]:
+    """The requests of a trace that was written down, in order of time.
+
+    Raises: ValueError - it is none, and why.
+
+    >>> [(r.number, r.at_s, r.prompt, r.output) for r in read_list("0.5:100:8 0:20:1")]
+    [(0, 0.0, 20, 1), (1, 0.5, 100, 8)]
+    """
+    if not isinstance(text, str):
+        raise ValueError("not a text")
+    found = []
+    for word in text.split():
+        parts = word.split(":")
+        try:
+            at_s, prompt, output = float(parts[0]), int(parts[1]), int(parts[2])
+        except (ValueError, IndexError):
+            raise ValueError(f"{word} is not AT_S:PROMPT:OUTPUT") from None
+        if len(parts) != 3 or not 0 <= at_s <= 86400:
+            raise ValueError(f"{word}: wanted three numbers, the first from 0 to 86400")
+        if not (1 <= prompt <= MOST_TOKENS and 1 <= output <= MOST_TOKENS):
+            raise ValueError(f"{word}: wanted 1 to {MOST_TOKENS} tokens of prompt and of output")
+        found.append((at_s, prompt, output))
+    return [Request(number, *each) for number, each in enumerate(sorted(found))]
