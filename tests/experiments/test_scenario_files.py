@@ -390,6 +390,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "rotor-12-2",
         ),
         *(
+            "serve-apart",
             "shards-vs-tree",
             "shards-vs-tree-2",
             "swss-two-tenants",
