@@ -391,6 +391,7 @@ def test_the_scenarios_promised_are_there() -> None:
         ),
         *(
             "serve-apart",
+            "serve-predict",
             "shards-vs-tree",
             "shards-vs-tree-2",
             "swss-two-tenants",

@@ -7,7 +7,8 @@ they compute the next. With `--prefill 0` each rank does both. This is what Dist
 token of a prompt, `--step-ms` for a step of tokens, `--sequence-us` more for each request in it.
 
 An iteration is a trace of `--requests` requests, which come to the ranks that compute prompts in
-turn, and ends once all are answered. The time to first token (TTFT) begins when a request comes and
+turn, and ends once all are answered. What each rank is going to send stands in the file `demand`
+(demand.py) before, so that circuits can follow (extensions/adapt). The time to first token (TTFT) begins when a request comes and
 ends when the first token is back where it came to: keys and values have moved by then, as tokens
 come from the rank that makes them (vLLM's disaggregated prefilling). The time per output token
 (TPOT) is that of the tokens after it. Records: `ttft_ms`, `tpot_ms`, median and 99th percentile;
@@ -25,9 +26,10 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..progress.demand import Demand
 from ..progress.records import Clock
 from ..serving.books import Answered, figures
-from ..serving.pages import page_bytes
+from ..serving.pages import page_bytes, pages_of
 from ..serving.parts import Back, Both, Front, Memory, Part
 from ..serving.posts import Message
 from ..serving.queues import Costs
@@ -104,8 +106,9 @@ class Rank:
             given.batch,
         )
         self._load, self._listed = load_of(vars(given)), read_list(given.list)
-        size = page_bytes(given.layers, given.heads, given.dimension, given.bytes)
-        memory = Memory(given.pages, size)
+        self._size = page_bytes(given.layers, given.heads, given.dimension, given.bytes)
+        memory = Memory(given.pages, self._size)
+        self._demand = Demand(place.job_dir, me, place.world)
         self._fronts = given.prefill or place.world
         makers = range(given.prefill, place.world) if given.prefill else ()
         self._part: Part
@@ -129,6 +132,7 @@ class Rank:
         request or bytes were lost, or a peer.
         """
         part, given, slower = self._part, self._given, self._job.place.dilation
+        self._demand.attention(iteration)
         requests = self._listed or self._load.draw(given.requests, iteration)
         mine = [
             Request(r.number, r.at_s * slower, r.prompt, r.output)
@@ -137,6 +141,8 @@ class Rank:
         ]
         self._sum([0.0])  # all begin together
         self.talk.begin()
+        time.sleep(given.pause_ms * slower / 1e3)
+        self._demand.gate(self._announced(mine, iteration))
         part.begin(mine, time.monotonic())
         part.advance(time.monotonic())
         while not part.over or self.talk.waits:
@@ -148,7 +154,23 @@ class Rank:
             for request in sent:
                 part.sent(request)
             part.advance(now_s)
+        self._demand.end()
         return self._record(requests, self._sum(self._results(mine, len(requests))))
+
+    def _announced(self, mine: list[Request], iteration: int) -> list[int]:
+        """The bytes of keys and values that this rank is going to send to each rank; what goes
+        where most room is counts for all alike.
+        """
+        place, found = self._job.place, [0.0] * self._job.place.world
+        if isinstance(self._part, Front):
+            makers = range(self._fronts, place.world)
+            at = self._load.home_of(place.rank, iteration, len(makers))
+            self._part.home = makers[at]
+            for request in mine:
+                size = pages_of(request.prompt) * self._size
+                for rank in [makers[at]] if request.home else makers:
+                    found[rank] += size if request.home else size / len(makers)
+        return [round(size) for size in found]
 
     def _results(self, mine: list[Request], count: int) -> list[float]:
         """FIGURES of each request, those of other ranks' 0; bytes that were sent, and that came."""

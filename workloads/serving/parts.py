@@ -125,6 +125,8 @@ class Front:
         self._chosen: dict[int, int] = {}
         self._held: dict[int, list[Chunk]] = {}  # no pages are known for them yet
         self._left = self._open = 0
+        self.home = 0
+        """The rank where requests with a home have theirs, in this iteration."""
         self.talk: Talk
 
     def begin(self, requests: Sequence[Request], start_s: float) -> None:
@@ -180,7 +182,8 @@ class Front:
                 self._send(chunk)
 
     def _ask(self, request: Request) -> None:
-        peer = self._rooms.ask(request.number, pages_of(request.prompt + request.output))
+        pages = pages_of(request.prompt + request.output)
+        peer = self._rooms.ask(request.number, pages, self.home if request.home else None)
         self._chosen[request.number], self._held[request.number] = peer, []
         self.talk.tell(peer, Message(ASK, request.number, request.prompt, request.output))
 

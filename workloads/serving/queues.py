@@ -191,10 +191,12 @@ class Rooms:
         self._room = dict(room)
         self._asked: dict[int, tuple[int, int]] = {}
 
-    def ask(self, request: int, pages: int) -> int:
-        """Choose a rank; it may let the request wait until it has the pages."""
+    def ask(self, request: int, pages: int, home: int | None = None) -> int:
+        """Choose a rank, `home` where there is one; it may let the request wait until it has the
+        pages.
+        """
         room = {rank: free - self._pending(rank) for rank, free in self._room.items()}
-        chosen = max(room, key=lambda rank: (room[rank], -rank))
+        chosen = max(room, key=lambda rank: (room[rank], -rank)) if home is None else home
         self._asked[request] = chosen, pages
         return chosen
 

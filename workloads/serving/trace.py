@@ -16,12 +16,15 @@ KINDS = ("poisson", "periodic", "bursts", "list")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """at_s: since the trace began. prompt, output: tokens."""
+    """at_s: since the trace began. prompt, output: tokens. home: its tokens are made where those of
+    its conversation were (Load.home_of), not where most room is.
+    """
 
     number: int
     at_s: float
     prompt: int
     output: int
+    home: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class Load:
     rate: requests a second, in the mean. period_s: of `periodic`, whose rate is a sine from nothing
     to twice the mean. burst: requests of `bursts` that come at one time. Prompts and outputs have
     from half to one and a half times as many tokens as said, all equally likely; one in
-    `long_every` requests has a prompt of `long_prompt` tokens (0: none has).
+    `long_every` requests has a prompt of `long_prompt` tokens (0: none has). home: the share of
+    requests with a home. shift: after so many turns homes move (0: never).
     """
 
     kind: str
@@ -42,6 +46,8 @@ class Load:
     output: int
     long_every: int
     long_prompt: int
+    home: float
+    shift: int
     seed: int
 
     def draw(self, count: int, turn: int) -> list[Request]:
@@ -49,9 +55,24 @@ class Load:
         chance = random.Random(f"{self.seed}/{turn}")
         times = self._times(chance)
         return [
-            Request(number, next(times), self._prompt(number, chance), around(self.output, chance))
+            Request(
+                number,
+                next(times),
+                self._prompt(number, chance),
+                around(self.output, chance),
+                bool(self.home) and chance.random() < self.home,
+            )
             for number in range(count)
         ]
+
+    def home_of(self, front: int, turn: int, ranks: int) -> int:
+        """Which of so many ranks is home to the requests that come to rank `front` in a turn: of
+        `periodic` the next one after each shift, else any.
+        """
+        moves = (turn - 1) // self.shift if self.shift else 0
+        if self.kind != "periodic":
+            moves = random.Random(f"{self.seed}/homes/{moves}").randrange(ranks)
+        return (front + moves) % ranks
 
     def _prompt(self, number: int, chance: random.Random) -> int:
         drawn = around(self.prompt, chance)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agent.jobs import demand
 from tests.kit.waiting import until
 from tests.workloads.programs.test_train import summary
 from tests.workloads.ranks import ranks, records
@@ -26,7 +27,7 @@ COMMAND = (
 )
 COMMAND += ("--step-ms", "2", "--output", "6", "--seed", "3")
 PAGE = 2 * 4 * 2 * 64 * 2 * 16
-LOAD = Load("poisson", 60.0, 4.0, 8, 256, 6, 0, 4096, 3)
+LOAD = Load("poisson", 60.0, 4.0, 8, 256, 6, 0, 4096, 0.0, 0, 3)
 
 
 def figures(directory: Path) -> list[dict[str, Any]]:
@@ -73,6 +74,25 @@ def test_a_trace_that_was_written_down_is_answered_in_each_iteration(tmp_path: P
     assert [(code, err) for code, _, err in ended] == [(0, "")] * 2
     found = figures(tmp_path)
     assert [(each["served"], each["kv_bytes"]) for each in found] == [(3, 11 * PAGE)] * 2
+
+
+def test_a_rank_says_before_what_goes_to_whom_and_homes_get_it(tmp_path: Path) -> None:
+    homes = ("--trace", "periodic", "--home", "1", "--shift", "1", "--pause-ms", "20")
+    with ranks(
+        4, *COMMAND, *homes, "--iterations", "3", "--prefill", "2", directory=tmp_path
+    ) as job:
+        ended = job.finish()
+    assert [(code, err) for code, _, err in ended] == [(0, "")] * 4
+    total = [0] * 3
+    for rank in range(4):
+        found = demand.read(str(tmp_path / str(rank) / "demand"), -1)
+        assert (found["rank"], found["world"], found["step"]) == (rank, 4, 7)
+        for at, (iteration, begin, gate, end, to) in enumerate(found["rows"]):
+            assert iteration == at + 1 and begin + 20_000_000 <= gate <= end
+            total[at] += sum(to)
+            sent_to = {peer for peer, size in enumerate(to) if size}
+            assert sent_to == ({2 + (rank + at) % 2} if rank < 2 else set())
+    assert total == [each["kv_bytes"] for each in figures(tmp_path)], "all of it, and to no other"
 
 
 def test_bad_values_end_all_ranks_with_what_is_wrong(tmp_path: Path) -> None:

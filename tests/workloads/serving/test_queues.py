@@ -119,3 +119,4 @@ def test_pages_are_asked_of_the_rank_with_most_room() -> None:
     assert rooms.ask(3, 1) == 5
     rooms.hear(4, 9)
     assert rooms.ask(4, 1) == 4
+    assert rooms.ask(5, 1, home=5) == 5, "whatever room it has"

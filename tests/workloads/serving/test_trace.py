@@ -9,7 +9,7 @@ import pytest
 
 from workloads.serving.trace import Load, most_tokens, read_list
 
-LOAD = Load("poisson", 50.0, 2.0, 10, 200, 20, 0, 4000, 1)
+LOAD = Load("poisson", 50.0, 2.0, 10, 200, 20, 0, 4000, 0.0, 0, 1)
 
 
 def test_a_trace_repeats_for_its_seed_and_turn_and_differs_for_others() -> None:
@@ -47,6 +47,19 @@ def test_one_request_in_eight_has_a_long_prompt() -> None:
     assert min(others) >= 100 and max(others) <= 300 and mean(others) == pytest.approx(200, rel=0.1)
     assert most_tokens(LOAD, []) == 330
     assert most_tokens(replace(LOAD, long_every=8), []) == 4030
+
+
+def test_conversations_have_homes_that_move_in_a_cycle_or_anywhere() -> None:
+    found = replace(LOAD, home=0.8).draw(1000, 1)
+    assert mean(request.home for request in found) == pytest.approx(0.8, abs=0.04)
+    assert not any(request.home for request in LOAD.draw(100, 1))
+    cycle = replace(LOAD, kind="periodic", shift=2)
+    assert [cycle.home_of(1, turn, 3) for turn in range(1, 9)] == [1, 1, 2, 2, 0, 0, 1, 1]
+    drawn = [replace(LOAD, shift=1).home_of(0, turn, 3) for turn in range(1, 301)]
+    assert {drawn.count(rank) > 70 for rank in range(3)} == {True}
+    assert len({LOAD.home_of(0, turn, 3) for turn in range(1, 50)}) == 1, "without shift they stay"
+    homes = {replace(LOAD, shift=1).home_of(front, 7, 3) for front in range(3)}
+    assert homes == {0, 1, 2}, "no two fronts have one home"
 
 
 def test_a_list_says_when_requests_come_and_is_refused_where_it_says_it_wrongly() -> None:

@@ -5,7 +5,7 @@ to show, without one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from workloads.serving.books import Answered
@@ -18,11 +18,19 @@ from workloads.serving.trace import Request
 
 class Network:
     """A link for each ordered pair, `rate` bytes a second (0: any), `delay_s` long, dark from
-    `dark[0]` to `dark[1]` (s); short messages wait for nobody.
+    `dark[0]` to `dark[1]` (s); short messages wait for nobody. circuits: the rates of the pairs that
+    have one; then all others of a sender share its port.
     """
 
-    def __init__(self, rate: float, delay_s: float, dark: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(
+        self,
+        rate: float,
+        delay_s: float,
+        dark: tuple[float, float] = (0.0, 0.0),
+        circuits: Mapping[tuple[int, int], float] | None = None,
+    ) -> None:
         self.rate, self.delay_s, self.dark, self.now_s = rate, delay_s, dark, 0.0
+        self._circuits = circuits
         self.events: list[tuple[float, int, int, int, Message]] = []
         self._free_s: dict[tuple[int, int], float] = {}
         self._order = count()
@@ -30,8 +38,10 @@ class Network:
     def send(self, source: int, target: int, message: Message, size: int) -> None:
         at_s = self.now_s
         if size and self.rate:
-            at_s = max(at_s, self._free_s.get((source, target), 0.0)) + size / self.rate
-            self._free_s[source, target] = at_s
+            circuits, pair = self._circuits or {}, (source, target)
+            link = pair if self._circuits is None or pair in circuits else (source, -1)
+            at_s = max(at_s, self._free_s.get(link, 0.0)) + size / circuits.get(pair, self.rate)
+            self._free_s[link] = at_s
         at_s += self.delay_s
         if self.dark[0] <= at_s < self.dark[1]:
             at_s = self.dark[1]
@@ -67,8 +77,11 @@ def served(
     pages: int = 1024,
     size: int = page_bytes(4, 2, 64, 2),
     network: Network | None = None,
+    homes: Sequence[int] = (),
 ) -> dict[int, Answered]:
-    """Answer a trace; every request's times, by number."""
+    """Answer a trace; every request's times, by number. homes: the rank that is home to requests
+    of each rank that computes prompts.
+    """
     net = network or Network(0.0, 0.0)
     fronts = prefill or ranks
     stored = 16 if net.rate == 0 else size
@@ -83,6 +96,7 @@ def served(
             part = Both(memory, costs)
         elif rank < fronts:
             part = Front(memory, costs, dict.fromkeys(peers, pages))
+            part.home = homes[rank] if homes else 0
         else:
             part = Back(memory, costs)
         if not isinstance(part, Both):
