@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -131,18 +133,22 @@ class Rank:
         """Answer a trace; what its record says beside number and times. Raises: RuntimeError - a
         request or bytes were lost, or a peer.
         """
-        part, given, slower = self._part, self._given, self._job.place.dilation
+        part, given, place = self._part, self._given, self._job.place
+        slower = place.dilation
         self._demand.attention(iteration)
         requests = self._listed or self._load.draw(given.requests, iteration)
         mine = [
-            Request(r.number, r.at_s * slower, r.prompt, r.output)
+            replace(r, at_s=r.at_s * slower)
             for r in requests
-            if r.number % self._fronts == self._job.place.rank
+            if r.number % self._fronts == place.rank
         ]
         self._sum([0.0])  # all begin together
-        self.talk.begin()
         time.sleep(given.pause_ms * slower / 1e3)
-        self._demand.gate(self._announced(mine, iteration))
+        makers = range(self._fronts, place.world)
+        if isinstance(part, Front):
+            part.home = makers[self._load.home_of(place.rank, iteration, len(makers))]
+        self._demand.gate(self._announced(mine, makers))
+        self.talk.begin()
         part.begin(mine, time.monotonic())
         part.advance(time.monotonic())
         while not part.over or self.talk.waits:
@@ -157,19 +163,15 @@ class Rank:
         self._demand.end()
         return self._record(requests, self._sum(self._results(mine, len(requests))))
 
-    def _announced(self, mine: list[Request], iteration: int) -> list[int]:
+    def _announced(self, mine: list[Request], makers: Sequence[int]) -> list[int]:
         """The bytes of keys and values that this rank is going to send to each rank; what goes
         where most room is counts for all alike.
         """
-        place, found = self._job.place, [0.0] * self._job.place.world
-        if isinstance(self._part, Front):
-            makers = range(self._fronts, place.world)
-            at = self._load.home_of(place.rank, iteration, len(makers))
-            self._part.home = makers[at]
-            for request in mine:
-                size = pages_of(request.prompt) * self._size
-                for rank in [makers[at]] if request.home else makers:
-                    found[rank] += size if request.home else size / len(makers)
+        found = [0.0] * self._job.place.world
+        for request in mine if isinstance(self._part, Front) else ():
+            size = pages_of(request.prompt) * self._size
+            for rank in [self._part.home] if request.home else makers:
+                found[rank] += size if request.home else size / len(makers)
         return [round(size) for size in found]
 
     def _results(self, mine: list[Request], count: int) -> list[float]:
