@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from ..progress.demand import Demand
 from ..progress.records import Clock
 from ..serving.books import Answered, figures
+from ..serving.drawing import draw, home_of
 from ..serving.pages import page_bytes, pages_of
 from ..serving.parts import Back, Both, Front, Memory, Part
 from ..serving.posts import Message
@@ -136,7 +137,7 @@ class Rank:
         part, given, place = self._part, self._given, self._job.place
         slower = place.dilation
         self._demand.attention(iteration)
-        requests = self._listed or self._load.draw(given.requests, iteration)
+        requests = self._listed or draw(self._load, given.requests, iteration)
         mine = [
             replace(r, at_s=r.at_s * slower)
             for r in requests
@@ -146,7 +147,7 @@ class Rank:
         time.sleep(given.pause_ms * slower / 1e3)
         makers = range(self._fronts, place.world)
         if isinstance(part, Front):
-            part.home = makers[self._load.home_of(place.rank, iteration, len(makers))]
+            part.home = makers[home_of(self._load, place.rank, iteration, len(makers))]
         self._demand.gate(self._announced(mine, makers))
         self.talk.begin()
         part.begin(mine, time.monotonic())

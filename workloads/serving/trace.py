@@ -4,9 +4,6 @@ asks for. Pure.
 
 from __future__ import annotations
 
-import math
-import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 FORM = "requests AT_S:PROMPT:OUTPUT, with blanks between them"
@@ -17,7 +14,7 @@ KINDS = ("poisson", "periodic", "bursts", "list")
 @dataclass(frozen=True, slots=True)
 class Request:
     """at_s: since the trace began. prompt, output: tokens. home: its tokens are made where those of
-    its conversation were (Load.home_of), not where most room is.
+    its conversation were (drawing.home_of), not where most room is.
     """
 
     number: int
@@ -49,51 +46,6 @@ class Load:
     home: float
     shift: int
     seed: int
-
-    def draw(self, count: int, turn: int) -> list[Request]:
-        """A trace of so many requests, another one for each turn."""
-        chance = random.Random(f"{self.seed}/{turn}")
-        times = self._times(chance)
-        return [
-            Request(
-                number,
-                next(times),
-                self._prompt(number, chance),
-                around(self.output, chance),
-                bool(self.home) and chance.random() < self.home,
-            )
-            for number in range(count)
-        ]
-
-    def home_of(self, front: int, turn: int, ranks: int) -> int:
-        """Which of so many ranks is home to the requests that come to rank `front` in a turn: of
-        `periodic` the next one after each shift, else any.
-        """
-        moves = (turn - 1) // self.shift if self.shift else 0
-        if self.kind != "periodic":
-            moves = random.Random(f"{self.seed}/homes/{moves}").randrange(ranks)
-        return (front + moves) % ranks
-
-    def _prompt(self, number: int, chance: random.Random) -> int:
-        drawn = around(self.prompt, chance)
-        is_long = self.long_every and number % self.long_every == self.long_every - 1
-        return self.long_prompt if is_long else drawn
-
-    def _times(self, chance: random.Random) -> Iterator[float]:
-        at, together = 0.0, self.burst if self.kind == "bursts" else 1
-        # periodic: drawn at the highest rate, and kept with the share that the rate is of it
-        rate = self.rate * 2 if self.kind == "periodic" else self.rate / together
-        while True:
-            at += chance.expovariate(rate)
-            turn = math.sin(2 * math.pi * at / self.period_s)
-            if self.kind != "periodic" or chance.random() < (1 + turn) / 2:
-                for _ in range(together):
-                    yield at
-
-
-def around(mean: int, chance: random.Random) -> int:
-    """From half of `mean` to one and a half of it, and at least 1."""
-    return max(1, chance.randint(mean - mean // 2, mean + mean // 2))
 
 
 def most_tokens(load: Load, listed: list[Request]) -> int:

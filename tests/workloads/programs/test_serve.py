@@ -12,6 +12,7 @@ from agent.jobs import demand
 from tests.kit.waiting import until
 from tests.workloads.programs.test_train import summary
 from tests.workloads.ranks import ranks, records
+from workloads.serving.drawing import draw
 from workloads.serving.pages import pages_of
 from workloads.serving.trace import Load
 
@@ -43,7 +44,7 @@ def test_apart_every_request_is_answered_and_all_its_keys_and_values_have_moved(
     found = figures(tmp_path)
     assert [(each["served"], each["lost"]) for each in found] == [(24, 0)] * 2
     for iteration, each in enumerate(found, 1):
-        moved = sum(pages_of(request.prompt) for request in LOAD.draw(24, iteration)) * PAGE
+        moved = sum(pages_of(request.prompt) for request in draw(LOAD, 24, iteration)) * PAGE
         assert each["kv_bytes"] == moved
         assert 0 < each["ttft_ms"] <= each["ttft_p99_ms"]
         assert 0 < each["tpot_ms"] <= each["tpot_p99_ms"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workloads.serving.virtual import Network, served
+from workloads.serving.drawing import draw
 from workloads.serving.queues import Costs
 from workloads.serving.trace import Load, Request
 
@@ -36,7 +37,7 @@ def test_every_request_is_answered_once_however_short_memory_and_long_the_way(
 
 
 def test_apart_prompts_do_not_hold_tokens_up_and_keys_and_values_take_their_time() -> None:
-    requests = Load("poisson", 8.0, 4.0, 8, 512, 32, 0, 4096, 0.0, 0, 1).draw(40, 1)
+    requests = draw(Load("poisson", 8.0, 4.0, 8, 512, 32, 0, 4096, 0.0, 0, 1), 40, 1)
     slow, fast = (
         served(requests, COSTS, 4, 2, network=Network(rate, 0.0003)) for rate in (11.6e6, 1e9)
     )

@@ -7,20 +7,21 @@ from statistics import mean
 
 import pytest
 
+from workloads.serving.drawing import draw, home_of
 from workloads.serving.trace import Load, most_tokens, read_list
 
 LOAD = Load("poisson", 50.0, 2.0, 10, 200, 20, 0, 4000, 0.0, 0, 1)
 
 
 def test_a_trace_repeats_for_its_seed_and_turn_and_differs_for_others() -> None:
-    assert LOAD.draw(50, 3) == LOAD.draw(50, 3)
-    assert LOAD.draw(50, 3) != LOAD.draw(50, 4)
-    assert LOAD.draw(50, 3) != replace(LOAD, seed=2).draw(50, 3)
+    assert draw(LOAD, 50, 3) == draw(LOAD, 50, 3)
+    assert draw(LOAD, 50, 3) != draw(LOAD, 50, 4)
+    assert draw(LOAD, 50, 3) != draw(replace(LOAD, seed=2), 50, 3)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "periodic", "bursts"])
 def test_requests_come_in_order_at_the_mean_rate(kind: str) -> None:
-    found = replace(LOAD, kind=kind).draw(10_000, 1)
+    found = draw(replace(LOAD, kind=kind), 10_000, 1)
     assert [request.number for request in found] == list(range(10_000))
     times = [request.at_s for request in found]
     assert times == sorted(times)
@@ -28,20 +29,20 @@ def test_requests_come_in_order_at_the_mean_rate(kind: str) -> None:
 
 
 def test_a_periodic_trace_has_its_requests_in_the_first_half_of_each_period() -> None:
-    times = [request.at_s % 2.0 for request in replace(LOAD, kind="periodic").draw(10_000, 1)]
+    times = [request.at_s % 2.0 for request in draw(replace(LOAD, kind="periodic"), 10_000, 1)]
     # a sine from 0 to twice the mean: 1/2 + 1/pi of it lies in the first half
     assert mean(time < 1.0 for time in times) == pytest.approx(0.818, abs=0.03)
-    poisson = [request.at_s % 2.0 for request in LOAD.draw(10_000, 1)]
+    poisson = [request.at_s % 2.0 for request in draw(LOAD, 10_000, 1)]
     assert mean(time < 1.0 for time in poisson) == pytest.approx(0.5, abs=0.03)
 
 
 def test_bursts_come_ten_at_a_time() -> None:
-    times = [request.at_s for request in replace(LOAD, kind="bursts").draw(100, 1)]
+    times = [request.at_s for request in draw(replace(LOAD, kind="bursts"), 100, 1)]
     assert len(set(times)) == 10
 
 
 def test_one_request_in_eight_has_a_long_prompt() -> None:
-    found = replace(LOAD, long_every=8).draw(80, 1)
+    found = draw(replace(LOAD, long_every=8), 80, 1)
     assert [r.number for r in found if r.prompt == 4000] == list(range(7, 80, 8))
     others = [r.prompt for r in found if r.prompt != 4000]
     assert min(others) >= 100 and max(others) <= 300 and mean(others) == pytest.approx(200, rel=0.1)
@@ -50,15 +51,15 @@ def test_one_request_in_eight_has_a_long_prompt() -> None:
 
 
 def test_conversations_have_homes_that_move_in_a_cycle_or_anywhere() -> None:
-    found = replace(LOAD, home=0.8).draw(1000, 1)
+    found = draw(replace(LOAD, home=0.8), 1000, 1)
     assert mean(request.home for request in found) == pytest.approx(0.8, abs=0.04)
-    assert not any(request.home for request in LOAD.draw(100, 1))
+    assert not any(request.home for request in draw(LOAD, 100, 1))
     cycle = replace(LOAD, kind="periodic", shift=2)
-    assert [cycle.home_of(1, turn, 3) for turn in range(1, 9)] == [1, 1, 2, 2, 0, 0, 1, 1]
-    drawn = [replace(LOAD, shift=1).home_of(0, turn, 3) for turn in range(1, 301)]
+    assert [home_of(cycle, 1, turn, 3) for turn in range(1, 9)] == [1, 1, 2, 2, 0, 0, 1, 1]
+    drawn = [home_of(replace(LOAD, shift=1), 0, turn, 3) for turn in range(1, 301)]
     assert {drawn.count(rank) > 70 for rank in range(3)} == {True}
-    assert len({LOAD.home_of(0, turn, 3) for turn in range(1, 50)}) == 1, "without shift they stay"
-    homes = {replace(LOAD, shift=1).home_of(front, 7, 3) for front in range(3)}
+    assert len({home_of(LOAD, 0, turn, 3) for turn in range(1, 50)}) == 1, "without shift they stay"
+    homes = {home_of(replace(LOAD, shift=1), front, 7, 3) for front in range(3)}
     assert homes == {0, 1, 2}, "no two fronts have one home"
 
 
