@@ -69,6 +69,7 @@ lint: setup
 
 bench: setup
 	@scripts/install-deps mininet
+	@scripts/install-deps python3-simgrid || echo "no SimGrid: second_opinion will be skipped"
 	@$(SUDO) $(BIN)/python -m benchmarks $(NAME)
 
 drill: setup

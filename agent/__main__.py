@@ -18,6 +18,7 @@ the jobs of this host.
     call < request.json        one request to the daemon; of a list, one after the other
     collect JOB                one job's directory as a compressed archive
     try                        whether this host can have what mechanisms do: each tries it for a moment
+    rdma                       what the kernel shows of RDMA devices: ports, GIDs, and the interfaces of this host
     gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     attach                     hands stdin and stdout to the daemon: the operator's persistent channel
 

@@ -25,6 +25,7 @@ COMMANDS = (
     "collect",
     "install",
     "provision",
+    "rdma",
     "remove",
     "start",
     "status",
@@ -61,6 +62,10 @@ def replies(command: str, argv: list[str]) -> list[Json]:
             own = shares.run(command, name)
             done[0].update({key: True for key in ("started", "stopped") if own.get(key)})
         return done
+    if command == "rdma":
+        from agent.host.rdma import rdma
+
+        return [{"rdma": rdma()}]
     if command == "try":
         from agent.mechanism import tried
 

@@ -132,15 +132,15 @@ def measured(lab: BenchLab, arm: str, into: Arm, slots: int, period_s: float) ->
 
 
 def testbed(arm: str, argv: list[str]) -> None:
-    """Be `testbed`, whose hosts do not hold where the arm says so; the program has no such
-    option.
+    """Be `testbed`, whose hosts do not hold where the arm says so, as with `hold: false` in the
+    schedule, but without another `up`.
     """
     from optical_testbed_command import main as program
     from orchestrator.hosts import render
-    from orchestrator.services.schedule import goals, verb
+    from orchestrator.services.schedule import goals
 
     if arm != HELD:
-        verb.__dict__["hold_rules"] = lambda goal, after, lab, macs, hosts: goals.slot_rules(
+        goals.__dict__["hold_rules"] = lambda goal, after, lab, macs, hosts: goals.slot_rules(
             goal, lab, macs, hosts
         )
     if arm == OWN:

@@ -278,7 +278,8 @@ class Schedule:
     come: it is left out, or the schedule stops. pattern: as written in the file, for display; the
     slots are what counts. tcp: per-network has a window for circuits that come and go and one for
     the rest, one-window and not-told are the same with one window, and without word of the slots,
-    to compare with.
+    to compare with. hold: hosts take the routes of a slot away before it is dark; without, which is
+    to compare with, they keep them until the next slot.
     """
 
     slots: tuple[Slot, ...]
@@ -289,6 +290,7 @@ class Schedule:
     late: Literal["skip", "stop"] = "skip"
     pattern: str = ""
     tcp: Literal["cubic", "per-network", "one-window", "not-told"] = "cubic"
+    hold: bool = True
 
 
 @dataclass(frozen=True, slots=True)

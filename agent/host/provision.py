@@ -43,6 +43,7 @@ from agent.host.netlink import (
     must,
     u32,
 )
+from agent.host.rdma import MACS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -270,6 +271,9 @@ def _provision(facts: Json, check: bool) -> Json:
         changed += [] if read(VAR + "/provision.json") == text else ["facts"]
         return {"changed": changed, "sysctls": values, "notes": notes}
     write(REFUSED, json.dumps(refusals))
+    macs = json.dumps({name: have[name]["mac"] for name in interfaces(facts)}, sort_keys=True)
+    if read(MACS) != macs:
+        keep(MACS, macs)
     if read(VAR + "/provision.json") != text:
         keep(VAR + "/provision.json", text)
     return {"changed": changed, "sysctls": values, "notes": notes}

@@ -23,6 +23,7 @@ from pathlib import Path
 from emulators.fabric import interpreter, linux
 from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
 from emulators.fabric.programs import Programs
+from emulators.fabric.rdma import RdmaTables
 from emulators.fabric.sockets import listen
 from emulators.fabric.sshd import SERVER
 
@@ -41,7 +42,7 @@ HOME = "/run/root"
 class HostPlan:
     """The specification of a host. `files` are written into its own /etc (`ETC`) or /run/lab.
 
-    sysctls: of net.ipv4, set before there is a socket.
+    sysctls: of net.ipv4, set before there is a socket. rdma: each port has an RDMA device.
     """
 
     name: str
@@ -50,6 +51,7 @@ class HostPlan:
     files: Mapping[str, str]
     cpus: frozenset[int]
     sysctls: Mapping[str, str]
+    rdma: bool
 
 
 def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
@@ -68,11 +70,12 @@ def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machin
         os.close(machine_proc)
         control.recv(64)
         inner_listener = _connect(plan)
+        tables = RdmaTables({n: FIRST_PORT_INDEX + n for n in plan.ports}) if plan.rdma else None
         _send(control, up=True)
     except OSError as problem:
         _send(control, error=f"host {plan.name}: {problem}")
         return 1
-    _keep_sockets(plan, control, listener, inner_listener)
+    _keep_sockets(plan, control, listener, inner_listener, tables)
     return 0
 
 
@@ -149,12 +152,16 @@ def _connect(plan: HostPlan) -> socket.socket:
 
 
 def _keep_sockets(
-    plan: HostPlan, control: socket.socket, listener: socket.socket, inner_listener: socket.socket
+    plan: HostPlan,
+    control: socket.socket,
+    listener: socket.socket,
+    inner_listener: socket.socket,
+    tables: RdmaTables | None,
 ) -> None:
     poll = select.poll()
     listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
     front = listener.fileno()
-    for fd in (control.fileno(), *listeners):
+    for fd in (control.fileno(), *listeners, *([tables.fileno()] if tables else [])):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
     programs = Programs()
@@ -168,6 +175,9 @@ def _keep_sockets(
         with suppress(OSError):
             programs.priority.look()
         for fd, _ in ready:
+            if tables is not None and fd == tables.fileno():
+                tables.follow()
+                continue
             if fd != control.fileno():
                 if connection := _accepted(listeners[fd]):
                     waiting.append((time.monotonic(), connection))
@@ -177,7 +187,7 @@ def _keep_sockets(
                 return
             if text.startswith(b"{"):
                 try:
-                    _send(control, **programs.obey(json.loads(text)))
+                    _send(control, **_obeyed(json.loads(text), programs, tables))
                 except OSError as problem:
                     _send(control, refused=f"host {plan.name}: {problem}")
                 continue
@@ -199,6 +209,16 @@ def _keep_sockets(
             with suppress(OSError):
                 programs.set_clock()
             _serve(connection)
+
+
+def _obeyed(
+    request: Mapping[str, object], programs: Programs, tables: RdmaTables | None
+) -> dict[str, object]:
+    match request:
+        case {"do": "rdma", "port": int(port), "kinds": list(kinds)} if tables is not None:
+            tables.obey(port, kinds)
+            return {"ok": True}
+    return programs.obey(request)
 
 
 def _accepted(listener: socket.socket) -> socket.socket | None:

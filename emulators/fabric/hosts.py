@@ -124,7 +124,13 @@ def start(
         private, public = keys.hosts[name]
         files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
         plan = HostPlan(
-            name, facts.mgmt_address, tuple(facts.interfaces), files, cpus, sysctls(config)
+            name,
+            facts.mgmt_address,
+            tuple(facts.interfaces),
+            files,
+            cpus,
+            sysctls(config),
+            config.rdma,
         )
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         linux.unshare(linux.NEW_PID)

@@ -118,6 +118,10 @@ def link_state(index: int, up: bool, *, absent_ok: bool = False) -> Message:
     return Message(NEWLINK, 0, body, f"interface {index} {'up' if up else 'down'}", absent_ok)
 
 
+def link_name(index: int, name: str) -> Message:
+    return Message(NEWLINK, 0, _ifinfo(index) + attribute(3, name), f"interface {index} as {name}")
+
+
 def link_mtu(index: int, mtu: int) -> Message:
     return Message(NEWLINK, 0, _ifinfo(index) + attribute(4, mtu), f"MTU of interface {index}")
 
@@ -428,6 +432,7 @@ class LinkWatch:
 
     # a filter in the kernel: sock_filter steps, none for everything
     only: tuple[tuple[int, int, int, int], ...] = ()
+    groups = 1  # RTMGRP_LINK
 
     def __init__(self) -> None:
         self._socket = socket.socket(
@@ -440,7 +445,7 @@ class LinkWatch:
             buffer = ctypes.create_string_buffer(code)
             program = struct.pack("@HP", len(self.only), ctypes.addressof(buffer))
             self._socket.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
-        self._socket.bind((0, 1))  # RTMGRP_LINK
+        self._socket.bind((0, self.groups))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -461,6 +466,12 @@ class LinkWatch:
                 if kind == NEWLINK:
                     index, flags = struct.unpack_from("=4xiI", body)
                     yield index, bool(flags & IFF_UP)
+
+
+class AddressWatch(LinkWatch):
+    """Receives the events of IPv4 addresses, too."""
+
+    groups = LinkWatch.groups | 0x10  # RTMGRP_IPV4_IFADDR
 
 
 class AdminWatch(LinkWatch):

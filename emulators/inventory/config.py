@@ -137,7 +137,7 @@ class LabConfig:
     """One lab. `rate_bps` 0 means unshaped; `mtu` is the largest packet a fibre carries, bytes.
 
     dilation: how many times slower everything in it is than in another lab: hosts compute slower by
-    that, and ports take as much at once as there.
+    that, and ports take as much at once as there. rdma: hosts show an RDMA device for each port.
     """
 
     inventory: Path
@@ -154,6 +154,7 @@ class LabConfig:
     segments: tuple[Segment, ...] = ()
     lines: tuple[LineConfig, ...] = ()
     dilation: float = 1.0
+    rdma: bool = False
 
 
 def read_config(inventory: Path) -> LabConfig:
@@ -177,6 +178,7 @@ def read_config(inventory: Path) -> LabConfig:
         "reserve_core",
         "lines",
         "dilation",
+        "rdma",
     }
     problems += [f"emulator.yml: {key}: unknown setting" for key in sorted(unknown)]
 
@@ -306,6 +308,7 @@ def read_config(inventory: Path) -> LabConfig:
         mtu=mtu,
         reserve_core=extra.get("reserve_core"),
         dilation=float(dilation),
+        rdma=bool(extra.get("rdma", False)),
     )
 
 

@@ -23,6 +23,8 @@ HOST_FAULTS: Mapping[str, str] = {
     "slow-link": "`port` carries no more than `mbps`, in each direction",
     "loss": "`percent` of what passes `port` is lost, in each direction",
     "link-down": "the link of `port` is down",
+    "gids-moved": "the GIDs of `port` are at other indices, as after a flap",
+    "renamed": "the interface of `port` has another name",
     "cpu-hog": "`threads` programs compete with the host's jobs, which get 1/(1 + `threads`) of their time",
     "hang-rank": "`rank` is stopped; it goes on when the fault ends",
     "kill-rank": "`rank` is killed, once",
@@ -38,6 +40,8 @@ _TAKES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "slow-link": (frozenset({"port", "mbps"}), _TIMES),
     "loss": (frozenset({"port", "percent"}), _TIMES),
     "link-down": (frozenset({"port"}), _TIMES),
+    "gids-moved": (frozenset({"port"}), _TIMES),
+    "renamed": (frozenset({"port"}), _TIMES),
     "cpu-hog": (frozenset(), _TIMES | {"threads"}),
     "hang-rank": (frozenset(), _TIMES | {"rank"}),
     "kill-rank": (frozenset(), (_TIMES | {"rank"}) - {"for_s"}),
@@ -53,6 +57,8 @@ ONCE = frozenset({"kill-rank", "host-down", "function-restart"})
 """They happen and are over; what they did is not undone."""
 AT_SWITCHES = frozenset({"tor", "function-loss", "function-restart"})
 """Faults of packet switches: the place may be a segment."""
+OF_RDMA = frozenset({"gids-moved", "renamed"})
+"""Faults of RDMA ports, where hosts have them."""
 EVERYWHERE = "all"
 """In place of a host's name: a storm over all hosts."""
 LEAST_MBPS, MOST_THREADS = 0.1, 64
@@ -201,6 +207,10 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
                 f"fault {made.kind}: no segment {host} with functions; there are {', '.join(able) or 'none'}"
             )
         return
+    if made.kind in OF_RDMA and not config.rdma:
+        raise ValueError(
+            f"fault {made.kind}: the hosts of this lab have no RDMA devices: rdma: true in its emulator.yml"
+        )
     if made.kind == "storm" and host == EVERYWHERE:
         return
     if host not in config.hosts:
@@ -249,7 +259,8 @@ class Effects:
     """What the active faults do together.
 
     rates: bits per second; losses: 0 to 1; threads: of hogs, by host; clocks: seconds ahead, and
-    how much more per second; functions: the share that a segment's functions lose.
+    how much more per second; functions: the share that a segment's functions lose; rdma: kinds of
+    OF_RDMA.
     """
 
     rates: Mapping[HostPort, int]
@@ -258,6 +269,7 @@ class Effects:
     threads: Mapping[str, int]
     clocks: Mapping[str, tuple[float, float]]
     functions: Mapping[str, float]
+    rdma: Mapping[HostPort, frozenset[str]]
 
 
 def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effects:
@@ -270,6 +282,7 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
     threads: dict[str, int] = {}
     clocks: dict[str, tuple[float, float]] = {}
     functions: dict[str, float] = {}
+    rdma: dict[HostPort, frozenset[str]] = {}
     for host, fault in active:
         at = HostPort(host, fault.port or 0)
         if fault.kind == "slow-link" and fault.mbps is not None:
@@ -280,6 +293,8 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
             functions[host] = 1 - (1 - functions.get(host, 0.0)) * (1 - fault.percent / 100)
         elif fault.kind == "link-down":
             down.add(at)
+        elif fault.kind in OF_RDMA:
+            rdma[at] = rdma.get(at, frozenset()) | {fault.kind}
         elif fault.kind == "tor":
             down |= switch_ports(config, host, fault.port)[1]
         elif fault.kind == "cpu-hog":
@@ -287,7 +302,7 @@ def effects(active: Iterable[tuple[str, HostFault]], config: LabConfig) -> Effec
         elif fault.kind == "clock-drift":
             ahead_s, rate = clocks.get(host, (0.0, 0.0))
             clocks[host] = ahead_s + fault.offset_s, rate + fault.ppm * 1e-6
-    return Effects(rates, losses, frozenset(down), threads, clocks, functions)
+    return Effects(rates, losses, frozenset(down), threads, clocks, functions, rdma)
 
 
 def drawn(

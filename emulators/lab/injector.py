@@ -25,7 +25,7 @@ from emulators.lab.hostfaults import (
 from emulators.lab.running import Lab, log
 
 LOG_ENTRIES = 10_000
-NOTHING = Effects({}, {}, frozenset(), {}, {}, {})
+NOTHING = Effects({}, {}, frozenset(), {}, {}, {}, {})
 
 
 class Injector:
@@ -222,6 +222,10 @@ class Injector:
             if before.clocks.get(name) != (clock := self._done.clocks.get(name)):
                 ahead_s, rate = clock or (0.0, 0.0)
                 self._lab.hosts[name].order(do="clock", ahead_s=ahead_s, rate=rate)
+        for port in sorted({*before.rdma, *self._done.rdma}):
+            kinds, host = self._done.rdma.get(port, frozenset()), self._lab.hosts[port.host]
+            if kinds != before.rdma.get(port, frozenset()) and host.pid:
+                host.order(do="rdma", port=port.port, kinds=sorted(kinds))
         for name in sorted({*before.functions, *self._done.functions}):
             if (
                 before.functions.get(name) != (share := self._done.functions.get(name))

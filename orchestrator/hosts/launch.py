@@ -180,7 +180,7 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         env["TESTBED_STORAGE_MBPS"] = f"{host.storage_mbps / len(by_host(job.ranks)[host.name]):g}"
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
-    return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
+    return env | (nccl_environment(host, len(chosen["rings"])) if nccl else {})
 
 
 def layout(job: Job, lab: Lab) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def split_bytes(size: int, count: int) -> list[int]:
     return [each] * (count - 1) + [size - each * (count - 1)]
 
 
-def _nccl(host: Host, rings: int) -> dict[str, str]:
+def nccl_environment(host: Host, rings: int) -> dict[str, str]:
     """NCCL's view of the fabric; the values of the TopoOpt testbed's run scripts where they apply.
     A plan's `env` overrides.
     """

@@ -397,6 +397,12 @@ class ScheduleEdge(Edge):
             "not-told are its ablation and its control"
         ),
     ] = "cubic"
+    hold: Annotated[
+        bool,
+        Field(
+            description="packets of pairs that lose their path wait in their sockets while it is dark; false: an ablation"
+        ),
+    ] = True
 
 
 class PlanEdge(Edge):

@@ -95,6 +95,7 @@ class ScheduleReader:
             edge.late,
             edge.pattern or "",
             edge.tcp,
+            edge.hold,
         )
 
     def kinds(self, edge: ScheduleEdge, job: bool) -> None:

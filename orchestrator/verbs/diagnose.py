@@ -126,7 +126,12 @@ async def subject(
             found,
             moving=moving or f"run {launched.id} ({launched.verb}) is launching job {record.name}",
         )
-    found = replace(found, why=record.detail, unlaunched=bool(record.unlaunched))
+    found = replace(
+        found,
+        why=record.detail,
+        unlaunched=bool(record.unlaunched),
+        nccl_env=record.spec.wanted.env if record.spec.backend == "nccl" else None,
+    )
     ranks = ranks_of(record, session.lab)
     return replace(
         found,

@@ -45,7 +45,7 @@ AGAIN = 4
 traffic then decides.
 """
 LINES = 6
-"""Lines of why a launch failed that are evidence, after the first."""
+"""Lines of why a launch failed that are evidence, after the first; faults of a host's ports."""
 CRASHES = frozenset((4, 6, 7, 8, 9, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end
 the peers of a rank that ended.
@@ -200,6 +200,20 @@ def _far(wire: PlannedLink, host: HostName) -> tuple[HostPort, ...]:
         for port in wire.receivers
         if host in {p.host for p in wire.ports} and port.host != host
     )
+
+
+def rdma_ports(case: Case) -> Iterator[Verdict]:
+    """Hosts where NCCL is told of interfaces, devices or GIDs that are elsewhere, if the job is not
+    well: what is set up already goes on.
+    """
+    s = case.signals
+    if case.explained or not (s.state == "failed" or s.unlaunched or case.troubled):
+        return
+    for host in sorted((host for host, texts in s.rdma.items() if texts), key=natural):
+        case.explained = True
+        case.ended.add(host)
+        most = s.rdma[host][:LINES]
+        yield Verdict(f"host {host}", "rdma-ports", most, LIKELY, "testbed doctor")
 
 
 def launches(case: Case) -> Iterator[Verdict]:
@@ -472,6 +486,7 @@ _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     bare_hosts,
     dead_cables,
     dark_planned_links,
+    rdma_ports,
     launches,
     dead_ranks,
     crossed_fibres,

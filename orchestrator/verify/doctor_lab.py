@@ -21,6 +21,8 @@ from orchestrator.verify.doctor_reach import reach
 from orchestrator.verify.probe import Probe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.inventory.lab import Lab
     from orchestrator.store.store import Store
 
@@ -49,7 +51,10 @@ def lab_checks(settings: Settings) -> list[Probe]:
         checks.append(emulated(folder))
         if checks[-1].detail.startswith(("not running", "did not start")):
             return [*checks, ports_taken(lab)]
-    return [*checks, *reach(lab, busy(lab, settings), upcoming(lab, settings))]
+    return [
+        *checks,
+        *reach(lab, busy(lab, settings), upcoming(lab, settings), latest_job_env(lab, settings)),
+    ]
 
 
 # --- files
@@ -249,6 +254,20 @@ def busy(lab: Lab, settings: Settings) -> str:
     except (TestbedError, OSError):
         return ""
     return next((str(lock) for lock in live if lock.kind == "run" and lock.state == "active"), "")
+
+
+def latest_job_env(lab: Lab, settings: Settings) -> Mapping[str, str]:
+    """What the latest job of this owner sets in its environment: launched again, it would have it
+    again.
+    """
+    from orchestrator.store.keys import tenancy_of
+
+    try:
+        with _store(settings) as store:
+            record = store.latest_job(tenancy_of(lab, settings)) if store is not None else None
+    except (TestbedError, OSError):
+        return {}
+    return record.spec.wanted.env if record is not None else {}
 
 
 class _store:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from optics import BadFile, DeviceName, Missing
 from optics.errors import TestbedError
-from orchestrator.verify.probe import Probe
+from optics.plain import counted
+from orchestrator.verify.probe import RDMA_OF, Probe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.inventory.hosts import Host
     from orchestrator.inventory.lab import Lab
 
@@ -34,15 +37,17 @@ _ASK = (  # {} is the user that jobs run as
 )
 
 
-def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
+def reach(
+    lab: Lab, run: str = "", token: int | None = None, env: Mapping[str, str] | None = None
+) -> list[Probe]:
     """Ask every device for its identity and every host for its state, all at once; nothing is
     written to any of them.
 
-    token: of the next run of this store.
+    token: of the next run of this store. env: what the latest job sets in its environment.
     """
     with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
         hosts = [
-            threads.submit(ask_host, host, token)
+            threads.submit(ask_host, host, token, env)
             for host in lab.hosts.values()
             if host.partition is None
         ]
@@ -55,7 +60,13 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
 
 
 def in_one(checks: list[Probe]) -> list[Probe]:
-    """The hosts that refuse this store's runs as one check: they have one cause and one remedy."""
+    """The hosts that refuse this store's runs as one check: they have one cause and one remedy; and
+    those whose RDMA ports are as they should be.
+    """
+    fine = [check for check in checks if check.name.startswith(RDMA_OF) and check.state == "ok"]
+    if fine:
+        said = replace(fine[0], name=f"RDMA of {counted(len(fine), 'host')}", area="machine")
+        checks = [*(c for c in checks if c not in fine), said]
     shut = [check for check in checks if check.name == FENCE]
     if not shut:
         return checks
@@ -126,12 +137,15 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
     return Probe(name, "ok", f"{who.vendor} {who.model} {who.serial} ({config.address})", area=area)
 
 
-def ask_host(host: Host, token: int | None = None) -> list[Probe]:
-    """Log in as `up` does; check the clock, the free disk space, what is installed, and whether it
-    accepts the next run.
+def ask_host(
+    host: Host, token: int | None = None, env: Mapping[str, str] | None = None
+) -> list[Probe]:
+    """Log in as `up` does; check the clock, the free disk space, what is installed, whether it
+    accepts the next run, and RDMA ports where jobs use them.
     """
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
+    from orchestrator.verify import rdma_reach
 
     works, where = "the other hosts", f"ssh -p {host.ssh.port} {host.ssh.address}"
     try:
@@ -156,6 +170,7 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
             clock = answer.readline(256)
             local = (before + time.time()) / 2
             rest = answer.read(4096)
+        rdma = rdma_reach.probes(transport, host, env or {}) if b'"sha"' in rest else []
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
         return [
             Probe(
@@ -170,14 +185,17 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
     finally:
         transport.close()
         transport.join(1.0)
-    return read_host(
-        host.name,
-        clock.decode("utf-8", "replace"),
-        rest.decode("utf-8", "replace"),
-        local,
-        facts(host)["sha"],
-        token,
-    )
+    return [
+        *read_host(
+            host.name,
+            clock.decode("utf-8", "replace"),
+            rest.decode("utf-8", "replace"),
+            local,
+            facts(host)["sha"],
+            token,
+        ),
+        *rdma,
+    ]
 
 
 def read_host(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RDMA_OF = "RDMA of "
+"""What a check of a host's RDMA ports is called, with the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:

@@ -14,7 +14,7 @@ from orchestrator.verify.report import LinkQuality
 
 KINDS = (
     "slow-link", "lossy-link", "busy-host", "hung-rank", "dead-rank", "dead-host", "dark-circuit", "crossed-fibres", "dead-segment",
-    "clock", "not-launched", "none", "unknown",
+    "rdma-ports", "clock", "not-launched", "none", "unknown",
 )  # fmt: skip
 
 
@@ -82,6 +82,7 @@ class Signals:
     should receive another. loads: of the job's hosts. carried: what the job's TCP carried over a
     link in about a second; past: in ten at most. clocks: of the hosts, compared with this machine.
     quality: measured traffic per direction. shared: it was measured beside a running job.
+    rdma: of hosts whose RDMA tables were read, what NCCL will not find there; empty: it will.
     collective: hosts whose all-reduce alone is slow, with sentences; None: not run. others:
     evidence of failed rungs of the ladder that no signal above stands for. unread: what could not
     be read, in words.
@@ -111,6 +112,7 @@ class Signals:
     clocks: Mapping[HostName, ClockReading] = field(default_factory=dict)
     quality: Mapping[Direction, LinkQuality] | None = None
     shared: bool = False
+    rdma: Mapping[HostName, tuple[str, ...]] = field(default_factory=dict)
     collective: Mapping[tuple[HostName, ...], str] | None = None
     others: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

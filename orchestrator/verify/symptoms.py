@@ -21,7 +21,7 @@ from orchestrator.fabric.lightpath import Held, among
 from orchestrator.hosts.api import Heartbeat, Load
 from orchestrator.session import Observation, Session
 from orchestrator.telemetry.progress import Progress
-from orchestrator.verify import carried
+from orchestrator.verify import carried, rdma_reach
 from orchestrator.verify.badlinks import bad
 from orchestrator.verify.bisect import bisected
 from orchestrator.verify.degraded import carriers_of, sides
@@ -74,7 +74,7 @@ class DiagnosedJob:
     """What is diagnosed. name, on_hosts: of the latest job, also on its hosts; empty if there is
     none. state: as `JobStatus.state`, the store's where its ranks do not say more. usual_ms: of an
     iteration. moving: a change under way, in words. plan_file, avoid, why, unlaunched: as in
-    Signals."""
+    Signals. nccl_env: what a job with NCCL sets in its environment, None for others."""
 
     plan: Plan
     links: tuple[Link, ...]
@@ -89,6 +89,7 @@ class DiagnosedJob:
     avoid: tuple[str, ...] = ()
     why: str = ""
     unlaunched: bool = False
+    nccl_env: Mapping[str, str] | None = None
 
 
 def wires(subject: DiagnosedJob, session: Session) -> tuple[PlannedLink, ...]:
@@ -170,10 +171,12 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         carriers=carriers,
         missing=missing(subject.circuits, seen.settings),
     )
-    loads, (lost, trouble), strangers = await asyncio.gather(
+    mine = sorted({host_of_rank(rank) for rank in ranks}) if subject.nccl_env is not None else []
+    loads, (lost, trouble), strangers, (rdma, untold) = await asyncio.gather(
         hosts.measure.load(subject.on_hosts, ranks, GLANCE_S),
         sides(session.devices, session.lab, dark),
         crossed(session, subject, signals, answering),
+        rdma_reach.rdma_faults([session.lab.hosts[host] for host in mine], subject.nccl_env or {}),
     )
     heartbeats = await hosts.measure.heartbeats(subject.on_hosts, ranks)
     try:
@@ -192,7 +195,8 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         strangers=strangers,
         lost={str(circuit): text for circuit, text in lost.items()},
         clocks=clocks,
-        unread=tuple(unread),
+        rdma=rdma,
+        unread=(*unread, *untold),
     )
     known = min(
         (flow.seconds for flow in signals.past.values()), default=0.0
@@ -403,6 +407,8 @@ def reading_text(signals: Signals) -> tuple[str, ...]:
         found.append(
             f"clocks of {counted(len(signals.clocks), 'host')}, at most {worst:.1f} ms off"
         )
+    if signals.rdma:
+        found.append(f"RDMA ports and GIDs of {counted(len(signals.rdma), 'host')}")
     if signals.deaf is not None:
         found.append(
             "signed frames on every lit fibre"

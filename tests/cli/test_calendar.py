@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.render import SHOWN_BOOKED, status
 from orchestrator.queue.verb import queue_view
 from orchestrator.session import Command, load_lab
 from orchestrator.settings import load
@@ -22,6 +23,7 @@ from orchestrator.store.locks import Locks
 from orchestrator.store.scope import Scope
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.verbs.report import StatusReport
 from orchestrator.views.icalendar import OCTETS, icalendar
 from tests.house.repository import ROOT
 
@@ -175,6 +177,14 @@ RESERVATION = Lock(
     since=NOW + 3600,
     expires=NOW + 7200,
 )
+
+
+def test_status_shows_the_next_dates_and_how_many_more_there_are() -> None:
+    dates = tuple(f"gpu{n:02}: ann" for n in range(1, SHOWN_BOOKED + 3))
+    shown = status(StatusReport("lab", "x", booked=dates), False).splitlines()
+    found = [line for line in shown if line.startswith("booked")]
+    assert found[:-1] == [f"booked   {date}" for date in dates[:SHOWN_BOOKED]]
+    assert found[-1] == "booked   2 more: testbed lock calendar"
 
 
 def test_icalendar_folds_lines_between_characters_and_escapes_text() -> None:

@@ -24,7 +24,7 @@ from tests.house.repository import ROOT, tracked
 
 HERE = Path()
 USES: dict[str, Callable[[], object]] = {
-    "grafana": lambda: GrafanaApi("http://127.0.0.1:9", "token", 1.0).version(),
+    "grafana": lambda: GrafanaApi("http://127.0.0.1:9", "token").version(),
     "influx": lambda: configured(load()),
     "report": lambda: prepare(HERE),
     "traces": lambda: taskgraph.write({}),

@@ -21,7 +21,7 @@ sys.modules.update(dict.fromkeys({absent!r}))
 from optical_testbed_command import main
 sys.exit(main())
 """
-    plan = lab.plan("pair", [("gpu01:1", "gpu02:1")])
+    plan = lab.plan("pair", [("gpu01", "gpu02")])
     for argv in (["up", "--topology", str(plan)], ["verify"], ["status"], ["down", "--yes"]):
         done = subprocess.run(
             [sys.executable, "-c", program, *argv, "--json"],

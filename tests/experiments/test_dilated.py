@@ -148,6 +148,11 @@ def test_real_labs_and_figures_of_this_program_are_refused(text: str, message: s
     assert dilated(found, 1) == found
 
 
+def test_a_loss_is_compared_after_as_much_of_the_slower_labs_time() -> None:
+    found = scenario(OWN.replace("metric: iteration_ms", "metric: loss, seconds: 20"))
+    assert found.lasts_s == 20 and dilated(found, 3).lasts_s == 60
+
+
 def test_progress_of_jobs_that_stay_can_be_dilated_and_a_guard_that_is_reckoned_cannot() -> None:
     assert dilated(scenario(OWN.replace("iteration_ms", "span_ms")), 2).dilation == 2
     with pytest.raises(BadFile, match="the plan of arm b has guard_s auto"):

@@ -205,6 +205,24 @@ def test_arms_are_measured_in_turn_each_from_its_plan_to_its_stop(
     )
 
 
+def test_what_is_compared_after_seconds_is_measured_for_as_long_from_the_warm_up_on(
+    settings: Settings, lab: Lab
+) -> None:
+    for text, least in (
+        (STAY.replace("metric: iteration_ms", "metric: loss, seconds: 20"), 2 + 20),
+        (CHANGE.replace("metric: span_ms", "metric: loss, seconds: 20"), 2 + 20),
+        (STAY.replace("metric: iteration_ms", "metric: loss, seconds: 3"), 2 + 5),
+    ):
+        runner, _, record = ready(settings, lab, text)
+        runner.measure_rounds(narrow)
+        made = [
+            slot["jobs"]["ann"][0]["last"] + 1 - slot["jobs"]["ann"][0]["first"]
+            for slot in record.slots
+        ]
+        assert {slot["state"] for slot in record.slots} == {"done"}
+        assert all(least <= number <= least + 4 for number in made), made
+
+
 def test_uplinks_are_shared_in_each_arm_as_it_says_or_else_as_the_lab_does(
     settings: Settings, lab: Lab
 ) -> None:

@@ -137,6 +137,14 @@ WRONG = {
         ("metric: iteration_ms, of: b", "metric: span_ms, iterations: 99, of: b"),
         "a measurement has 20 iterations, not 99",
     ),
+    "a time of another metric": (
+        ("of: b", "of: b, seconds: 5"),
+        "compare[0].seconds: only loss is of a time, not iteration_ms",
+    ),
+    "a time that the watchdog ends": (
+        ("metric: iteration_ms, of: b", "metric: loss, seconds: 120, of: b"),
+        "compare[0].seconds: the watchdog of arm a ends a measurement after 120 s",
+    ),
     "an unknown tenant": (
         ("of: b", "of: b, tenant: bob"),
         "compare[0].tenant: there is no tenant bob",
@@ -369,6 +377,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "cassini-incompatible",
             "cassini-pair",
             "checkmate",
+            "checkmate-2",
             "compression",
             "compression-2",
         ),
@@ -376,6 +385,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "direct-connect-small",
             "live-vs-restart",
             "local-sgd-wan",
+            "local-sgd-wan-2",
             "mixnet-moe",
             "mlt-loss",
             "mltcp-pair",
@@ -388,6 +398,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "ring-wavelengths",
             "rotor-12",
             "rotor-12-2",
+            "rotor-12-3",
         ),
         *(
             "serve-apart",

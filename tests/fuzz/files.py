@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.jobs import demand, heartbeats
 from conformance.transcript import transcript_of
-from optics import BadFile, Infeasible
+from optics import BadFile, Garbled, Infeasible
 from optics.plan import Job
 from orchestrator.change.standstill import standstill
 from orchestrator.experiments.files.scenario.reader import read_scenario
@@ -34,6 +34,7 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.lineprotocol import parse
+from orchestrator.verify.rdma import read_tables, tables_probe
 from planner.formats.importers import chakra
 from tests.fuzz.targets import pieces, target
 from tests.netbox.served import LISTS
@@ -72,6 +73,13 @@ def netbox(data: bytes) -> None:
     with suppress(BadFile):
         found = taken_over(cabling_of(read_rows(Answers(*rows), "netbox")), "lab")
         read_lab(*(file_text(name, value) for name, value in found.files.items()))
+
+
+@target("rdma-tables")
+def rdma_tables(data: bytes) -> None:
+    with suppress(Garbled):
+        found = read_tables(data.decode("utf-8", "replace"))
+        tables_probe(lab(1, 1, forwarding="npar-rdma").hosts["gpu01"], found, {})
 
 
 @target("factory-losses")

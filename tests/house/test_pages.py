@@ -145,6 +145,7 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
         "devices",
         "lines",
         "dilation",
+        "rdma",
     } | LINE_KEYS
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 

@@ -107,7 +107,7 @@ def python(
         "-q",
         "-c",
         ROOT / "constraints.txt",
-        wheel,
+        f"{wheel}[lab]",
     )
     yield folder / "bin" / "python"
     shutil.rmtree(folder)

@@ -142,7 +142,7 @@ def test_one_way_links_do_not_join_all_pairs(lab: Lab) -> None:
     "schedule",
     [
         slots(*TRIANGLE, guard_s=0.01, late="stop", kind="phase"),
-        {"pattern": "staggered", "ports": ["p1", "p2"], "dwell_s": 0.3},
+        {"pattern": "staggered", "ports": ["p1", "p2"], "dwell_s": 0.3, "hold": False},
     ],
 )
 def test_what_is_read_is_written_and_read_again(lab: Lab, schedule: dict[str, Any]) -> None:

@@ -494,6 +494,18 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         "not-launched",
         "job ddp",
     ),
+    "GIDs moved, and ranks fail to begin": (
+        but(
+            HEALTHY,
+            state="failed",
+            heartbeats=heartbeats(
+                times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu03": 134}
+            ),
+            rdma={**dict.fromkeys(HOSTS, ()), "gpu03": ("p1: qedr0 has it at index 5",)},
+        ),
+        "rdma-ports",
+        "host gpu03",
+    ),
     "no job, one host sums slowly": (
         Signals(
             wires=WIRES,
@@ -523,6 +535,11 @@ def test_a_fault_is_named_with_its_component_and_evidence_in_numbers(name: str) 
 
 def test_every_kind_of_fault_is_among_these() -> None:
     assert {kind for _, kind, _ in FAULTS.values()} == set(KINDS) - {"none", "unknown"}
+
+
+def test_an_rdma_port_that_is_otherwise_is_no_fault_of_a_job_that_goes_on() -> None:
+    verdict = main_fault(but(HEALTHY, rdma={"gpu03": ("p1: qedr0 has it at index 5",)}))
+    assert verdict.kind == "none"
 
 
 CANNOT: dict[str, Signals] = {

@@ -61,6 +61,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option("bucket_mb", "number", 25.0, "gradients sent together, MiB", above=0, most=1 << 16),
         Option(
+            "compute_ms",
+            "number",
+            0.0,
+            "forward and backward last at least so long",
+            least=0,
+            most=86_400_000,
+        ),
+        Option(
             "exchange",
             "word",
             "wires",

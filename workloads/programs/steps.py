@@ -43,9 +43,11 @@ class Step(ABC):
         self._clock = Clock()
         # of this iteration: (when something was ready, monotonic ns; its bytes)
         self._exchanged: list[tuple[int, int]] = []
-        self._summed_ns = 0
+        self._begin_ns = self._summed_ns = 0
         self._took_ms: list[float] = []
         self.observers: Sequence[Observer] = ()
+        # computing lasts at least so long
+        self.compute_s = 0.0
 
     @abstractmethod
     def _backward(self, inputs: Any, target: Any) -> Any:
@@ -72,7 +74,7 @@ class Step(ABC):
         torch, job = self._job.torch, self._job
         self._exchanged.clear()
         sent = job.rings.sent
-        begin_ns = time.monotonic_ns()
+        begin_ns = self._begin_ns = time.monotonic_ns()
         self._module.zero_grad(set_to_none=True)
         loss = self._backward(inputs.to(job.rings.device), target.to(job.rings.device))
         parameters = list(self._module.parameters())
@@ -112,6 +114,10 @@ class Step(ABC):
             **({} if job.rings.exchange is None else job.rings.exchange.notes()),
             **rates(size, seconds, job.place.world, wire),
         }
+
+    def _computed(self) -> None:
+        """Computing is done, as soon as it has lasted `compute_s`."""
+        time.sleep(max(0.0, self.compute_s - (time.monotonic_ns() - self._begin_ns) / 1e9))
 
     def _ready(self, size_bytes: int, *, last: bool) -> None:
         """So much is ready to be exchanged; last: computing is done."""
@@ -163,6 +169,8 @@ class EachIteration(Step):
 
     def _see(self, bucket: Any) -> None:
         flat = bucket.buffer()
+        if bucket.is_last():
+            self._computed()
         self._ready(flat.numel() * flat.element_size(), last=bucket.is_last())
         for observer in self.observers:
             observer.see(bucket, self._job.rings.current)
@@ -192,6 +200,7 @@ class Seldom(Step):
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._module, inputs, target)
         loss.backward()
+        self._computed()
         # the heartbeat counts as computing what is no exchange, once there is one
         self._job.heartbeat.exchange()
         self._job.heartbeat.exchanged()

@@ -86,6 +86,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             None if wanted.kind == "none" else by,
         )
     step.observers = state.observed(done)
+    step.compute_s = arguments.compute_ms * place.dilation / 1e3
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
     # what is said with the next iteration
     saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}

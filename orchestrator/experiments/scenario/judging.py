@@ -16,8 +16,8 @@ from orchestrator.experiments.scenario.paired import How, paired_ratio
 
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""
-Samples = Mapping[tuple[str, str, str, int], Mapping[int, Sequence[float]]]
-"""By arm, tenant, metric and its number of iterations: the values of each finished measurement, by
+Samples = Mapping[tuple[str, str, str, float], Mapping[int, Sequence[float]]]
+"""By arm, tenant, metric and its iterations or seconds (`Compared.extent`): the values of each finished measurement, by
 its place in the record.
 """
 Outcome = Literal["holds", "not shown", "refuted", "starved"]
@@ -133,7 +133,7 @@ def judge_comparison(
             return JudgedComparison(compared, None, "not shown", 0, why)
     pairs = list(_pairs(compared, slots))
     of, over = (
-        samples.get((arm, compared.tenant, compared.metric, compared.iterations), {})
+        samples.get((arm, compared.tenant, compared.metric, compared.extent), {})
         for arm in (compared.of, compared.over)
     )
     values = [

@@ -217,7 +217,9 @@ class Runner:
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
             self._before_others(arm)
-            self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations)
+            if lasts_s := self.scenario.lasts_s:
+                self._until(slot, arm, jobs, self.scenario.warm_up)
+            self._until(slot, arm, jobs, self.scenario.warm_up + self.scenario.iterations, lasts_s)
         finally:
             for name, tenant, _ in arm.shared:
                 self.verbs[tenant].end(name)
@@ -275,14 +277,22 @@ class Runner:
                 parts.append({"run": now.run, "first": 1, "last": 0, "after": 0})
                 slot["runs"].append(now.run)
         self._before_others(arm)
-        self._until(slot, arm, jobs, self.scenario.iterations)
+        self._until(slot, arm, jobs, self.scenario.iterations, self.scenario.lasts_s)
 
-    def _until(self, slot: dict[str, Any], arm: Arm, jobs: dict[str, JobStatus], more: int) -> None:
-        """Wait until every job has made so many more iterations. Raises: Stalled; NotVerified - one
-        failed.
+    def _until(
+        self,
+        slot: dict[str, Any],
+        arm: Arm,
+        jobs: dict[str, JobStatus],
+        more: int,
+        lasts_s: float = 0.0,
+    ) -> None:
+        """Wait until every job has made so many more iterations, and for so long (s) at least.
+        Raises: Stalled; NotVerified - one failed.
 
         Counted from the `after` of the slot's last part, or from before its `first`.
         """
+        ends = self.clock() + lasts_s
         until = self.clock() + arm.watchdog_s
         for number, tenant in enumerate(jobs):
             part = slot["jobs"][tenant][-1]
@@ -291,7 +301,9 @@ class Runner:
             wanted = (part["after"] if part.get("after") is not None else part["first"] - 1) + more
             # Polling costs the hosts time, so they are polled when the iterations should be
             # finished, not all the time.
-            while (job := jobs[tenant]).iterations < wanted and job.state in ALIVE:
+            while (job := jobs[tenant]).state in ALIVE and (
+                job.iterations < wanted or self.clock() < ends
+            ):
                 remaining = until - self.clock()
                 if remaining <= 0:
                     made = job.iterations - wanted + more
@@ -303,6 +315,7 @@ class Runner:
                         remaining,
                         max(
                             1.0,
+                            ends - self.clock(),
                             (wanted - job.iterations) * (job.iteration_ms or 1000.0) / 1e3 * 1.05,
                         ),
                     )

@@ -4,7 +4,7 @@ hosts, and its times. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +163,26 @@ def hold_rules(
     kept = kept_links(goal, after)
     found = drain_rules(goal.links, kept, lab, macs, goal.plan.routes, goal.plan.rings, hold=True)
     return {host: found.get(host, frozenset()) for host in hosts}
+
+
+def generation_rules(
+    goals: Sequence[SlotGoal],
+    days: Sequence[int],
+    dark_windows: Sequence[int],
+    schedule: Schedule,
+    lab: Lab,
+    macs: Mapping[HostPort, Macs],
+    hosts: Iterable[HostName],
+) -> dict[int, Mapping[HostName, Rules]]:
+    """The routes of every slot, and those at its end, by their numbers."""
+    names = tuple(hosts)
+    found = {day: slot_rules(goal, lab, macs, names) for day, goal in zip(days, goals, strict=True)}
+    for k, number in enumerate(dark_windows):
+        after = goals[(k + 1) % len(goals)]
+        found[number] = (
+            hold_rules(goals[k], after, lab, macs, names) if schedule.hold else found[days[k]]
+        )
+    return found
 
 
 def kept_links(goal: SlotGoal, after: SlotGoal) -> tuple[Link, ...]:

@@ -28,11 +28,10 @@ from orchestrator.services.schedule.clock import SlotClock
 from orchestrator.services.schedule.goals import (
     change_to,
     every,
-    hold_rules,
+    generation_rules,
     host_requests,
     network_requests,
     slot_goals,
-    slot_rules,
     times_of,
 )
 from orchestrator.services.schedule.process import (
@@ -227,12 +226,7 @@ async def _prepared(
     days = tuple(context.next_generation() for _ in goals)
     dark_windows = tuple(context.next_generation() for _ in goals)
     macs = session.hosts.channels.macs()
-    generations = {days[k]: slot_rules(goal, lab, macs, names) for k, goal in enumerate(goals)}
-    after = [*goals[1:], goals[0]]
-    generations |= {
-        dark_windows[k]: hold_rules(goal, after[k], lab, macs, names)
-        for k, goal in enumerate(goals)
-    }
+    generations = generation_rules(goals, days, dark_windows, schedule, lab, macs, names)
     await session.hosts.channels.fence(context.run.token, names)
     requests = host_requests(goals, days, dark_windows, times, schedule, lab, names, slot)
     job_hosts = plan.job.hosts if plan.job else ()

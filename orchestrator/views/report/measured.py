@@ -267,7 +267,7 @@ def _sweeps(
     for f in judged:
         one = f.compared
         if one.of in swept and f.found is not None:
-            line = f"{one.metric}{f' of {one.iterations} iterations' if one.iterations else ''}, over {one.over}"
+            line = f"{one.metric}{one.extent_text}, over {one.over}"
             lines.setdefault(line, []).append((swept[one.of][1], _ends(f.found)))
     field = next((value[0] for value in swept.values()), "")
     caption = "Ratio over the swept parameter, with intervals; below 1 the swept arm takes less."
@@ -291,10 +291,12 @@ def _each_metric(
 ) -> None:
     """A figure of the values of each metric that is compared."""
     section, k = ReportSection("measurements", "Measurements"), dilation_of(kept)
-    for metric, count in dict.fromkeys((f.compared.metric, f.compared.iterations) for f in judged):
+    for metric, extent, of in dict.fromkeys(
+        (f.compared.metric, f.compared.extent, f.compared.extent_text) for f in judged
+    ):
         unit, what = METRICS[metric]
         times = {
-            arm: lists for arm, lists in by_arm(found, kept, metric, count).items() if any(lists)
+            arm: lists for arm, lists in by_arm(found, kept, metric, extent).items() if any(lists)
         }
         if unit in ("ms", "Gb/s"):
             factor = 1 / k if unit == "ms" else k
@@ -302,7 +304,7 @@ def _each_metric(
                 arm: [[value * factor for value in values] for values in lists]
                 for arm, lists in times.items()
             }
-        name = f"{metric.removesuffix('_ms').replace('_', ' ')}{f' of {count} iterations' if count else ''}"
+        name = f"{metric.removesuffix('_ms').replace('_', ' ')}{of}"
         _values(
             c,
             section,
@@ -310,7 +312,7 @@ def _each_metric(
             times,
             {},
             f"{name}{f', {unit}' if unit else ''}{' as at k = 1' if k != 1 else ''}",
-            f"{metric}{count or ''}",
+            f"{metric}{f'{extent:g}' if extent else ''}",
             what,
         )
     _slowed(section, kept)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.experiments.files.scenario.values import Compared
+from orchestrator.experiments.files.scenario.values import OF_A_CHANGE, Compared
 from orchestrator.experiments.scenario.judging import Samples, compared_of
+from orchestrator.experiments.scenario.record import dilation_of
 from orchestrator.experiments.scenario.void import Slowed, slowed
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
@@ -22,6 +23,8 @@ SETTLED = 3
 """Iterations after light and routes are back that still count for the change: the first ones on new
 rings, or of new processes.
 """
+LAST_PART = 0.2
+"""Of the seconds after which a loss is compared: iterations that end in this part of them count."""
 _NO_PARTS = "(-1, '', '', 0, 0)"
 
 
@@ -134,7 +137,7 @@ def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:
         "training",
         "all iterations of each measurement, those before the change and during it too",
         f"WITH part(measurement, tenant, run, first, last) AS (VALUES {', '.join(parts) or _NO_PARTS})"
-        " SELECT measurement, tenant, run, n, iter, iter_ms, time_ns FROM"
+        " SELECT measurement, tenant, run, n, iter, iter_ms, time_ns, loss FROM"
         " (SELECT *, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n FROM iteration) JOIN part USING (run)"
         " WHERE n >= first AND (last = 0 OR n <= last) AND iter_ms IS NOT NULL ORDER BY measurement, tenant, time_ns",
     )
@@ -208,6 +211,22 @@ def span_ms(found: Sequence[IterationEnd], begin: int, iterations: int) -> float
     return None if end is None else (end - found[begin].end_ns) / 1e6
 
 
+def loss_after(
+    found: Sequence[IterationEnd], losses: Sequence[float | None], begin: int, seconds: float
+) -> float | None:
+    """The median loss of the iterations that ended in the last part of so many seconds after the end
+    of `found[begin]`; None: none did.
+    """
+    until = found[begin].end_ns + seconds * 1e9
+    since = until - LAST_PART * seconds * 1e9
+    ended = [
+        loss
+        for step, loss in zip(found, losses, strict=True)
+        if loss is not None and since < step.end_ns <= until
+    ]
+    return median(ended) if ended else None
+
+
 def percentile_99(values: Sequence[float]) -> float:
     """The least of these that at least 99 % do not exceed.
 
@@ -223,14 +242,12 @@ def metric_samples(
     """The values of the metrics that the scenario compares (by default those, and iteration times),
     from the journals.
     """
-    found: dict[tuple[str, str, str, int], dict[int, list[float]]] = {}
+    found: dict[tuple[str, str, str, float], dict[int, list[float]]] = {}
     wanted = list(compared_of(kept) if needed is None else needed)
     arms = [str(slot["arm"]) for slot in kept["slots"]]
 
-    def add(
-        number: int, tenant: str, metric: str, values: list[float], iterations: int = 0
-    ) -> None:
-        found.setdefault((arms[number], tenant, metric, iterations), {})[number] = values
+    def add(number: int, tenant: str, metric: str, values: list[float], extent: float = 0) -> None:
+        found.setdefault((arms[number], tenant, metric, extent), {})[number] = values
 
     answer = compared_iterations(book, kept)
     for (number, tenant), lines in _by_measurement(answer).items():
@@ -250,15 +267,18 @@ def metric_samples(
     for metric in sorted(metrics & set(OF_ITERATIONS)):
         for (number, tenant), lines in _by_measurement(of_iterations(book, metric, answer)).items():
             add(number, tenant, metric, [line[metric] for line in lines])
-    if metrics & {"lost_ms", "span_ms", "dark_ms", "circuits_moved"}:
-        _of_changes(book, kept, {one.iterations for one in wanted if one.metric == "span_ms"}, add)
+    far = [one for one in wanted if one.extent]
+    if far or metrics & OF_A_CHANGE:
+        _of_changes(book, kept, far, add)
     return found
 
 
 def _of_changes(
-    book: Ledger, kept: Mapping[str, Any], spans: set[int], add: Callable[..., None]
+    book: Ledger, kept: Mapping[str, Any], far: Sequence[Compared], add: Callable[..., None]
 ) -> None:
-    """Add the metrics of a change: what it cost, and how far the job came from it on."""
+    """Add the metrics of a change: what it cost, and how far the job came from it on. far: what is
+    compared after so many iterations or seconds.
+    """
     trained, made = (
         _by_measurement(training(book, kept)),
         _by_measurement(measured_changes(book, kept)),
@@ -289,20 +309,27 @@ def _of_changes(
                 (at for at, step in enumerate(found) if step.end_ns <= change["begin_ns"]),
                 default=None,
             )
-        for count in spans:
-            span = span_ms(found, begin, count) if begin is not None else None
-            add(number, tenant, "span_ms", [] if span is None else [span], count)
+        if begin is None:
+            continue
+        losses, k = [line["loss"] for line in lines], dilation_of(kept)
+        for one in far:
+            value = (
+                loss_after(found, losses, begin, k * one.seconds)
+                if one.seconds
+                else span_ms(found, begin, one.iterations)
+            )
+            add(number, tenant, one.metric, [] if value is None else [value], one.extent)
 
 
 def by_arm(
-    found: Samples, kept: Mapping[str, Any], metric: str = "iteration_ms", iterations: int = 0
+    found: Samples, kept: Mapping[str, Any], metric: str = "iteration_ms", extent: float = 0
 ) -> dict[str, list[list[float]]]:
     """The values of a metric of each arm, measurement by measurement, of all tenants."""
     return {
         arm: [
             list(v)
             for key, each in found.items()
-            if key[0] == arm and key[2:] == (metric, iterations)
+            if key[0] == arm and key[2:] == (metric, extent)
             for v in each.values()
         ]
         for arm in kept["arms"]

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,8 +111,23 @@ def test_faults_that_overlap_do_what_all_of_them_do(config: LabConfig) -> None:
         HostPort("gpu01", 2): 0.75
     }
     assert found.threads == {"gpu02": 3} and found.clocks == {"gpu02": (2.0, pytest.approx(1e-4))}
+    assert found.rdma == {}
     # a link, and the rack of gpu03 and gpu04
     assert found.down == {("gpu03", 2), ("gpu03", 3), ("gpu04", 3)}
+
+
+def test_faults_of_rdma_ports_add_up_and_need_hosts_that_have_them(config: LabConfig) -> None:
+    with pytest.raises(ValueError, match=r"renamed: .* no RDMA devices: rdma: true"):
+        host_fault("renamed", "gpu01", config, port=1)
+    able = replace(config, rdma=True)
+    made = [
+        ("gpu01", host_fault(kind, "gpu01", able, port=port))
+        for kind, port in (("renamed", 1), ("gids-moved", 1), ("gids-moved", 2))
+    ]
+    assert effects(made, able).rdma == {
+        HostPort("gpu01", 1): {"renamed", "gids-moved"},
+        HostPort("gpu01", 2): {"gids-moved"},
+    }
 
 
 @pytest.mark.parametrize(

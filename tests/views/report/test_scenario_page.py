@@ -17,7 +17,7 @@ from orchestrator.results import to_json
 from orchestrator.settings import campaigns
 from orchestrator.telemetry.journal import Journal
 from orchestrator.views.report import traffic
-from orchestrator.views.report.samples import IterationEnd, lost_ms, span_ms, steps
+from orchestrator.views.report.samples import IterationEnd, loss_after, lost_ms, span_ms, steps
 from tests.experiments.test_scenario import CHANGE, STAY, scenario
 from tests.views.report.conftest import Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
@@ -63,6 +63,15 @@ def test_a_span_counts_progress_and_not_iterations_made_twice() -> None:
         1500.0
     )
     assert span_ms(training([100.0] * 12), 9, 10) is None
+
+
+def test_a_loss_after_seconds_is_that_of_the_iterations_that_ended_in_the_last_fifth_of_them() -> (
+    None
+):
+    found, losses = training([100.0] * 30), [float(n) for n in range(1, 31)]
+    assert loss_after(found, losses, 9, 1.0) == 19.5, "of iterations 19 and 20"
+    assert loss_after(found, [*losses[:19], None, *losses[20:]], 9, 1.0) == 19.0
+    assert loss_after(found, losses, 9, 3.0) is None, "the job had ended by then"
 
 
 @given(
@@ -270,6 +279,7 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
             "loss",
             "span_ms",
             "iteration_p99_ms",
+            "loss, seconds: 1",
             "ttft_p99_ms",
             "goodput",
         )
@@ -300,9 +310,11 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
         pytest.approx(2.8 / 2.4),
         pytest.approx(2.0, abs=0.05),
         pytest.approx(2.0, abs=0.1),
+        pytest.approx(2.8 / 2.4),
         pytest.approx(1.5),
         pytest.approx(0.5),
     ]
+    assert "loss after 1 s" in page.html.replace("&#160;", " ")
     assert recomputed(typed, page) > 100
 
 

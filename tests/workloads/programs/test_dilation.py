@@ -41,9 +41,23 @@ RETRIEVE = (
     "--lookup-ms",
     "1",
 )
+TRAIN = (
+    "-m",
+    "workloads.programs.train",
+    "--iterations",
+    "3",
+    "--hidden",
+    "32",
+    "--compute-ms",
+    "5",
+)
 
 
-@pytest.mark.parametrize("command", [REPLAY, MOE, RETRIEVE], ids=["replay", "moe", "retrieve"])
+@pytest.mark.parametrize(
+    "command",
+    [REPLAY, MOE, RETRIEVE, TRAIN, (*TRAIN, "--sync-every", "2")],
+    ids=["replay", "moe", "retrieve", "train", "train that averages seldom"],
+)
 def test_no_iteration_is_shorter_than_its_modelled_computing_on_this_host(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:

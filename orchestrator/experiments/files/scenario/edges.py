@@ -231,6 +231,17 @@ class CompareEdge(Edge):
     ] = ""
     tenant: Annotated[str, Field(description="whose job, where there are several tenants")] = ""
     iterations: Annotated[int, Field(ge=1, le=100_000, description="of span_ms")] | None = None
+    seconds: (
+        Annotated[
+            float,
+            Field(
+                ge=1,
+                le=3600,
+                description="of loss: so long after the warm-up or the change, in place of `iterations` of the scenario",
+            ),
+        ]
+        | None
+    ) = None
     band: BandEdge
     role: Annotated[
         Literal["claim", "control", "ablation"],

@@ -258,6 +258,12 @@ def _compared(
             problems.add((*path, "over"), f"arm {one.of} is divided by itself")
         if one.metric == "stalled" and one.over:
             problems.add((*path, "over"), "stalled is counted for one arm; leave it out")
+        for arm in arms.values():
+            if one.seconds is not None and arm.watchdog_s <= one.seconds:
+                problems.add(
+                    (*path, "seconds"),
+                    f"the watchdog of arm {arm.name} ends a measurement after {arm.watchdog_s:g} s",
+                )
         tenant = one.tenant or next(iter(edge.tenants))
         if tenant not in edge.tenants:
             problems.add(
@@ -289,9 +295,12 @@ def _with_band(
             (*path, "iterations"),
             f"a measurement has {edge.iterations} iterations, not {one.iterations}",
         )
+    if one.seconds is not None and one.metric != "loss":
+        problems.add((*path, "seconds"), f"only loss is of a time, not {one.metric}")
     text = one.name or f"{one.metric} {one.of}" + (f" / {one.over}" if one.over else "")
     count = (one.iterations or edge.iterations) if one.metric == "span_ms" else 0
-    return Compared(text, one.metric, one.of, one.over, tenant, low, high, one.role, count)
+    seconds = one.seconds or 0.0
+    return Compared(text, one.metric, one.of, one.over, tenant, low, high, one.role, count, seconds)
 
 
 def _differences(edge: ScenarioEdge, arms: Mapping[str, Arm], problems: Problems) -> None:

@@ -48,7 +48,8 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
     "goodput": ("", "share of an iteration's requests that met both targets of `serve`, median"),
     "loss": (
         "",
-        "training loss of rank 0, median of the first `iterations` after the warm-up: one value of a measurement",
+        "training loss of rank 0, median of the first `iterations` after the warm-up, or, with `seconds`, of those that"
+        " ended in the last fifth of that time: one value of a measurement",
     ),
     "lost_ms": (
         "ms",
@@ -213,7 +214,8 @@ class Arm:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A metric of arm `of`, divided by that of arm `over` (empty: not divided), and the band [low,
-    high] that counts as reproduced (None: open). iterations: of `span_ms`."""
+    high] that counts as reproduced (None: open). iterations: of `span_ms`. seconds: of `loss`, 0: it
+    is of iterations."""
 
     name: str
     metric: Metric
@@ -224,6 +226,19 @@ class Compared:
     high: float | None
     role: Literal["claim", "control", "ablation"] = "claim"
     iterations: int = 0
+    seconds: float = 0.0
+
+    @property
+    def extent(self) -> float:
+        """Its iterations or its seconds, which tell two comparisons of one metric apart."""
+        return self.iterations or self.seconds
+
+    @property
+    def extent_text(self) -> str:
+        """The same in words: ` of 20 iterations`, ` after 30 s`; empty without either."""
+        if self.seconds:
+            return f" after {self.seconds:g} s"
+        return f" of {self.iterations} iterations" if self.iterations else ""
 
     @property
     def band(self) -> str:
@@ -264,6 +279,13 @@ class Scenario:
         own.
         """
         return self.lab.dilation if self.lab is not None else 1.0
+
+    @property
+    def lasts_s(self) -> float:
+        """How long (s) a measurement lasts at least after its warm-up, for what is compared after so
+        many seconds.
+        """
+        return self.dilation * max((one.seconds for one in self.compared), default=0.0)
 
     @property
     def least_rounds(self) -> int:
