@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -115,7 +115,8 @@ class Rank:
         self._fronts = given.prefill or place.world
         makers = range(given.prefill, place.world) if given.prefill else ()
         self._part: Part
-        room, peers = _nothing, [*makers] if me < self._fronts else [*range(self._fronts)]
+        room: Callable[[Message], list[memoryview]] = _nothing
+        peers = [*makers] if me < self._fronts else [*range(self._fronts)]
         if not given.prefill:
             self._part = Both(memory, costs)
         elif me < self._fronts:
@@ -145,10 +146,12 @@ class Rank:
         ]
         self._sum([0.0])  # all begin together
         time.sleep(given.pause_ms * slower / 1e3)
-        makers = range(self._fronts, place.world)
+        announced = [0] * place.world
         if isinstance(part, Front):
+            makers = range(self._fronts, place.world)
             part.home = makers[home_of(self._load, place.rank, iteration, len(makers))]
-        self._demand.gate(self._announced(mine, makers))
+            announced = self._announced(mine, part.home, makers)
+        self._demand.gate(announced)
         self.talk.begin()
         part.begin(mine, time.monotonic())
         part.advance(time.monotonic())
@@ -164,15 +167,15 @@ class Rank:
         self._demand.end()
         return self._record(requests, self._sum(self._results(mine, len(requests))))
 
-    def _announced(self, mine: list[Request], makers: Sequence[int]) -> list[int]:
+    def _announced(self, mine: list[Request], home: int, makers: Sequence[int]) -> list[int]:
         """The bytes of keys and values that this rank is going to send to each rank; what goes
         where most room is counts for all alike.
         """
         found = [0.0] * self._job.place.world
-        for request in mine if isinstance(self._part, Front) else ():
-            size = pages_of(request.prompt) * self._size
-            for rank in [self._part.home] if request.home else makers:
-                found[rank] += size if request.home else size / len(makers)
+        for request in mine:
+            there = [home] if request.home else makers
+            for rank in there:
+                found[rank] += pages_of(request.prompt) * self._size / len(there)
         return [round(size) for size in found]
 
     def _results(self, mine: list[Request], count: int) -> list[float]:

@@ -169,7 +169,7 @@ class Front:
 
     def _work(self, now_s: float) -> None:
         for chunk in self._queue.advance(now_s):
-            views = self._memory.views(chunk.request, chunk.first, chunk.count)
+            views = self._memory.views(chunk.request, chunk.first, chunk.pages)
             for number, view in enumerate(views, chunk.first):
                 MARK.pack_into(view, 0, chunk.request, number)
             if chunk.last:
@@ -190,11 +190,11 @@ class Front:
     def _send(self, chunk: Chunk) -> None:
         self.talk.tell(
             self._chosen[chunk.request],
-            Message(PAGES, chunk.request, chunk.first, chunk.count),
-            self._memory.views(chunk.request, chunk.first, chunk.count),
+            Message(PAGES, chunk.request, chunk.first, chunk.pages),
+            self._memory.views(chunk.request, chunk.first, chunk.pages),
             chunk.request if chunk.last else None,
         )
-        self.moved += chunk.count * self._memory.size
+        self.moved += chunk.pages * self._memory.size
 
     def _end(self) -> None:
         if not self._left:

@@ -17,11 +17,11 @@ from .trace import Request
 
 
 class Chunk(NamedTuple):
-    """Pages `first` to `first + count` of a request's prompt are computed; last: no more follow."""
+    """Pages `first` to `first + pages` of a request's prompt are computed; last: no more follow."""
 
     request: int
     first: int
-    count: int
+    pages: int
     last: bool
 
 
