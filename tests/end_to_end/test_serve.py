@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 SMALL = ["--hosts", "4", "--ports", "2", "--free-ports", "--rate-mbps", "60"]
+SMALL += ["--electrical", "ideal@20"]
 HOSTS = [f"gpu{n:02}" for n in range(1, 5)]
 ARGS = {"iterations": 0, "prefill": 2, "requests": 32, "rate": 40, "output": 6, "prompt_us": 40}
 JOB = {"name": "chat", "workload": "serve", "ranks": HOSTS, "args": ARGS}
@@ -53,4 +54,32 @@ def test_no_request_is_lost_while_all_circuits_change(small: Lab) -> None:
     lines = job.lines("iterations.jsonl")
     assert {(line["served"], line["lost"]) for line in lines} == {(32, 0)}
     assert [line["iter"] for line in lines] == list(range(1, len(lines) + 1)), "one launch"
+    lab.testbed("down", "--yes").must()
+
+
+def test_circuits_follow_conversations_that_move_in_a_cycle_and_no_request_is_lost(
+    small: Lab,
+) -> None:
+    lab, job = small, Job(small, "moving")
+    moves = {"trace": "periodic", "home": 1, "shift": 1, "pause_ms": 400, "requests": 12}
+    region = {
+        "name": "all",
+        "hosts": HOSTS,
+        "ports": [f"{host}:p1" for host in HOSTS],
+        "fallback": "ideal",
+    }
+    moving = {**JOB, "name": "moving", "args": {**ARGS, **moves}, "regions": [region]}
+    plan = lab.plan(
+        "moving",
+        [("gpu01:p1", "gpu03:p1"), ("gpu02:p1", "gpu04:p1")],
+        segments=[{"name": "ideal"}],
+        job=moving,
+        adapt={"every": 1, "predict": "period", "dark_share": 1.0},
+    )
+    lab.up(plan).must()
+    report = lab.testbed("service", "run", "adapt", "--turns", "24").must()
+    assert report["changes"] == 24 and report["failures"] == 0, report
+    lines = job.lines("iterations.jsonl")
+    assert {(line["served"], line["lost"]) for line in lines} == {(12, 0)}
+    lab.testbed("job", "stop").must()
     lab.testbed("down", "--yes").must()
