@@ -47,6 +47,7 @@ NAMES = (
     "influx_sink",
     "planner",
     "prediction",
+    "match",
     "second_opinion",
     "sweep",
     "slices",

@@ -154,6 +154,11 @@ def _start(
             if with_hosts
             else {}
         )
+        bmcs = {
+            name: _bind(f"BMC of {name}", host.bmc.port)
+            for name, host in config.hosts.items()
+            if host.bmc is not None and with_hosts
+        }
         served = [s for s in config.segments if s.functions and with_hosts]
         functions = {
             s.name: _bind(f"functions of segment {s.name}", s.control_port) for s in served
@@ -166,7 +171,7 @@ def _start(
     def live(ready: Callable[[], None]) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        return _live(config, dialects, devices, hosts, functions, control, folder, ready)
+        return _live(config, dialects, devices, hosts, bmcs, functions, control, folder, ready)
 
     def report_ready(fd: int) -> None:
         try:
@@ -205,6 +210,7 @@ def _live(
     dialects: dict[str, AnyDialect],
     devices: dict[str, socket.socket | Line],
     hosts: dict[str, socket.socket],
+    bmcs: dict[str, socket.socket],
     functions: dict[str, socket.socket],
     control: socket.socket,
     folder: int,
@@ -228,7 +234,7 @@ def _live(
             remove((folder, traces))
         return 0
     keys = ensure_keys(config.state, {name: host.ssh_port for name, host in config.hosts.items()})
-    listeners = Listeners(devices, hosts, control, own_namespace("net"), os.getpid(), access)
+    listeners = Listeners(devices, hosts, control, own_namespace("net"), os.getpid(), access, bmcs)
     machine_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def root(forked: Callable[[], None]) -> int:
@@ -243,7 +249,13 @@ def _live(
         return 0
 
     def surrender() -> None:
-        for sock in (*devices.values(), *hosts.values(), *functions.values(), control):
+        for sock in (
+            *devices.values(),
+            *hosts.values(),
+            *bmcs.values(),
+            *functions.values(),
+            control,
+        ):
             sock.close()
 
     return contain(root, surrender=surrender, traces=(folder, traces))

@@ -1,5 +1,5 @@
-"""Device passwords: read from the environment, a file of the user's own, or Ansible vault text,
-when a device is opened.
+"""Passwords of devices and BMCs: read from the environment, a file of the user's own, or Ansible
+vault text, when one is opened.
 
 The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 -
 1.2"): hex of three lines of hex, salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000
@@ -23,7 +23,9 @@ from pathlib import Path
 from optics import BadFile, DeviceConfig, DeviceName, Missing
 from optics.plain import reason
 from orchestrator.files.reading import read_whole
-from orchestrator.inventory.lab import VAULT_HEADER, Lab, Secret
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.logins import VAULT_HEADER, Secret
 
 VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
 KNOWN_HOSTS = "known_hosts"
@@ -43,10 +45,14 @@ def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
     secret = lab.secrets.get(config.name)
     if secret is None:
         return config
-    password = _read(config.name, secret)
-    if not password.isprintable():  # it would end a line, or a TL1 or CLI command, too early
-        raise BadFile([f"devices.yml: {config.name}: the password has a control character in it"])
-    return replace(config, password=password)
+    return replace(config, password=_read(config.name, secret, "devices.yml"))
+
+
+def bmc_password(host: Host) -> str:
+    """The password of the host's BMC, empty without one. Raises: as `with_secret`."""
+    if host.bmc is None or host.bmc.secret is None:
+        return host.bmc.password if host.bmc else ""
+    return _read(f"BMC of {host.machine}", host.bmc.secret, "hosts.yml")
 
 
 def with_known_hosts(
@@ -74,30 +80,37 @@ def with_known_hosts(
 
 
 def withheld(lab: Lab) -> frozenset[str]:
-    """The environment variables that hold passwords of devices: no program started from here needs
-    them.
+    """The environment variables that hold passwords of devices and BMCs: no program started from
+    here needs them.
     """
-    return frozenset(secret.name for secret in lab.secrets.values() if secret.kind == "env")
+    bmcs = (host.bmc.secret for host in lab.hosts.values() if host.bmc and host.bmc.secret)
+    secrets = (*lab.secrets.values(), *bmcs)
+    return frozenset(secret.name for secret in secrets if secret.kind == "env")
 
 
-def _read(device: DeviceName, secret: Secret) -> str:
+def _read(whose: str, secret: Secret, file: str) -> str:
+    password = _found(whose, secret, file)
+    if not password.isprintable():  # it would end a line, or a TL1 or CLI command, too early
+        raise BadFile([f"{file}: {whose}: the password has a control character in it"])
+    return password
+
+
+def _found(whose: str, secret: Secret, file: str) -> str:
     match secret.kind:
         case "env":
             if secret.name not in os.environ:
                 raise Missing(
-                    f"{device}: no password: {secret.name} is not set",
+                    f"{whose}: no password: {secret.name} is not set",
                     hint=f"export {secret.name}=...",
                 )
             return os.environ[secret.name]
         case "file":
-            text = private_text(
-                Path(secret.name).expanduser(), f"devices.yml: {device}: password_file"
-            )
+            text = private_text(Path(secret.name).expanduser(), f"{file}: {whose}: password_file")
             return (
-                unvault(text, f"{device}: password_file") if text.startswith(VAULT_HEADER) else text
+                unvault(text, f"{whose}: password_file") if text.startswith(VAULT_HEADER) else text
             ).strip("\r\n")
         case "vault":
-            return unvault(secret.name, f"{device}: password").strip("\r\n")
+            return unvault(secret.name, f"{whose}: password").strip("\r\n")
 
 
 def private_text(path: Path, what: str) -> str:

@@ -21,7 +21,7 @@ from emulators.fabric import functions, linux, relay
 from emulators.fabric.fibre_plant import FibrePlant, HostPort, Relight, Strand, Tie
 from emulators.fabric.gate import Gates
 from emulators.fabric.host import FIRST_PORT_INDEX, LOOPBACK, MGMT_INDEX
-from emulators.fabric.hosts import FIRST_LIT_INDEX, CannotBuild, PortWatch, start
+from emulators.fabric.hosts import FIRST_LIT_INDEX, CannotBuild, Host, PortWatch, start
 from emulators.fabric.linkwatch import Linkwatch
 from emulators.fabric.loss import program
 from emulators.fabric.netlink import (
@@ -144,6 +144,16 @@ class Fabric:
     def silence(self, port: HostPort, silent: bool) -> Relight:
         """Let the transmitter of `port` fall silent, or send again."""
         return self._apply(self.fibre_plant.silence(port, silent))
+
+    def rebooted(self, host: Host) -> None:
+        """Follow a host into its new network namespace: its name for `ip netns`, and its ports."""
+        net = os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        linux.unmount(Path("/run/netns", host.name))
+        linux.bind(f"/proc/self/fd/{net}", Path("/run/netns", host.name))
+        host.ports.close()
+        with linux.inside(net):
+            host.ports = PortWatch()
+        os.close(net)
 
     def unplug(self, cable: str, out: bool) -> None:
         """Pull a cable of a packet switch, or plug it in again. Raises: KeyError - no such

@@ -15,13 +15,20 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulators.fabric import interpreter, linux
-from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
+from emulators.fabric.netlink import (
+    Message,
+    Netlink,
+    address,
+    link_state,
+    moved,
+    subnet_route,
+)
 from emulators.fabric.programs import Programs
 from emulators.fabric.rdma import RdmaTables
 from emulators.fabric.sockets import listen
@@ -36,6 +43,8 @@ ACCOUNTS = ("group", "gshadow", "subuid", "subgid")
 """What useradd(8) writes beside those."""
 # not /root: the user's clone or Python may live there, and his .bashrc costs every command
 HOME = "/run/root"
+STAYS = frozenset({"etc", "lab", "lock", "root", "sshd"})
+"""What is in /run from the beginning, and there again after a reboot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,8 @@ class HostPlan:
 
 
 def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machine_proc: int) -> int:
-    """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open
-    the listening socket.
+    """Be the host until the lab ends. Speaks JSON over `control`: made, up, how to shut or open the
+    listening socket, how to halt and to boot.
     """
     os.setsid()
     linux.close_all_but({control.fileno(), listener.fileno(), machine_proc})
@@ -69,8 +78,7 @@ def live(plan: HostPlan, control: socket.socket, listener: socket.socket, machin
         _send(control, made=int(os.readlink("self", dir_fd=machine_proc)))
         os.close(machine_proc)
         control.recv(64)
-        inner_listener = _connect(plan)
-        tables = RdmaTables({n: FIRST_PORT_INDEX + n for n in plan.ports}) if plan.rdma else None
+        inner_listener, tables = _connect(plan)
         _send(control, up=True)
     except OSError as problem:
         _send(control, error=f"host {plan.name}: {problem}")
@@ -88,9 +96,7 @@ def _furnish(plan: HostPlan) -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("proc", "/proc", "proc", quiet)
-    for name, value in plan.sysctls.items():
-        Path("/proc/sys/net/ipv4", name).write_text(value)
-    linux.mount("sysfs", "/sys", "sysfs", quiet)  # shows this host's interfaces, not the machine's
+    _network_files(plan)
     linux.mount("run", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
     linux.mount(
         "testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755"
@@ -112,6 +118,14 @@ def _furnish(plan: HostPlan) -> None:
         file.write_text(text)
         file.chmod(0o600 if name in ("host_key", "shadow") else 0o644)
     os.chdir("/")
+
+
+def _network_files(plan: HostPlan) -> None:
+    """Set the sysctls of this network namespace, and have /sys show its interfaces."""
+    for name, value in plan.sysctls.items():
+        Path("/proc/sys/net/ipv4", name).write_text(value)
+    quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("sysfs", "/sys", "sysfs", quiet)
 
 
 def _own_etc() -> None:
@@ -136,7 +150,10 @@ def _own_etc() -> None:
             here.symlink_to(entry.readlink() if entry.is_symlink() else entry)
 
 
-def _connect(plan: HostPlan) -> socket.socket:
+def _connect(plan: HostPlan) -> tuple[socket.socket, RdmaTables | None]:
+    """Switch the interfaces on; return the inner listening socket, and the tables if there are
+    any.
+    """
     network, source = plan.mgmt_address.rpartition(".")[0] + ".0", plan.mgmt_address
     messages: list[Message] = [
         link_state(LOOPBACK, True),
@@ -148,7 +165,56 @@ def _connect(plan: HostPlan) -> socket.socket:
     netlink = Netlink()
     netlink.send(messages)
     netlink.close()
-    return listen(22, source)
+    inner_listener = listen(22, source)
+    ports = {number: FIRST_PORT_INDEX + number for number in plan.ports}
+    return inner_listener, RdmaTables(ports) if plan.rdma else None
+
+
+def _halt(plan: HostPlan) -> None:
+    """Stop as a machine that lost power: no program runs, no interface sends."""
+    if os.getpid() != 1:  # else the signal would reach the machine's programs
+        raise OSError("only the first process of a host may halt it")
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)  # kill(2): all of this pid namespace but the first
+    netlink = Netlink()
+    netlink.send(link_state(index, False) for index in _interfaces(plan))
+    netlink.close()
+
+
+def _boot(plan: HostPlan) -> tuple[socket.socket, RdmaTables | None]:
+    """Begin again in a network namespace of its own: what the kernel of a machine forgets at a
+    reboot stays behind in the old one. Return as `_connect`.
+    """
+    run = Path("/run")
+    for path in run.iterdir():
+        if path.name not in STAYS:
+            _forget(path, run.stat().st_dev)
+    old = Netlink()
+    linux.unshare(linux.NEW_NET)
+    net = linux.own_namespace("net")
+    old.send(moved(index, net) for index in _interfaces(plan))
+    os.close(net)
+    old.close()
+    linux.unmount("/sys")
+    _network_files(plan)
+    return _connect(plan)
+
+
+def _interfaces(plan: HostPlan) -> list[int]:
+    return [MGMT_INDEX, *(FIRST_PORT_INDEX + number for number in plan.ports)]
+
+
+def _forget(path: Path, device: int) -> None:
+    """Remove a file or folder of this file system; what is mounted there stays."""
+    with suppress(OSError):
+        if path.lstat().st_dev != device:
+            return
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+            return
+        for inner in path.iterdir():
+            _forget(inner, device)
+        path.rmdir()
 
 
 def _keep_sockets(
@@ -179,7 +245,7 @@ def _keep_sockets(
                 tables.follow()
                 continue
             if fd != control.fileno():
-                if connection := _accepted(listeners[fd]):
+                if fd in listeners and (connection := _accepted(listeners[fd])):
                     waiting.append((time.monotonic(), connection))
                 continue
             text, ancillary, _, _ = control.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4))
@@ -190,6 +256,26 @@ def _keep_sockets(
                     _send(control, **_obeyed(json.loads(text), programs, tables))
                 except OSError as problem:
                     _send(control, refused=f"host {plan.name}: {problem}")
+                continue
+            if text == b"halt":
+                programs = Programs()
+                waiting = []
+                for at in [*listeners]:
+                    poll.unregister(at)
+                    listeners.pop(at).close()
+                front = -1  # its number may be given to the next socket
+                with _answered(control, plan):
+                    _halt(plan)
+                continue
+            if text == b"boot":
+                with _answered(control, plan):
+                    if tables is not None:
+                        poll.unregister(tables.fileno())
+                        tables.close()
+                    inner, tables = _boot(plan)
+                    listeners[inner.fileno()] = inner
+                    for at in (inner.fileno(), *([tables.fileno()] if tables else [])):
+                        poll.register(at, select.POLLIN)
                 continue
             if text.startswith(b"slow "):
                 slow_s = float(text[5:])
@@ -209,6 +295,16 @@ def _keep_sockets(
             with suppress(OSError):
                 programs.set_clock()
             _serve(connection)
+
+
+@contextmanager
+def _answered(control: socket.socket, plan: HostPlan) -> Iterator[None]:
+    """Tell the lab that the body is done, or why it is not."""
+    try:
+        yield
+        _send(control, ok=True)
+    except OSError as problem:
+        _send(control, error=f"host {plan.name}: {problem}")
 
 
 def _obeyed(

@@ -99,6 +99,19 @@ class Host:
             raise OSError(str(reply["refused"]))
         return reply
 
+    def halt(self) -> None:
+        """Stop all programs, refuse connections, switch all interfaces off. Raises: CannotBuild."""
+        self.control.send(b"halt")
+        self.receive(10.0)
+        self.port_open = False
+
+    def boot(self) -> None:
+        """Begin again after `halt`, with nothing of what the kernel knew; `open_port` follows.
+        Raises: CannotBuild.
+        """
+        self.control.send(b"boot")
+        self.receive(30.0)
+
     def open_port(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
         self.control.sendmsg(

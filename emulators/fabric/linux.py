@@ -66,6 +66,13 @@ def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> 
     mount(str(source), target, flags=MS_BIND | (MS_REC if recursive else 0))
 
 
+def unmount(target: str | Path) -> None:
+    """Take away the last mount at `target`, at once for whoever looks there, else when it is no
+    longer used (MNT_DETACH).
+    """
+    _call("umount2", str(target).encode(), ctypes.c_int(2), what=str(target))
+
+
 def die_with_parent(signal_number: int) -> None:
     """Ask the kernel for `signal_number` when the parent process ends; 0 withdraws it."""
     _call("prctl", PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0)

@@ -118,6 +118,15 @@ def link_state(index: int, up: bool, *, absent_ok: bool = False) -> Message:
     return Message(NEWLINK, 0, body, f"interface {index} {'up' if up else 'down'}", absent_ok)
 
 
+def moved(index: int, net: int) -> Message:
+    """Move an interface to the namespace behind `net`; its addresses, routes and queues stay
+    behind.
+    """
+    return Message(
+        NEWLINK, 0, _ifinfo(index) + attribute(28, net), f"interface {index} to a namespace"
+    )
+
+
 def link_name(index: int, name: str) -> Message:
     return Message(NEWLINK, 0, _ifinfo(index) + attribute(3, name), f"interface {index} as {name}")
 

@@ -65,6 +65,14 @@ class RdmaTables:
             netlink.close()
         self._write(number)
 
+    def close(self) -> None:
+        """Take away the second sysfs, and undo the faults; the tables go with /sys."""
+        for number in self._ports:
+            self.obey(number, ())
+        self._watch.close()
+        linux.unmount(SECOND)
+        SECOND.rmdir()
+
     def _write(self, number: int) -> None:
         device, name = (
             CLASS / f"infiniband/mlx5_{number - 1}",

@@ -29,6 +29,7 @@ MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CALIENT_MODULE = 8  # ports per module
 FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
+BMC_PORT_BASE = 24_000
 FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
 """Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none
 that a lab has by default.
@@ -134,6 +135,11 @@ def hosts_yml(wanted: Wanted) -> str:
             f"          testbed_mgmt_address: 10.254.0.{number}",
             f"          testbed_ports: {{{opts}}}",
         ]
+        if wanted.bmc_ports:
+            address = f"http://127.0.0.1:{wanted.bmc_ports[number - 1]}"
+            lines.append(
+                f'          testbed_bmc: {{address: "{address}", username: root, password: emulated}}'
+            )
     return "\n".join([*lines, ""])
 
 
@@ -291,6 +297,11 @@ def main(arguments: list[str] | None = None) -> int:
         help="divide every host: a part with these lanes (0,1) and this share of its ports at packet switches; may be repeated",
     )
     parser.add_argument(
+        "--bmc",
+        action="store_true",
+        help="give every host a management controller (Redfish), on 127.0.0.1:24000+n",
+    )
+    parser.add_argument(
         "--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)"
     )
     parser.add_argument(
@@ -335,6 +346,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--driver and --look-ahead exclude each other")
     if options.electrical and (options.driver or options.look_ahead):
         parser.error("--electrical is for labs of Polatis and Calient switches")
+    if options.bmc and (options.driver or options.look_ahead):
+        parser.error("--bmc is for labs of Polatis and Calient switches")
     if options.partition and not options.electrical:
         parser.error(
             "--partition divides hosts that meet at packet switches, which --electrical adds"
@@ -442,12 +455,14 @@ def write_default(options: argparse.Namespace) -> str:
     """Write a lab of Polatis and Calient switches; return what it has."""
     controls = sum(spec.controls(options.hosts) for spec in options.electrical)
     if options.free_ports:
-        ports = free_ports(options.hosts + options.ports + controls)
+        ports = free_ports((2 if options.bmc else 1) * options.hosts + options.ports + controls)
         ssh, devices = ports[: options.hosts], ports[options.hosts : options.hosts + options.ports]
-        control_ports = ports[options.hosts + options.ports :]
+        control_ports = ports[options.hosts + options.ports :][:controls]
+        bmcs = ports[options.hosts + options.ports + controls :]
     else:
         ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
         control_ports = tuple(range(FIRST_CONTROL_PORT, FIRST_CONTROL_PORT + controls))
+        bmcs = tuple(BMC_PORT_BASE + n for n in range(1, options.hosts + 1) if options.bmc)
         base = options.device_port_base
         devices = tuple(
             (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
@@ -460,6 +475,7 @@ def write_default(options: argparse.Namespace) -> str:
         "lines": tuple(map(line_of, options.line)),
     }
     more |= {"control_ports": control_ports, "queue": queue_of(options.queue), "lab": options.name}
+    more |= {"bmc_ports": bmcs}
     more |= {"partitions": tuple(map(partition_of, options.partition))}
     state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.name}"
     generate(options.out, Wanted(ssh, devices, state, settle_s, options.rate_mbps, **more))

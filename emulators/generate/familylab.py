@@ -31,7 +31,8 @@ class Wanted:
     where those with functions are controlled. lines: at a port number of all hosts, delay (ms) and
     queue (packets). wavelengths: so many, which hosts take in turn where the devices route
     spectrum; 0: each host has one of its own. queue: of the packet switches, as
-    `electrical.segments`. partitions of every host: name, lanes, share of a port.
+    `electrical.segments`. partitions of every host: name, lanes, share of a port. bmc_ports: where
+    the hosts' management controllers answer, if they have any.
     """
 
     ssh_ports: tuple[int, ...]
@@ -48,6 +49,7 @@ class Wanted:
     wavelengths: int = 0
     queue: tuple[int, str] | None = None
     partitions: tuple[tuple[str, tuple[int, ...], float], ...] = ()
+    bmc_ports: tuple[int, ...] = ()
 
 
 def host_name(number: int, count: int) -> str:

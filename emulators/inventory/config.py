@@ -31,6 +31,15 @@ shorter queue would drop all of it.
 
 
 @dataclass(frozen=True, slots=True)
+class BmcConfig:
+    """Where the management controller of an emulated host answers, by HTTP, and its login."""
+
+    port: int
+    username: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostConfig:
     """An emulated host. `interfaces` maps port number to interface name. job_user: whom its jobs
     run as.
@@ -42,6 +51,7 @@ class HostConfig:
     mgmt_address: str
     interfaces: Mapping[int, str]
     job_user: str = "testbed-job"
+    bmc: BmcConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +209,7 @@ def read_config(inventory: Path) -> LabConfig:
                     for number, port in facts["testbed_ports"].items()
                 },
                 job_user=str(facts.get("testbed_job_user", "testbed-job")),
+                bmc=_bmc(facts.get("testbed_bmc")),
             )
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"hosts.yml: {name}: {_text(problem)}")
@@ -321,6 +332,15 @@ def _hosts(
         yield name, {**facts, **(own or {})}
     for child in (group.get("children") or {}).values():
         yield from _hosts(child or {}, facts)
+
+
+def _bmc(entry: Mapping[str, Any] | None) -> BmcConfig | None:
+    if entry is None:
+        return None
+    address = parse(str(entry["address"]))
+    if address.scheme != "http":
+        raise ValueError(f"testbed_bmc: {entry['address']}: an emulated BMC answers on http")
+    return BmcConfig(address.port, str(entry["username"]), str(entry["password"]))
 
 
 def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> DeviceConfig:

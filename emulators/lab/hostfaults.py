@@ -31,6 +31,7 @@ HOST_FAULTS: Mapping[str, str] = {
     "tor": "the packet switch of the host, that of its rack where there are racks, is down",
     "clock-drift": "the monotonic clock of programs started from now on is `offset_s` ahead, and more by `ppm`",
     "host-down": "the host is switched off, until the lab is started again",
+    "host-hang": "the host stands still, without programs and light, until its BMC power-cycles it",
     "function-loss": "the functions of the segment lose `percent` of their packets, in each direction",
     "function-restart": "the functions of the segment forget all their allocations, once",
     "storm": "a fault on one of the hosts every `per_s` on average, for `seconds` on average",
@@ -47,13 +48,13 @@ _TAKES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "kill-rank": (frozenset(), (_TIMES | {"rank"}) - {"for_s"}),
     "tor": (frozenset(), _TIMES | {"port"}),
     "clock-drift": (frozenset(), frozenset({"at_s", "for_s", "offset_s", "ppm"})),
-    "host-down": (frozenset(), frozenset({"at_s", "probability"})),
+    **dict.fromkeys(("host-down", "host-hang"), (frozenset(), frozenset({"at_s", "probability"}))),
     "function-loss": (frozenset({"percent"}), _TIMES),
     "function-restart": (frozenset(), _TIMES - {"for_s"}),
     "storm": (frozenset({"per_s"}), frozenset({"at_s", "for_s", "count", "seed", "seconds"})),
 }
 """The fields each kind needs, and those it may have."""
-ONCE = frozenset({"kill-rank", "host-down", "function-restart"})
+ONCE = frozenset({"kill-rank", "host-down", "host-hang", "function-restart"})
 """They happen and are over; what they did is not undone."""
 AT_SWITCHES = frozenset({"tor", "function-loss", "function-restart"})
 """Faults of packet switches: the place may be a segment."""

@@ -153,6 +153,8 @@ class Injector:
                 self._lab.functions[event.host].order(do="restart")
             case "host-down" if host is not None:
                 os.kill(host.pid, signal.SIGKILL)
+            case "host-hang" if host is not None:
+                self._lab.machines[event.host].hang()
             case "hang-rank":
                 self._release(event.number)
         if event.begins or event.number in self._begun:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emulators.devices.dialects.base import AnyDialect
+from emulators.devices.dialects.redfish import Redfish
 from emulators.devices.families import WHERE, device_from_config, family
 from emulators.devices.server import Access, DeviceServer, Line
 from emulators.fabric import linux
@@ -20,11 +21,14 @@ from emulators.fabric.fibre_plant import HostPort, Relight
 from emulators.fabric.functions import Functions
 from emulators.fabric.gate import lack
 from emulators.fabric.hosts import Host
+from emulators.fabric.sockets import listen
 from emulators.fabric.sshd import Keys
 from emulators.inventory.config import DeviceConfig, Fibre, LabConfig, Trunk
 from emulators.inventory.files import BadInventory
 from emulators.lab.feeds import Feeds
+from emulators.lab.machines import Machine
 from emulators.optics.light import Lit, Violation
+from emulators.optics.plant import Plant
 from emulators.optics.rotorplant import RotorPlant
 
 
@@ -33,7 +37,7 @@ class Listeners:
     """The listening sockets and serial lines, opened before the lab left the machine's network, and
     the namespace to return to.
 
-    access: logins of the devices that are reached over SSH.
+    access: logins of the devices that are reached over SSH. bmcs: of hosts' management controllers.
     """
 
     devices: Mapping[str, socket.socket | Line]
@@ -42,6 +46,7 @@ class Listeners:
     machine_net: int | None
     pid: int
     access: Mapping[str, Access] = field(default_factory=dict)
+    bmcs: Mapping[str, socket.socket] = field(default_factory=dict)
 
 
 class Control(Protocol):
@@ -79,6 +84,10 @@ class Lab:
             )
             for name, dialect in dialects.items()
         }
+        self.machines = {
+            name: Machine(host, self._halt, self._boot) for name, host in self.hosts.items()
+        }
+        self._bmcs = {name: self._bmc(name, sock) for name, sock in listeners.bmcs.items()}
         self.stopped = asyncio.Event()
         if fabric and (
             rotors := [d.plant for d in dialects.values() if isinstance(d.plant, RotorPlant)]
@@ -113,7 +122,7 @@ class Lab:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
-        for server in self.servers.values():
+        for server in (*self.servers.values(), *self._bmcs.values()):
             await server.start()
         # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of
         # the process that bound it.
@@ -132,7 +141,7 @@ class Lab:
         await self.stopped.wait()
         listener.close()
         control.hang_up()
-        for server in self.servers.values():
+        for server in (*self.servers.values(), *self._bmcs.values()):
             await server.stop()
 
     def sever(self, name: str, cut: bool) -> None:
@@ -213,6 +222,38 @@ class Lab:
         )
         for number in self.config.hosts[host.name].interfaces:
             self._transmit(HostPort(host.name, number), False)
+
+    def _bmc(self, name: str, sock: socket.socket) -> DeviceServer:
+        wanted = self.config.hosts[name].bmc
+        assert wanted is not None
+        dialect = Redfish(
+            Plant(name, (), ()),
+            self.machines[name],
+            username=wanted.username,
+            password=wanted.password,
+        )
+        return DeviceServer(f"BMC of {name}", dialect, scheme="http", sock=sock)
+
+    def _halt(self, host: Host) -> None:
+        """A host stops, with or without power: its ports go dark."""
+        asyncio.get_running_loop().remove_reader(host.ports.fileno())
+        host.halt()
+        for number in self.config.hosts[host.name].interfaces:
+            self._transmit(HostPort(host.name, number), False)
+        log(f"host {host.name}: stopped")
+
+    def _boot(self, host: Host) -> None:
+        """A host that stopped begins again."""
+        assert self.fabric is not None and self.listeners.machine_net is not None
+        host.boot()
+        self.fabric.rebooted(host)
+        asyncio.get_running_loop().add_reader(host.ports.fileno(), self._ports_switched, host)
+        for number in self.config.hosts[host.name].interfaces:
+            self._transmit(HostPort(host.name, number), True)
+        with linux.inside(self.listeners.machine_net):
+            listener = listen(self.config.hosts[host.name].ssh_port)
+        host.open_port(listener)
+        log(f"host {host.name}: booted")
 
     def _functions_reported(self, process: Functions) -> None:
         if not process.ended():

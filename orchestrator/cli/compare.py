@@ -122,13 +122,13 @@ def compare(
         scenario = c.scenario_of(
             plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s
         )
-        _ask(call, len(plans) * repeats)
+        ask(call, len(plans) * repeats)
         kept = begin_comparison(call.settings, lab, scenario, kind="compare", leave=leave)
     call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
-    return _measured(call, kept, scenario, within_s, out)
+    return measured(call, kept, scenario, within_s, out)
 
 
-def _measured(
+def measured(
     call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: float | None, out: Path | None
 ) -> Result:
     """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the
@@ -189,7 +189,7 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
     return Result(data, "\n".join(lines), hint=hint)
 
 
-def _ask(call: Call, changes: int) -> None:
+def ask(call: Call, changes: int) -> None:
     """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal
     to ask on.
     """

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from orchestrator.cli import designmore, designperiodic, interchange
+from orchestrator.cli import designmatch, designmore, designperiodic, interchange
 from orchestrator.cli import designoptions as options
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.shared import one_of, write_file
@@ -166,7 +166,7 @@ _HELP = """Design a topology for a job.
 
 \b
 Examples:
-  testbed design topoopt -w examples/workloads/dlrm.yaml -o plan.json
+  testbed design match -w examples/workloads/dlrm.yaml -o plan.json
   testbed up --topology plan.json
   testbed design ring -w examples/workloads/dlrm.yaml --predict --explain
   testbed design methods
@@ -378,6 +378,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
 
 for _name, _short in SHORT.items():
     _method(_name, _short, app)
+app.add_typer(designmatch.app)
 app.add_typer(designperiodic.app)
 app.add_typer(designmore.app)
 app.add_typer(interchange.app)

@@ -43,7 +43,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Set up": {
         "lab": ("lab", "The emulated lab; import the inventory of a real one."),
         "devices": ("devices", "List devices and their optical power; check drivers."),
-        "host": ("onhost", "Run a command or a shell on a host; provision hosts."),
+        "host": ("onhost", "Run a command on a host; provision hosts; power-cycle a dead one."),
         "telemetry": ("telemetry", "Sample, query and export; InfluxDB and Grafana."),
         "examples": ("installed", "List and copy the examples; print schemas of files."),
     },

@@ -1,5 +1,5 @@
 """`testbed host`: log in to a host with the SSH parameters of the inventory; make hosts ready; what
-Ansible is given them.
+Ansible is given them; power-cycle one by its BMC.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import hosts
 from orchestrator.cli.groups import family
+from orchestrator.cli.locks import Reason
 from orchestrator.cli.shared import require_running_lab
 
 if TYPE_CHECKING:
     from orchestrator.inventory.hosts import Host
     from orchestrator.results import Json
+    from orchestrator.verbs.power import HostPower
 
 Name = Annotated[str, typer.Argument(metavar="HOST", help="The host.", autocompletion=hosts)]
 
@@ -166,3 +168,75 @@ def variables(
     return Result(
         found, yaml.safe_dump({"host_lab": found}, sort_keys=False).rstrip(), verbatim=True
     )
+
+
+@verb(
+    app,
+    "power",
+    "Show a host's power as its BMC reports it; power-cycle a dead host.",
+    examples="""
+testbed host power gpu07                     on or off, the health that its BMC reports; nothing is changed
+testbed host power gpu07 --cycle             power-cycle it and wait until it answers
+testbed host power gpu07 --on                switch it on
+testbed host power gpu07 --cycle --force --reason "its GPUs hang"
+""",
+    more="""
+Redfish, by testbed_bmc of hosts.yml. The host and its ports are locked meanwhile, and the run and the audit keep who did it, why,
+and what the BMC answered. A host that answers is refused without --force; one that is tagged out, or in another owner's plan, always.
+""",
+)
+def power(
+    call: Call,
+    host: Name,
+    cycle: Annotated[
+        bool, typer.Option("--cycle", help="Power-cycle it; switch it on if it is off.")
+    ] = False,
+    on: Annotated[bool, typer.Option("--on", help="Switch it on.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if it answers; needs --reason.")
+    ] = False,
+    reason: Reason = "",
+) -> Result:
+    from optics.plain import seconds_text
+    from orchestrator.verbs import power as verbs
+
+    if cycle and on:
+        raise Usage("host power: give either --cycle or --on", hint="testbed host power --help")
+    if force and not reason:
+        raise Usage(
+            "host power: --force needs a --reason",
+            hint=f'testbed host power {host} --cycle --force --reason "..."',
+        )
+    if (force or reason) and not (cycle or on):
+        raise Usage(
+            "host power: --force and --reason are of --cycle and --on",
+            hint=f"testbed host power {host} --cycle",
+        )
+    require_running_lab(call.settings.inventory)
+    if not (cycle or on):
+        seen = call.work(verbs.host_power, host)
+        return Result(seen.to_json(), _power(seen), hint=_next(seen))
+    what = "Power-cycle" if cycle else "Switch on"
+    call.confirm(f"{what} {host}? Whatever still runs there ends")
+    done = call.work(verbs.host_reset, host, cycle=cycle, force=force, reason=reason)
+    text = f"{_power(done)}\n{done.reset}: {done.said}; it answered after {seconds_text(done.boot_s or 0.0)}"
+    agent = "its agent runs" if done.agent else "its agent does not run yet"
+    return Result(done.to_json(), f"{text}, {agent}   run {done.run}", hint=_next(done))
+
+
+def _power(seen: HostPower) -> str:
+    about = ", ".join(filter(None, (seen.model, seen.health and f"health {seen.health}")))
+    state = "answers" if seen.answers else "does not answer"
+    return (
+        f"{seen.host}: {seen.power.lower()}, {state}   {about + '   ' if about else ''}{seen.bmc}"
+    )
+
+
+def _next(seen: HostPower) -> str:
+    if not seen.answers:
+        return f"testbed host power {seen.host} {'--on' if seen.power == 'Off' else '--cycle'}"
+    if not seen.run:
+        return ""
+    if seen.plan:
+        return f"testbed restore brings {seen.plan} back"
+    return f"testbed host provision --limit {seen.host}, or testbed up with a plan"

@@ -109,8 +109,11 @@ def add(
         bool, typer.Option("--preemptible", help="It may be stopped for a job that may not.")
     ] = False,
     method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="How to design: testbed design methods.")
-    ] = "topoopt",
+        str,
+        typer.Option(
+            "--method", metavar="NAME", help="How to design, as in testbed design; match: the best."
+        ),
+    ] = "match",
     iterations: Annotated[
         int,
         typer.Option("--iterations", min=0, help="Iterations to do; 0: until its time is over."),

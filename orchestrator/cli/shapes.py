@@ -27,6 +27,7 @@ from orchestrator.experiments.scenario.interval import ArmComparison
 from orchestrator.extensions import extension_parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
+from orchestrator.plan.design.capabilities import Capabilities
 from orchestrator.plan.design.prices import Fabrics
 from orchestrator.plan.design.replan import Rewiring
 from orchestrator.plan.report import PlanReport
@@ -41,6 +42,7 @@ from orchestrator.telemetry.process import SinkState
 from orchestrator.telemetry.retention import Old
 from orchestrator.verbs.fencing import TakenReport
 from orchestrator.verbs.hosts import ProvisionReport
+from orchestrator.verbs.power import HostPower
 from orchestrator.verbs.profile import Figure, Profile, Versus
 from orchestrator.verbs.report import DevicesReport, StatusReport
 from orchestrator.verbs.sample import SampleReport
@@ -257,6 +259,33 @@ DATA: dict[str, Shapes] = {
             "iteration_ms": {"static": float, "periodic": float},
         },
     ),
+    "design match": (
+        {
+            "plan": PlanFile,
+            "candidates": [
+                {
+                    "method": str,
+                    "schedule": str,
+                    "transport": str,
+                    "function": str,
+                    "iteration_ms": float | None,
+                    "refused": str,
+                    "unmet": dict[str, str],
+                    "why": list[str],
+                }
+            ],
+            "unmet": dict[str, str],
+            "capabilities": Capabilities,
+            "tried?": {
+                "comparison": str,
+                "candidates": list[str],
+                "predicted_ms": list[float],
+                "measured_ms": list[float | None],
+                "regret": float | None,
+            },
+        },
+        {"capabilities": Capabilities},
+    ),
     "design compare": (fields(Versus, figures=[FIGURE], limit=str),),
     "design rewire": (Rewiring,),
     "design replan": (
@@ -331,6 +360,7 @@ DATA: dict[str, Shapes] = {
     "host variables": (
         {"hosts": dict[str, Any], "archive_digest": str, "programs_digest": str, "archive?": str},
     ),
+    "host power": (HostPower,),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (

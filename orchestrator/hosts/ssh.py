@@ -32,13 +32,15 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
     """
     import paramiko
 
+    dead = f"; if it is dead: {target.remedy}" if target.remedy else ""
     where = f"{host}: ssh {target.user + '@' if target.user else ''}{target.address}:{target.port}"
     try:
         sock = socket.create_connection((target.address, target.port), timeout=timeout_s)
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise Unreachable(
-            f"{where}: {reason}", hint=f"is {host} up, and its sshd? nothing was changed there"
+            f"{where}: {reason}",
+            hint=f"is {host} up, and its sshd? nothing was changed there{dead}",
         ) from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Linux: a vanished host is noticed this soon after data was sent
@@ -61,7 +63,7 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
         _drop(transport, sock)
         raise Unreachable(
             f"{where}: {error or type(error).__name__}",
-            hint=f"is {host}'s sshd healthy? try the command above by hand",
+            hint=f"is {host}'s sshd healthy? try the command above by hand{dead}",
         ) from None
     return transport
 

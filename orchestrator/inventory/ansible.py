@@ -139,14 +139,19 @@ class _Reader:
             ]
             for layer in [*layers, self.own[name]]:
                 for key, (value, place) in layer.items():
-                    host.variables[key] = (
-                        value.replace("{{ inventory_hostname }}", name)
-                        if isinstance(value, str)
-                        else value
-                    )
+                    host.variables[key] = _named(value, name)
                     host.places[key] = place
             result[name] = host
         return result
+
+
+def _named(value: Any, host: str) -> Any:
+    """The value with the host's name in place of `{{ inventory_hostname }}`, in mappings too."""
+    if isinstance(value, str):
+        return value.replace("{{ inventory_hostname }}", host)
+    if isinstance(value, Mapping):
+        return {key: _named(inner, host) for key, inner in value.items()}
+    return value
 
 
 def expand(pattern: str) -> list[str] | None:

@@ -55,6 +55,41 @@ def _octets(text: str, wanted: tuple[int, ...]) -> str:
     return text
 
 
+class LoginEdge(Edge):
+    """A user, and where his password is: at most one of the three."""
+
+    username: str = ""
+    password: str = ""
+    password_env: str | None = None
+    password_file: str | None = None
+
+
+class BmcEdge(LoginEdge):
+    address: str
+    username: Annotated[str, Field(min_length=1, max_length=256)]
+    ca_file: str = ""
+    system: Annotated[str, Field(pattern=NAME)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
+
+    @field_validator("address")
+    @classmethod
+    def _https(cls, text: str) -> str:
+        try:
+            url = urlsplit(text)
+            secure = url.scheme == "https" or (
+                url.scheme == "http" and url.hostname in ("127.0.0.1", "localhost")
+            )
+            usable = secure and bool(url.hostname) and (url.port is None or url.port > 0)
+        except ValueError:
+            usable = False
+        if not usable or set(text) & set("@{? #") or url.path.strip("/"):
+            raise ValueError(
+                f'"{text}" is not the address of a BMC: wanted https://HOST or https://HOST:PORT '
+                "(http:// only on this machine: it would show the password)"
+            )
+        return text.rstrip("/").lower()
+
+
 class PortEdge(Edge):
     interface: Interface
     eth: Interface | None = None
@@ -80,6 +115,7 @@ class HostEdge(Edge):
     partitions: dict[Annotated[str, Field(pattern=PARTITION)], PartitionEdge] = Field(
         default_factory=dict
     )
+    bmc: BmcEdge | None = None
 
     @field_validator("job_env")
     @classmethod
@@ -154,13 +190,9 @@ class TraitsEdge(Edge):
         return directions
 
 
-class DeviceEdge(Edge):
+class DeviceEdge(LoginEdge):
     driver: Name
     address: str
-    username: str = ""
-    password: str = ""
-    password_env: str | None = None
-    password_file: str | None = None
     traits: TraitsEdge = TraitsEdge()
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     options: dict[str, str] = Field(default_factory=dict)

@@ -15,6 +15,7 @@ from optics import HostName
 from optics.plain import did_you_mean
 from orchestrator.inventory.ansible import InventoryHost, read_inventory
 from orchestrator.inventory.edges import LANES, RTO_MIN_MS, Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.logins import Bmc, secret_of
 from orchestrator.inventory.partitions import Partition, read_partitions
 from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.schema import check
@@ -44,7 +45,8 @@ class FabricPort:
 @dataclass(frozen=True, slots=True)
 class SshTarget:
     """How the operator reaches a host, as Ansible does. `options` are the `-o` pairs of the SSH
-    arguments; paths are unexpanded.
+    arguments; paths are unexpanded. remedy: the command that restarts a host which does not answer;
+    empty without a BMC.
     """
 
     address: str
@@ -53,6 +55,7 @@ class SshTarget:
     key_file: str = ""
     known_hosts: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class Host:
     plans may set beyond those `orchestrator.plan.job_env` allows. job_users: the other users that
     programs of the lab's owner run as. partitions: its parts that carry plans of their own.
     partition: which part of the host `whole` this is, None for a whole host; its lanes are counted
-    from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with partitions.
+    from 0. port_mbps: rate of each port at a packet switch (Mb/s), of hosts with partitions. bmc:
+    its management controller.
     """
 
     name: HostName
@@ -89,6 +93,7 @@ class Host:
     max_ranks: int = LEAST_RANKS
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     port_mbps: Mapping[int, float] = field(default_factory=dict)
+    bmc: Bmc | None = None
     partition: Partition | None = None
     whole: Host | None = None
 
@@ -228,6 +233,17 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     partitions = read_partitions(
         entry.name, edge.partitions, edge.lanes, edge.forwarding, partitions_at, problems
     )
+    bmc = None
+    if edge.bmc is not None:
+        bmc = Bmc(
+            address=edge.bmc.address,
+            username=edge.bmc.username,
+            password=edge.bmc.password,
+            secret=secret_of(edge.bmc, entry.places["testbed_bmc"], problems),
+            ca_file=edge.bmc.ca_file,
+            system=edge.bmc.system or "",
+            timeout_s=edge.bmc.timeout_s,
+        )
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
@@ -249,6 +265,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),
         partitions=partitions,
+        bmc=bmc,
         max_ranks=edge.ranks or max(LEAST_RANKS, edge.gpus),
         ssh=SshTarget(
             address=address,
@@ -257,6 +274,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
             key_file=ssh.ansible_ssh_private_key_file,
             known_hosts=options.get("UserKnownHostsFile", "").replace("${HOME}/", "~/", 1),
             options=options,
+            remedy=f"testbed host power {entry.name} --cycle" if bmc else "",
         ),
     )
 
@@ -277,11 +295,12 @@ def _ssh_options(arguments: str) -> Mapping[str, str]:
 def _agreement(
     hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems
 ) -> None:
-    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for
+    """Host ids and BMCs are unique, and all hosts agree in forwarding and addressing: rules are computed for
     the fabric as a whole.
     """
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
+    bmcs: dict[str, HostName] = {}
     partitioned = next((host.name for host in hosts.values() if host.partitions), "")
     for host in hosts.values():
         entry = entries[host.name]
@@ -292,6 +311,14 @@ def _agreement(
                 f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}",
             )
         ids.setdefault(host.host_id, host.name)
+        if host.bmc is not None and host.bmc.address in bmcs:
+            problems.add(
+                (*entry.places["testbed_bmc"], "address"),
+                f"{host.name} has the same BMC as {bmcs[host.bmc.address]}, {host.bmc.address}: "
+                "restarting one would restart the other",
+            )
+        elif host.bmc is not None:
+            bmcs[host.bmc.address] = host.name
         if host.host_id > 255 and (partitioned or host.forwarding != "kernel"):
             why = (
                 f"{partitioned} has testbed_partitions"

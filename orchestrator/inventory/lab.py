@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from optics import (
     BadFile,
@@ -29,29 +29,17 @@ from optics.plan import WantedLink
 from orchestrator.inventory.edges import DevicesEdge
 from orchestrator.inventory.fibres import Fibre, Trunk, read_cables
 from orchestrator.inventory.hosts import Host, read_hosts
+from orchestrator.inventory.logins import Secret, secret_of
 from orchestrator.inventory.losses import Losses
-from orchestrator.inventory.positions import Document, Path, Problems
+from orchestrator.inventory.positions import Document, Problems
 from orchestrator.inventory.programs import Program, read_programs, users
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.segments import Segment
 from orchestrator.inventory.yaml_reader import read_yaml
 
 SLOW_MOVE_S = 1.0  # longer moves are avoided or made in advance, while no light depends on them
-VAULT_HEADER = "$ANSIBLE_VAULT;"
 # without a driver's numbers: the typical beam-steering switch of `optics.Traits`
 UNKNOWN = Traits(settle_s=0.05)
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """The place of a device's password: an environment variable, a file, or vault text, which
-    `name` then holds.
-
-    The lab has only the reference; `orchestrator.credentials` reads the password.
-    """
-
-    kind: Literal["env", "file", "vault"]
-    name: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -317,20 +305,8 @@ def _devices(
     devices, secrets = {}, {}
     limits: Limits = {}
     for name, device in edge.devices.items():
-        path: Path = ("devices", name)
-        given = [
-            key for key in ("password", "password_env", "password_file") if getattr(device, key)
-        ]
-        if len(given) > 1:
-            problems.add(
-                (*path, given[1]), f"the password is already given by {given[0]}", key=True
-            )
-        if device.password_env:
-            secrets[name] = Secret("env", device.password_env)
-        elif device.password_file:
-            secrets[name] = Secret("file", device.password_file)
-        elif device.password.startswith(VAULT_HEADER):
-            secrets[name] = Secret("vault", device.password)
+        if (secret := secret_of(device, ("devices", name), problems)) is not None:
+            secrets[name] = secret
         devices[name] = DeviceConfig(
             name=name,
             driver=device.driver,

@@ -29,6 +29,7 @@ from orchestrator.jobs.record import hosts_of_job
 from orchestrator.jobs.report import ALIVE, JobStatus
 from orchestrator.plan.design.design import design
 from orchestrator.plan.design.document import checked, document
+from orchestrator.plan.design.match import BASE, MATCH, match
 from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
@@ -42,6 +43,7 @@ from orchestrator.store.tagouts import Tagouts, place_of
 from orchestrator.telemetry.progress import Silent
 from orchestrator.verbs import change as verbs
 from orchestrator.verbs.invoke import copy_journals
+from planner.model.needs import Needs
 from planner.topology.methods import Wanted
 from workloads.programs.options import OPTIONS
 
@@ -317,8 +319,20 @@ def designed(
     lab: Lab, text: str, method: str, hosts: tuple[HostName, ...], iterations: int, name: str
 ) -> str:
     """A plan for a workload on these hosts; iterations of its job, 0 until stopped. Raises:
-    Infeasible, BadFile, BadPlugin.
+    Infeasible - also where a clause of its needs is not met; BadFile, BadPlugin.
     """
+    if method == MATCH:
+        read = read_text(text, name)
+        if read.workload.needs.train is not None:
+            raise Infeasible(
+                "needs.train: a training that is stopped goes on from checkpoints only if its plan stays the same",
+                hint="testbed design match --workload FILE --out plan.json, then testbed job queue add plan.json",
+            )
+        best = match(read, lab, hosts=hosts, iterations=iterations, name=name, schedules=False).best
+        if best.unmet:
+            why = "; ".join(f"needs.{clause}: {text}" for clause, text in best.unmet.items())
+            raise Infeasible(why, hint="change the needs of the workload")
+        return best.text
     found = design(read_text(text, name), lab, Wanted(method, hosts=hosts, iterations=iterations))
     plan = document(found, name)
     plan["job"]["name"] = name
@@ -335,9 +349,13 @@ def holdable(lab: Lab, text: str, method: str, count: int) -> None:
             f"no hosts of {lab.name} can hold it: it needs {counted(count, 'host')}, {len(hosts)} of {len(lab.hosts)} are able",
             hint=f"--hosts {len(hosts)}" if len(hosts) > 1 else "testbed status lists the hosts",
         )
+    if method == MATCH and read_text(text, "workload").workload.needs == Needs():
+        with suppress(Infeasible):  # one of its candidates, a hundred times as fast
+            holdable(lab, text, BASE, count)
+            return
     refused: Infeasible | None = None
     around = hosts + hosts[: count - 1]
-    for begin in range(len(hosts) if count < len(hosts) else 1):
+    for begin in range(len(hosts) if count < len(hosts) and method != MATCH else 1):
         try:
             designed(lab, text, method, around[begin : begin + count], 0, "queue")
         except Infeasible as error:

@@ -15,6 +15,7 @@ from orchestrator.background.work import Notify, ServiceNote, emit, ready, servi
 from orchestrator.hosts.launch import check_launch
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.yaml_reader import read_yaml
+from orchestrator.plan.design.match import MATCH
 from orchestrator.plan.design.placement import occupied_hosts
 from orchestrator.plan.design.workload import on_hosts
 from orchestrator.plan.reader import read_plan
@@ -145,7 +146,7 @@ def queue_add(
     hosts: int | None,
     for_s: float,
     preemptible: bool = False,
-    method: str = "topoopt",
+    method: str = MATCH,
     iterations: int = 0,
 ) -> QueuedJob:
     """Append a job. Raises: as `prepared`."""

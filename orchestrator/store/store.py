@@ -122,8 +122,8 @@ class Store(Database):
         rows = self.read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
             # Hosts revert what a guard did not confirm, and it starts over; `status` shows the
-            # others on its own.
-            " AND verb NOT IN ('guard','confirm','job launch','job restart','sample') ORDER BY rowid DESC",
+            # others on its own; a host is on or off, never half.
+            " AND verb NOT IN ('guard','confirm','host power','job launch','job restart','sample') ORDER BY rowid DESC",
             (lab, owner),
         )
         return [record for record in map(_run, rows) if record.unfinished]

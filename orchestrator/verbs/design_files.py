@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import planner
-from optics import BadFile
+from optics import BadFile, HostPort
 from optics.plain import reason
 from orchestrator.files.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
 from orchestrator.inventory.positions import Problems
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.yaml_reader import read_yaml
+from orchestrator.plan.design.capabilities import Line
 from orchestrator.plan.design.design import Read
 from orchestrator.plan.design.workload import read_text
 from planner.model.demand import Demand
@@ -130,3 +131,28 @@ def read_prices(path: Path | None = None) -> Prices:
     if found is None:
         raise BadFile(problems.lines(), hint="see planner/predict/prices.yml for an example")
     return found
+
+
+def read_lines(inventory: Path) -> dict[HostPort, Line]:
+    """The lines at ports of an emulated lab, by its emulator.yml; of real ones no file knows them.
+    Raises: BadFile - it cannot be read.
+    """
+    path = inventory / "emulator.yml"
+    if not path.is_file():
+        return {}
+    try:
+        given = read_yaml(text_of(path), str(path)).value.get("lines", ())
+        return {
+            HostPort(host, int(number)): Line(
+                float(entry.get("rate_mbps", 0.0)),
+                float(entry["delay_ms"]) / 1e3,
+                float(entry.get("loss", 0.0)),
+            )
+            for entry in given
+            for host, _, number in (port.rpartition(":p") for port in entry["ports"])
+        }
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{path}: lines: wanted a list of {{ports: [gpu01:p1, ...], delay_ms: 5}}: {error}"
+        raise BadFile([why]) from error

@@ -110,17 +110,23 @@ def secrets(lab: Lab, folder: Path) -> list[Probe]:
             checks.append(
                 Probe(f"password of {name}", "fail", str(error), error.hint, works, "machine")
             )
-    file = folder / "devices.yml"
+    bmcs = [
+        f"BMC of {host.name}"
+        for host in lab.hosts.values()
+        if host.bmc and host.bmc.password and host.bmc.secret is None and host.partition is None
+    ]
     clear = [
         name for name, config in lab.devices.items() if config.password and name not in lab.secrets
     ]
-    if clear and not is_emulated(folder) and file.stat().st_mode & 0o044:
+    for file, names in ((folder / "devices.yml", clear), (folder / "hosts.yml", bmcs)):
+        if not names or is_emulated(folder) or not file.stat().st_mode & 0o044:
+            continue
         fix = f"chmod 600 {file}, or password_env, password_file, a vault (docs/how-to/keep-it-safe.md)"
         checks.append(
             Probe(
                 "passwords",
                 "warn",
-                f"readable by others: {', '.join(clear)}",
+                f"readable by others: {', '.join(names)}",
                 fix,
                 "all",
                 "inventory",

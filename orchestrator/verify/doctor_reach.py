@@ -45,7 +45,8 @@ def reach(
 
     token: of the next run of this store. env: what the latest job sets in its environment.
     """
-    with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
+    with ThreadPoolExecutor(min(32, len(lab.hosts) + 1), "doctor") as threads:
+        bmcs = threads.submit(lambda: asyncio.run(_bmcs(lab)))
         hosts = [
             threads.submit(ask_host, host, token, env)
             for host in lab.hosts.values()
@@ -56,7 +57,8 @@ def reach(
             devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
         else:
             devices = asyncio.run(_devices(lab))
-        return [*devices, *in_one([check for future in hosts for check in future.result()])]
+        found = in_one([check for future in hosts for check in future.result()])
+        return [*devices, *found, *bmcs.result()]
 
 
 def in_one(checks: list[Probe]) -> list[Probe]:
@@ -79,6 +81,42 @@ def in_one(checks: list[Probe]) -> list[Probe]:
 
 async def _devices(lab: Lab) -> list[Probe]:
     return list(await asyncio.gather(*(ask_device(lab, name) for name in lab.devices)))
+
+
+async def _bmcs(lab: Lab) -> list[Probe]:
+    hosts = [host for host in lab.hosts.values() if host.bmc and host.partition is None]
+    return list(await asyncio.gather(*map(ask_bmc, hosts)))
+
+
+async def ask_bmc(host: Host) -> Probe:
+    """Ask the BMC of a host for its power state; nothing is changed."""
+    from orchestrator.credentials import bmc_password
+    from orchestrator.hosts.redfish import Redfish
+
+    assert host.bmc is not None
+    name, works = f"BMC of {host.name}", "everything but testbed host power"
+    try:
+        bmc = Redfish(host.name, host.bmc, bmc_password(host))
+    except (BadFile, Missing) as error:
+        return Probe(name, "warn", str(error), error.hint or "correct hosts.yml", works, "reach")
+    try:
+        async with asyncio.timeout(REACH_S + host.bmc.timeout_s):
+            state = await bmc.read()
+    except (TestbedError, TimeoutError) as error:
+        text = str(error) or f"gives no power state in {REACH_S + host.bmc.timeout_s:.0f} s"
+        fix = getattr(error, "hint", "") or f"check its cable and testbed_bmc ({host.bmc.address})"
+        return Probe(name, "warn", text, fix, works, "reach")
+    finally:
+        await bmc.close()
+    health = f", health {state.health}" if state.health else ""
+    text = f"the host is {state.power.lower()}{health} ({host.bmc.address})"
+    if state.power == "Off":
+        return Probe(
+            name, "warn", text, f"testbed host power {host.name} --on", "the other hosts", "reach"
+        )
+    if state.health not in ("OK", ""):
+        return Probe(name, "warn", text, f"its log, at {host.bmc.address}", "everything", "reach")
+    return Probe(name, "ok", text, area="reach")
 
 
 async def ask_device(lab: Lab, name: DeviceName) -> Probe:

@@ -18,46 +18,23 @@ that size stays inside it. The traffic of each kind of layer:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from planner.model.demand import Demand, Group, Infeasible
+from planner.model.needs import Amount, Count, Name, Needs, Part
 
 MOST_RANKS = 16384
-_BIG = 2**53
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Count = Annotated[int, Field(ge=1, le=_BIG)]
-Amount = Annotated[int, Field(ge=0, le=_BIG)]
 Rank = Annotated[int, Field(ge=0, lt=MOST_RANKS)]
 Ranks = Literal["all"] | list[Rank]
 
 
-class _Part(BaseModel):
-    """A mapping of the file: strict types; unknown keys are refused, keys that begin with `x_`
-    ignored.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_private_keys(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            return {
-                key: value
-                for key, value in data.items()
-                if not (isinstance(key, str) and key.startswith("x_"))
-            }
-        return data
-
-
-class Parallelism(_Part):
+class Parallelism(Part):
     """The degrees of parallelism; data may be left out, it is what remains. micro_batches: pieces
     in which a batch goes through the pipeline, single samples unless said otherwise."""
 
@@ -68,7 +45,7 @@ class Parallelism(_Part):
     micro_batches: Count | None = None
 
 
-class Compute(_Part):
+class Compute(Part):
     """How long a rank computes: floating-point operations it does for one sample, forward and
     backward, at a share of a peak.
     """
@@ -78,7 +55,7 @@ class Compute(_Part):
     efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class Dense(_Part):
+class Dense(Part):
     """Layers whose parameters every replica holds."""
 
     kind: Literal["dense"]
@@ -86,7 +63,7 @@ class Dense(_Part):
     parameters: Count
 
 
-class Transformer(_Part):
+class Transformer(Part):
     """Blocks of attention and a feed-forward layer four times as wide: 12 h^2 + 13 h parameters
     each.
     """
@@ -99,7 +76,7 @@ class Transformer(_Part):
     vocabulary: Amount = 0
 
 
-class Embedding(_Part):
+class Embedding(Part):
     """Tables that live on one rank each."""
 
     kind: Literal["embedding"]
@@ -109,7 +86,7 @@ class Embedding(_Part):
     width: Count
 
 
-class Experts(_Part):
+class Experts(Part):
     """Mixture-of-experts layers: `experts` feed-forward networks of 8 h^2 parameters in each,
     `top_k` of them per token.
     """
@@ -126,7 +103,7 @@ class Experts(_Part):
 Layer = Annotated[Dense | Transformer | Embedding | Experts, Field(discriminator="kind")]
 
 
-class Collective(_Part):
+class Collective(Part):
     """An explicit all-reduce."""
 
     id: Name
@@ -134,7 +111,7 @@ class Collective(_Part):
     bytes: Amount
 
 
-class Bytes(_Part):
+class Bytes(Part):
     """Explicit point-to-point bytes: from src to dst, or from each of `among` to each other."""
 
     src: Rank | None = None
@@ -149,7 +126,7 @@ class Bytes(_Part):
         return self
 
 
-class Workload(_Part):
+class Workload(Part):
     """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a
     port of the network it was written for. ranks_per_host: so many ranks that follow each other are
     on one host."""
@@ -162,12 +139,13 @@ class Workload(_Part):
     batch: Count = 1
     bytes_per_number: Annotated[int, Field(ge=1, le=16)] = 4
     parallelism: Parallelism = Parallelism()
-    layers: Annotated[list[Layer], Field(max_length=4096)] = []
-    collectives: Annotated[list[Collective], Field(max_length=4096)] = []
-    transfers: Annotated[list[Bytes], Field(max_length=1_000_000)] = []
+    layers: Annotated[list[Layer], Field(max_length=4096)] = Field(default_factory=list)
+    collectives: Annotated[list[Collective], Field(max_length=4096)] = Field(default_factory=list)
+    transfers: Annotated[list[Bytes], Field(max_length=1_000_000)] = Field(default_factory=list)
     compute_s: Annotated[float, Field(ge=0, le=3600)] | None = None
     compute: Compute | None = None
     rate_gbps: Annotated[float, Field(gt=0)] = 25.0
+    needs: Needs = Needs()
 
     @model_validator(mode="after")
     def _one_time(self) -> Workload:
@@ -258,6 +236,8 @@ def demand(workload: Workload) -> Demand:
             traffic.exchange(traffic.named(entry.among), entry.bytes)
         elif entry.src is not None and entry.dst is not None:
             traffic.send(entry.src, entry.dst, entry.bytes)
+    if (asked := workload.needs.requests) is not None:
+        traffic.exchange(traffic.named("all"), asked.count * asked.bytes / workload.ranks)
     return traffic.demand()
 
 

@@ -106,3 +106,16 @@ def test_a_file_that_cannot_be_written_is_named(cli: Any, ran: list[Any]) -> Non
         and "/nowhere/lab.tar.gz: No such file or directory" in result.err
         and result.out == ""
     )
+
+
+def test_a_power_cycle_is_asked_for_and_needs_a_bmc(cli: Any, ran: list[Any]) -> None:
+    for argv, text in (
+        (("--cycle", "--on"), "give either --cycle or --on"),
+        (("--cycle", "--force"), "--force needs a --reason"),
+        (("--reason", "r"), "--force and --reason are of --cycle and --on"),
+        (("--cycle",), "asks for confirmation"),
+        (("--cycle", "--yes"), "node-b has no testbed_bmc"),
+        ((), "node-b has no testbed_bmc"),
+    ):
+        result = cli("host", "power", "node-b", *argv)
+        assert result.code == 2 and text in result.err, (argv, result.err)

@@ -24,7 +24,16 @@ pytestmark = [
 def rdma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Two hosts that have RDMA devices."""
     lab = Lab(tmp_path_factory.mktemp("rdma"))
-    argv = ["--hosts", "2", "--ports", "2", "--free-ports", "--state", str(lab.folder / "lab")]
+    argv = [
+        "--hosts",
+        "2",
+        "--ports",
+        "2",
+        "--free-ports",
+        "--bmc",
+        "--state",
+        str(lab.folder / "lab"),
+    ]
     subprocess.run(
         [sys.executable, "-m", "emulators.generate", *argv, "--out", str(lab.inventory)],
         check=True,
@@ -68,3 +77,13 @@ def test_doctor_finds_ports_that_came_back_from_a_flap_otherwise(rdma: Lab) -> N
     rdma.testbed("lab", "fault", "remove", "gpu02", str(renamed["number"])).must()
     (fine,) = said(rdma)
     assert (fine["name"], fine["state"]) == ("RDMA of 2 hosts", "ok"), fine
+
+
+def test_a_power_cycle_leaves_nothing_of_them_but_their_devices(rdma: Lab) -> None:
+    rdma.testbed("lab", "fault", "add", "gpu02", "renamed", "--port", "2").must()
+    cycle = ("--cycle", "--yes", "--force", "--reason", "a test")
+    rdma.testbed("host", "power", "gpu02", *cycle).must()
+    look = "ls /sys/class/infiniband/*/device/net /sys/class/net; cat /sys/class/infiniband/*/ports/1/gids/2"
+    shown = rdma.testbed("host", "exec", "gpu02", look).must()["stdout"].split()
+    assert shown.count("opt1") == shown.count("opt2") == 2 and "ren2" not in shown
+    assert shown[-2:] == [":".join(["0000"] * 8)] * 2, "no port has an address"

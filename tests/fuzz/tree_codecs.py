@@ -11,6 +11,7 @@ from drivers.link.http import Answer
 from drivers.wire import calient_rest as calient
 from drivers.wire import netconf, openroadm, polatis, rest, roadm, wsp
 from optics import Garbled, Refused
+from orchestrator.hosts.redfish import redfish_message
 from tests.fuzz.targets import target
 
 
@@ -24,6 +25,7 @@ def json(data: bytes) -> None:
                     rest.number(row, key)
                     rest.whole(row, key)
     assert len(rest.restconf_message(409, data)) < 2 * len(data) + 100
+    assert redfish_message(data).isprintable()
 
 
 @target("calient-json")

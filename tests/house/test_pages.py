@@ -34,6 +34,7 @@ from emulators.lab.running import Lab, Listeners, build_devices
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.inventory.edges import (
+    BmcEdge,
     DeviceEdge,
     DevicesEdge,
     FibreEdge,
@@ -123,7 +124,7 @@ def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
 def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
     assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(
-        PortEdge, SshEdge, PartitionEdge
+        PortEdge, SshEdge, PartitionEdge, BmcEdge
     )
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
     segments = fields(RackEdge, SegmentEdge, QueueEdge)

@@ -15,7 +15,8 @@ import pytest
 
 from optics import BadFile
 from orchestrator.fabric.circuits import circuits, over_budget
-from orchestrator.inventory.lab import Lab, Secret, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.inventory.logins import Secret
 from orchestrator.inventory.yaml_reader import read_yaml
 from orchestrator.plan.edges import plan_schema
 from orchestrator.plan.ports import assign_ports

@@ -268,18 +268,25 @@ def minutes(seconds: float) -> str:
 
 
 def begin_comparison(
-    settings: Settings, lab: Lab, scenario: Scenario, *, kind: str, leave: str
+    settings: Settings,
+    lab: Lab,
+    scenario: Scenario,
+    *,
+    kind: str,
+    leave: str,
+    same_job: bool = True,
 ) -> ComparisonRecord:
     """Check every plan of every arm against the lab, and save the list of measurements. The lab is
     not touched.
 
     kind: the first word of its name, `compare` or `reproduce`; arms of a comparison must have the
-    same job. Raises: BadFile - a plan or job is wrong.
+    same job, unless what differs is to be compared (`same_job`). Raises: BadFile - a plan or job is wrong.
     """
     plans = check_arms(lab, scenario)
     labels = {name: name for name in plans}
     if kind == "compare":
-        _same_job(scenario, plans)
+        if same_job:
+            _same_job(scenario, plans)
         labels = {name: f"{name.upper()}: {read[0].name}" for name, read in plans.items()}
     folder = _folder(private_dir(campaigns(settings)), kind)
     data: dict[str, Any] = {

@@ -426,9 +426,11 @@ class Guard:
         self.silent[host] = why
         self.carriers.forget(host)
         first = why.splitlines()[0] if why else ""
+        remedy = self.lab.hosts[host].ssh.remedy
         self.emit(
             "host lost",
-            f"{host} does not answer: {first}; its neighbours still report their carriers",
+            f"{host} does not answer: {first}; its neighbours still report their carriers"
+            + (f"; if it is dead: {remedy}" if remedy else ""),
             host=host,
         )
         self._state(self.file.state.state)
