@@ -25,6 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGE = ROOT / "benchmarks" / "records", ROOT / "docs" / "reference" / "benchmarks.md"
 SCHEMA = "testbed.benchmark/1"
+USUAL = "two cores, shared"
+"""The machine of figures below which none is named."""
 HEAD = """\
 # Figures of the benchmarks
 
@@ -39,9 +41,9 @@ checkout, and measure both alternately.
 
 A value is a median unless its row names another statistic. In brackets: an interval with its confidence, or the
 *range* of several runs or moves, and n, the number of moves, trials or runs. A range alone keeps its limit with both
-ends. Below each table: machine, date, commit and, if it is not `make bench` with the name of the benchmark, the
-command; a letter marks the figures that differ. For figures older than the records, the commit is that which first
-stated them.
+ends. Below each table: the machine, if not two shared cores, date, commit and, if it is not `make bench` with the name
+of the benchmark, the command; a letter marks the figures that differ. For figures older than the records, the commit
+is that which first stated them.
 """
 
 
@@ -104,18 +106,19 @@ class Figure:
         return f"{self.value:,} {self.unit}".strip() + (f" ({within})" if within else "")
 
     def how(self, benchmark: str) -> str:
-        """On which machine, when and at which commit it was measured, and by which command unless
-        it is the usual one.
+        """On which machine, when and at which commit it was measured, and by which command; machine
+        and command unless they are the usual ones.
         """
         usual = f"make bench NAME={benchmark}"
         command = f"`{self.command}`" if self.command not in (None, usual) else None
-        return "; ".join(filter(None, (self.machine, self.date, self.commit, command)))
+        machine = self.machine if self.machine != USUAL else None
+        return "; ".join(filter(None, (machine, self.date, self.commit, command)))
 
     def row(self, mark: str = "") -> str:
         """This figure's row of the page."""
         limits = [
             f"{word} {limit:,}"
-            for word, limit in (("at least", self.least), ("at most", self.most))
+            for word, limit in (("≥", self.least), ("≤", self.most))
             if limit is not None
         ]
         met = {True: ": met", False: ": **missed**", None: ""}[self.met]

@@ -128,7 +128,7 @@ class Job:
     """
 
     name: str
-    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "serve", "program"]
     ranks: tuple[RankName, ...]
     rings: tuple[tuple[HostName, ...], ...] = ()
     args: Mapping[str, int | float | str | bool] = field(default_factory=dict)

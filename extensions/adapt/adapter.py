@@ -22,7 +22,16 @@ from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal, proposal, split, without
 from extensions.adapt.region_change import Abandoned, RegionChange, RegionChanged, RegionState
 from extensions.adapt.service import KIND, AdaptOptions, AdaptReport, AdaptState
-from extensions.adapt.traffic import Bytes, Demand, Forecast, Pace, bytes_of, distance, pace
+from extensions.adapt.traffic import (
+    LATEST,
+    Bytes,
+    Demand,
+    Forecast,
+    Pace,
+    bytes_of,
+    distance,
+    pace,
+)
 from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
@@ -282,7 +291,7 @@ class Adapter:
                 return None
             # its ranks may still be loading
             if found.error and time.monotonic() > self.began + START_S:
-                hint = "testbed job status; the program moe says it: extensions/adapt/README.md"
+                hint = "testbed job status; the programs moe and serve say it: extensions/adapt/README.md"
                 raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
             if found.step > 2 * at and found.step % 2:
                 break
@@ -334,7 +343,9 @@ class Adapter:
         if traffic is None or times is None:
             self._skip("unknown", "not every rank has said what it sends")
             return
-        forecast = self.forecast.see(traffic)
+        known = {n: bytes_of(found, self.ranks, n) for n in range(at - LATEST + 1, at)}
+        before = {number: each for number, each in known.items() if each is not None}
+        forecast = self.forecast.see(traffic, at, before)
         if self.known is not None and distance(self.known[0], forecast) < ALIKE:
             self._skip(
                 "gain",

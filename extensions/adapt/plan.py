@@ -41,13 +41,14 @@ class Adapt:
     """How the circuits of the job's regions follow its traffic: looked at after every `every`
     iterations.
 
-    predict: the next traffic is the last seen, or an exponentially weighted mean. gain: predicted
+    predict: the next traffic is the last seen, an exponentially weighted mean, or what was seen a
+    period before, as far as one shows. gain: predicted
     time on the circuits of now over that on the proposed ones, below which nothing is changed.
     dark_share: of an iteration, that a change may stop the job at most.
     """
 
     every: int
-    predict: Literal["last", "ewma"] = "last"
+    predict: Literal["last", "ewma", "period"] = "last"
     gain: float = 1.1
     dark_share: float = 0.05
 
@@ -93,8 +94,10 @@ class AdaptEdge(Edge):
         ),
     ]
     predict: Annotated[
-        Literal["last", "ewma"],
-        Field(description="the next traffic: the last, or an exponentially weighted mean"),
+        Literal["last", "ewma", "period"],
+        Field(
+            description="the next traffic: the last, an exponentially weighted mean, or that of a period before"
+        ),
     ] = "last"
     gain: Annotated[
         float,

@@ -151,7 +151,7 @@ def _measured(call: Call, kept: ComparisonRecord) -> tuple[ReportedRuns, Samples
         ]
         campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
     with ledger(
-        list(campaign.journals.values()), (*questions.READ, "collective", "requests")
+        list(campaign.journals.values()), (*questions.READ, "collective", "requests", "serving")
     ) as book:
         return campaign, metric_samples(book, kept.data)
 

@@ -22,6 +22,7 @@ from workloads.programs.options import OPTIONS
 LATEST = 20
 """The median iteration time is taken over the latest this many."""
 OF_REQUESTS = ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
+OF_SERVING = ("served", "goodput", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "kv_bytes")
 
 
 def median_ms(records: list[dict[str, Any]]) -> float | None:
@@ -175,12 +176,11 @@ def iteration_point(
         at,
     )
     if "requests" in r:
-        journal.point(
-            "requests",
-            {"job": record.name},
-            {"iter": r["iter"], **{name: r.get(name) for name in OF_REQUESTS}},
-            at,
-        )
+        found = {name: r.get(name) for name in OF_REQUESTS}
+        journal.point("requests", {"job": record.name}, {"iter": r["iter"], **found}, at)
+    if "served" in r:
+        found = {name: r.get(name) for name in OF_SERVING}
+        journal.point("serving", {"job": record.name}, {"iter": r["iter"], **found}, at)
     size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
     if not size or not (algbw or summed):
         return

@@ -19,7 +19,7 @@ WHOLE: Mapping[str, int] = {
     **dict.fromkeys(
         ("iter", "move", "steps", "damaged", "bytes", "wire_bytes", "resent_bytes"), HIGHEST
     ),
-    **dict.fromkeys(("requests", "hits", "asked_bytes"), HIGHEST),
+    **dict.fromkeys(("requests", "hits", "asked_bytes", "served", "kv_bytes"), HIGHEST),
     **dict.fromkeys(("equal", "fetched", "missing", "lost", "checkpoint"), HIGHEST),
     "t_wall_ns": LATEST_NS,
 }

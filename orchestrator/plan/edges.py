@@ -149,7 +149,7 @@ class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
     name: Name
-    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "program"]
+    workload: Literal["train", "allreduce", "replay", "moe", "retrieve", "serve", "program"]
     program: Annotated[
         Name | None,
         Field(

@@ -12,7 +12,8 @@ from orchestrator.inventory.schema import show
 from orchestrator.plan.edges import JobEdge
 from orchestrator.plan.job_env import check_env
 from orchestrator.plan.programs import check_declared
-from workloads.programs.options import OPTIONS, conflicts, size
+from workloads.programs.option import size
+from workloads.programs.options import OPTIONS, conflicts
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
@@ -26,7 +27,7 @@ def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
         nccl = job.backend == "nccl" or (
             job.backend == "auto" and bool(ranks) and all(host.gpus for host in ranks)
         )
-        _check_args(job.workload, job.args, nccl, problems)
+        _check_args(job.workload, job.args, nccl, len(job.ranks), problems)
         if job.program is not None:
             problems.add(
                 ("job", "program"),
@@ -43,7 +44,9 @@ def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
         )
 
 
-def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems: Problems) -> None:
+def _check_args(
+    program: str, given: Mapping[str, object], nccl: bool, ranks: int, problems: Problems
+) -> None:
     options = {option.name: option for option in OPTIONS[program]}
     wrong = False
     for name, value in given.items():
@@ -59,7 +62,7 @@ def _check_args(program: str, given: Mapping[str, object], nccl: bool, problems:
             )
     if wrong:
         return
-    for name, text in conflicts(program, given, nccl):
+    for name, text in conflicts(program, given, nccl, ranks):
         problems.add(("job", "args", name), text)
     if "maxbytes" in given and "maxbytes" in options:
         smallest, largest = (

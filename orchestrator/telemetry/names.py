@@ -17,7 +17,7 @@ OF_EXTENSIONS: tuple[Measurement, ...] = tuple(
     each for found in extension_parts("measurements", "MEASUREMENTS") for each in found
 )
 OF_ATTACHMENTS = tuple(each.name for each in OF_EXTENSIONS if "job" in each.tags)
-OF_JOBS = ("iteration", "collective", "rank", "requests", *OF_ATTACHMENTS)
+OF_JOBS = ("iteration", "collective", "rank", "requests", "serving", *OF_ATTACHMENTS)
 """What jobs measure. It is in the journal of the run that launched the job, also of when another
 run moved its circuits.
 """
@@ -353,6 +353,22 @@ _ALL = (
             "asked_bytes": Field("int", "bytes", "of values that ranks had to send each other"),
             "found_ms": Field("float", "ms", "how long a request of rank 0 took, median"),
             "found_p99_ms": Field("float", "ms", "the same, 99th percentile"),
+        },
+        "per iteration",
+    ),
+    Measurement(
+        "serving",
+        "one iteration of ranks that answer requests to a language model",
+        (*COMMON_TAGS, "job"),
+        {
+            "iter": Field("int", "", "counts from 0"),
+            "served": Field("int", "", "requests that were answered"),
+            "goodput": Field("float", "", "the share of requests that met both targets"),
+            "ttft_ms": Field("float", "ms", "from a request to its first token, median"),
+            "ttft_p99_ms": Field("float", "ms", "the same, 99th percentile"),
+            "tpot_ms": Field("float", "ms", "for each token after the first, median"),
+            "tpot_p99_ms": Field("float", "ms", "the same, 99th percentile"),
+            "kv_bytes": Field("int", "bytes", "keys and values that moved between ranks"),
         },
         "per iteration",
     ),

@@ -20,7 +20,7 @@ def tables() -> str:
     lines = []
     for m in MEASUREMENTS.values():
         own = ", ".join(f"`{tag}`" for tag in m.tags[len(COMMON_TAGS) :])
-        about = f"{m.what[0].upper()}{m.what[1:]}. Tags: {own}. Rate: {m.rate}."
+        about = f"{m.what[0].upper()}{m.what[1:]}. Tags: {own}; {m.rate}."
         lines += [f"### {m.name}", "", *wrap(about, 120, break_on_hyphens=False), ""]
         lines += ["| field | type | meaning |", "|---|---|---|", *_rows(m.fields), ""]
     return "\n".join(lines)

@@ -26,6 +26,7 @@ BY_STEP: Mapping[str, tuple[str, ...]] = {
         "iteration",
         "collective",
         "requests",
+        "serving",
         *(each.name for each in OF_EXTENSIONS if "iter" in each.fields),
     )
 }

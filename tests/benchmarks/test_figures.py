@@ -34,9 +34,7 @@ def test_a_row_has_the_value_with_its_interval_and_n_and_the_limit_with_its_verd
     figure = Figure(
         what="up | down", unit="ms", value=1625, low=41, high=102, spread="95 %", n=10, most=415
     )
-    assert (
-        figure.row() == "| up / down | 1,625 ms (41 to 102, 95 %; n 10) | at most 415: **missed** |"
-    )
+    assert figure.row() == "| up / down | 1,625 ms (41 to 102, 95 %; n 10) | ≤ 415: **missed** |"
     figure = Figure(what="it", unit="s", low=5, high=8, spread="range")
     assert figure.row("a") == "| it | 5 to 8 s (range) | - | a |"
 

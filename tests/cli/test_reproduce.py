@@ -56,6 +56,8 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
         "reconfiguration-latency",
         "ring-wavelengths",
         "rotor-12",
+        "serve-apart",
+        "serve-predict",
         "shards-vs-tree",
         "swss-two-tenants",
         "topoopt-vs-trees",

@@ -73,6 +73,7 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
                 "shadow",
                 "function",
                 "requests",
+                "serving",
             }
         }  # test_stall.py, test_schedule.py, test_shadow.py, test_functions.py
 

@@ -401,6 +401,8 @@ def test_the_scenarios_promised_are_there() -> None:
             "rotor-12-3",
         ),
         *(
+            "serve-apart",
+            "serve-predict",
             "shards-vs-tree",
             "shards-vs-tree-2",
             "swss-two-tenants",

@@ -155,6 +155,7 @@ BY_JOBS = {
     "shadow",
     "function",
     "requests",
+    "serving",
 }
 
 

@@ -82,6 +82,9 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
         "found_ms": 0.4,
         "found_p99_ms": 6.5,
     }
+    served = {"served": 64, "goodput": 0.9, "ttft_ms": 80.5, "ttft_p99_ms": 190.0}
+    served |= {"tpot_ms": 11.0, "tpot_p99_ms": 14.0, "kv_bytes": 2**25}
+    together |= served
     monkeypatch.setattr(f"{__name__}.TEXT", f"{json.dumps(alone)}\n{json.dumps(together)}\n")
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})
     session = cast(Session, SimpleNamespace(hosts=Rank0(1), lab=lab))
@@ -99,6 +102,8 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
         key: together[key]
         for key in ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
     }
+    (answered,) = (p for p in read_points(tmp_path) if p.measurement == "serving")
+    assert answered.fields == {"iter": 2} | served
 
 
 GOOD = {"iter": 1, "iter_ms": 10.0, "t_wall_ns": 10**9}

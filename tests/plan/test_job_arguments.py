@@ -17,7 +17,8 @@ from optics.plan import Job
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
-from workloads.programs.options import OPTIONS, Option
+from workloads.programs.option import Option
+from workloads.programs.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,30 @@ def refused(lab: Lab, **job: object) -> list[str]:
 @pytest.mark.parametrize(
     ("workload", "args", "message"),
     [
+        (
+            "serve",
+            {"prefill": 2},
+            "job.args.prefill: 2: of 2 ranks none is left to make tokens; with 0 each rank does both",
+        ),
+        ("serve", {"trace": "list"}, "job.args.list: trace list needs it, and no other trace"),
+        ("serve", {"list": "0:1:1"}, "job.args.list: trace list needs it, and no other trace"),
+        (
+            "serve",
+            {"trace": "list", "list": "0:one:1"},
+            'requests AT_S:PROMPT:OUTPUT, with blanks between them, got "0:one:1": 0:one:1 is not',
+        ),
+        (
+            "serve",
+            {"long_every": 4, "long_prompt": 20_000},
+            "job.args.pages: 1024: a request of up to 20024 tokens takes 1252, of 16 tokens each",
+        ),
+        (
+            "serve",
+            {"layers": 32, "heads": 8, "dimension": 128, "pages": 4096},
+            "job.args.pages: 4096 of 2097152 bytes take 8192 MiB of each rank; wanted at most 4096",
+        ),
+        ("serve", {"chunk": 20}, "wanted a whole number from 16 to 1048576, a multiple of 16"),
+        ("serve", {"trace": "tides"}, "wanted poisson, periodic, bursts or list"),
         (
             "train",
             {"batchsize": 4},

@@ -15,7 +15,7 @@ from optics import ranks
 from workloads.collectives.rings import bus_factor
 from workloads.programs import program
 from workloads.programs.allreduce import HEADER, row, sizes
-from workloads.programs.options import size
+from workloads.programs.option import size
 from workloads.progress.records import rates
 from workloads.transport.accord import Accord, common
 from workloads.transport.buffers import pieces

@@ -1,4 +1,4 @@
-"""What each rank of a mixture of experts is about to send to the others: a small file of fixed size
+"""What each rank of a mixture of experts, or of what answers requests, is about to send to the others: a small file of fixed size
 beside its heartbeat.
 
 Port counters do not say for whom bytes are; the gate does, before they are sent. The agent of the
@@ -44,7 +44,7 @@ class Demand:
 
     def __init__(self, directory: Path | None, rank: int, world: int) -> None:
         if world > MOST:
-            raise ValueError(f"a mixture of experts has {MOST} ranks at most, not {world}")
+            raise ValueError(f"of {MOST} ranks at most is known what they send, not of {world}")
         self._memory = _mapped(directory, HEAD.pack(MAGIC, rank, world))
         self._iteration = self._begin_ns = 0
 

@@ -78,6 +78,16 @@ OF_ITERATIONS = {
         "bytes of values that ranks had to send each other in those iterations",
         "requests",
     ),
+    "ttft_p99_ms": (
+        "ttft",
+        "99th percentile of the times from a request to its first token in those iterations",
+        "serving",
+    ),
+    "goodput": (
+        "goodput",
+        "share of requests that met both targets in those iterations",
+        "serving",
+    ),
 }
 """Metrics of what happened in iterations: what the answer is called, what it is, and the
 measurement that has it.

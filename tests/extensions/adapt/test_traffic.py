@@ -4,11 +4,23 @@ leaves for a change.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from extensions.adapt.plan import Region
 from extensions.adapt.region import proposal, split, used
-from extensions.adapt.traffic import Demand, Forecast, Pace, Sent, bytes_of, distance, pace, skew
+from extensions.adapt.traffic import (
+    Demand,
+    Forecast,
+    Pace,
+    Sent,
+    bytes_of,
+    distance,
+    pace,
+    period,
+    skew,
+)
 from optics import HostPort, Link
 from tests.extensions.adapt.site import HOSTS, electrical, lab
 
@@ -46,6 +58,44 @@ def test_a_mean_forgets_pairs_that_went_quiet_by_half_at_each_look() -> None:
         mean.see(each), last.see(each)
     assert mean.now == {("a", "b"): 4.0, ("b", "a"): 4.0}
     assert last.now == {("b", "a"): 8.0}
+
+
+def cycle(iteration: int, length: int = 3) -> dict[tuple[str, str], float]:
+    """Traffic of one host that goes to another one in each iteration, and some that does not."""
+    return {("a", f"b{iteration % length}"): 80.0 + iteration % 2, ("a", "c"): 10.0}
+
+
+def test_traffic_that_comes_again_is_forecast_from_a_period_before() -> None:
+    forecast = Forecast("period")
+    for iteration in range(1, 12):
+        assert forecast.see(cycle(iteration), iteration) == cycle(iteration), "too few are known"
+    for iteration in range(12, 40):
+        assert forecast.see(cycle(iteration), iteration) == cycle(iteration - 2)
+    assert max(forecast.seen) == 39
+
+
+def test_iterations_that_no_look_was_taken_at_are_made_up_for_by_what_ranks_still_say() -> None:
+    forecast = Forecast("period")
+    for at in range(8, 41, 8):
+        before = {number: cycle(number) for number in range(max(1, at - 7), at)}
+        found = forecast.see(cycle(at), at, before)
+    assert found == cycle(38) and period(forecast.seen, 40) == 3
+    forecast.see(cycle(90), 90)
+    assert period(forecast.seen, 90) == 0, "there is a gap before it"
+
+
+def test_traffic_without_a_period_is_forecast_as_the_last() -> None:
+    chance = random.Random(3)
+    forecast = Forecast("period")
+    hit = 0
+    for iteration in range(1, 200):
+        traffic = {("a", f"b{chance.randrange(3)}"): 80.0}
+        hit += forecast.see(traffic, iteration) == traffic
+    assert hit > 190
+    steady = Forecast("period")
+    for iteration in range(1, 40):
+        assert steady.see({("a", "b"): 5.0}, iteration) == {("a", "b"): 5.0}
+    assert Forecast("period").see({}, 1) == {}
 
 
 def test_the_pace_counts_from_the_last_rank_that_begins_to_the_first_gate() -> None:

@@ -16,11 +16,11 @@ from extensions.pacing.phases import (
     of_records,
     of_samples,
     perimeter,
-    period_of,
     score,
     shifts,
 )
 from planner.model.demand import Infeasible
+from planner.model.period import period_of
 
 
 def half(period_ms: float, busy_ms: float, rate: float = 100.0) -> Phases:

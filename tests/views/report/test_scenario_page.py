@@ -274,7 +274,15 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
 ) -> None:
     text = STAY[: STAY.index("  - {metric")] + "".join(
         f"  - {{metric: {metric}, of: b, over: a, band: {{min: 0, max: 9}}}}\n"
-        for metric in ("wire_bytes", "loss", "span_ms", "iteration_p99_ms", "loss, seconds: 1")
+        for metric in (
+            "wire_bytes",
+            "loss",
+            "span_ms",
+            "iteration_p99_ms",
+            "loss, seconds: 1",
+            "ttft_p99_ms",
+            "goodput",
+        )
     )
     slots = [
         stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2}
@@ -292,6 +300,9 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
                     sent | {"iter": n},
                     lab.clock.now_ns,
                 )
+                late = slot["arm"] == "b"
+                figures = {"ttft_p99_ms": 90.0 if late else 60.0, "goodput": 0.5 if late else 1.0}
+                journal.point("serving", {"job": "ddp"}, figures | {"iter": n}, lab.clock.now_ns)
     page, _ = report(typed, record(lab, text, slots))
     found = [row[1] for row in page.numbers["answers"]["findings"]["rows"]]
     assert found == [
@@ -300,6 +311,8 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
         pytest.approx(2.0, abs=0.05),
         pytest.approx(2.0, abs=0.1),
         pytest.approx(2.8 / 2.4),
+        pytest.approx(1.5),
+        pytest.approx(0.5),
     ]
     assert "loss after 1 s" in page.html.replace("&#160;", " ")
     assert recomputed(typed, page) > 100

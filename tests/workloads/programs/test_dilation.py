@@ -51,12 +51,26 @@ TRAIN = (
     "--compute-ms",
     "5",
 )
+SERVE = (
+    "-m",
+    "workloads.programs.serve",
+    "--iterations",
+    "3",
+    "--trace",
+    "list",
+    "--list",
+    "0:16:1",
+    "--prompt-us",
+    "0",
+    "--step-ms",
+    "5",
+)
 
 
 @pytest.mark.parametrize(
     "command",
-    [REPLAY, MOE, RETRIEVE, TRAIN, (*TRAIN, "--sync-every", "2")],
-    ids=["replay", "moe", "retrieve", "train", "train that averages seldom"],
+    [REPLAY, MOE, RETRIEVE, SERVE, TRAIN, (*TRAIN, "--sync-every", "2")],
+    ids=["replay", "moe", "retrieve", "serve", "train", "train that averages seldom"],
 )
 def test_no_iteration_is_shorter_than_its_modelled_computing_on_this_host(
     tmp_path: Path, command: tuple[str, ...]

@@ -19,6 +19,8 @@ Metric: TypeAlias = Literal[
     "busbw_gbps",
     "wire_bytes",
     "asked_bytes",
+    "ttft_p99_ms",
+    "goodput",
     "loss",
     "lost_ms",
     "span_ms",
@@ -39,6 +41,11 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
         "sent by rank 0 in an iteration with an exchange, without headers of TCP, UDP and IP, median",
     ),
     "asked_bytes": ("bytes", "of values that ranks had to send each other in an iteration, median"),
+    "ttft_p99_ms": (
+        "ms",
+        "from a request of `serve` to its first token, 99th percentile of an iteration, median",
+    ),
+    "goodput": ("", "share of an iteration's requests that met both targets of `serve`, median"),
     "loss": (
         "",
         "training loss of rank 0, median of the first `iterations` after the warm-up, or, with `seconds`, of those that"
