@@ -63,6 +63,7 @@ def match(
         bool, typer.Option("--capabilities", help="Only show what the lab can do.")
     ] = False,
 ) -> Result:
+    from orchestrator.experiments.scenario.runner import LEAST
     from orchestrator.plan.design.capabilities import capabilities
     from orchestrator.plan.design.match import match as matched
     from orchestrator.session import load_lab
@@ -77,6 +78,11 @@ def match(
     if workload is None:
         hint = f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
         raise Usage(f"{call.verb}: no workload given", hint=hint)
+    if try_ is not None and 0 < iterations < LEAST:
+        raise Usage(
+            f"{call.verb}: --try: {LEAST} iterations are the least that say anything",
+            hint=f"--iterations {LEAST}, or more",
+        )
     found = matched(
         read_workload(workload), lab, hosts=named, lines=lines, iterations=iterations, name=name
     )

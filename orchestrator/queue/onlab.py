@@ -328,7 +328,9 @@ def designed(
                 "needs.train: a training that is stopped goes on from checkpoints only if its plan stays the same",
                 hint="testbed design match --workload FILE --out plan.json, then testbed job queue add plan.json",
             )
-        best = match(read, lab, hosts=hosts, iterations=iterations, name=name, schedules=False).best
+        best = match(
+            read, lab, hosts=hosts, iterations=iterations, name=name, schedules=False, shared=False
+        ).best
         if best.unmet:
             why = "; ".join(f"needs.{clause}: {text}" for clause, text in best.unmet.items())
             raise Infeasible(why, hint="change the needs of the workload")
@@ -355,7 +357,7 @@ def holdable(lab: Lab, text: str, method: str, count: int) -> None:
             return
     refused: Infeasible | None = None
     around = hosts + hosts[: count - 1]
-    for begin in range(len(hosts) if count < len(hosts) and method != MATCH else 1):
+    for begin in range(len(hosts) if count < len(hosts) else 1):
         try:
             designed(lab, text, method, around[begin : begin + count], 0, "queue")
         except Infeasible as error:

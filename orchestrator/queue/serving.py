@@ -187,6 +187,9 @@ class Serving:
         except TestbedError as error:  # the inventory has changed since it was added
             self._give_up(job, "failed", str(error))
             return
+        except Exception as error:  # a fault of a method ends this job only
+            self._give_up(job, "failed", unplanned(error))
+            return
         if (claimed := claim(self.store, self.who, job, hosts, text)) is not None:
             self.emit("starting", claimed, f"on {', '.join(hosts)}, as {claimed.tenancy}")
             self._attend(claimed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -24,7 +25,7 @@ def tcp_mbps(link_mbps: float, delay_s: float, loss: float) -> float:
     CUBIC keeps to where round trips are short (RFC 9438, section 4.3).
     """
     if not loss or not delay_s:
-        return link_mbps
+        return link_mbps * (1 - loss)
     return min(link_mbps, SEGMENT_BYTES * 8 / 1e6 / (2 * delay_s) * sqrt(1.5 / loss))
 
 
@@ -37,6 +38,7 @@ def added_s(size: float, slots: int, slot_bytes: int, bytes_per_s: float, delay_
     return size * (1 + CHUNK_HEADERS / slot_bytes) / able
 
 
+@lru_cache(maxsize=64)  # tables of millions of keys, asked for each candidate
 def lookups(count: int, ranks: int, keys: int, skew: float, cached: int = 0) -> float:
     """Values that the busiest owner finds in an iteration when each rank requests `count` of them,
     key k with a weight of (k + 1) ^ -skew from rank k modulo `ranks`. cached: so many of the most

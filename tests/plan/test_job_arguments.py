@@ -67,6 +67,11 @@ def refused(lab: Lab, **job: object) -> list[str]:
             {"layers": 32, "heads": 8, "dimension": 128, "pages": 4096},
             "job.args.pages: 4096 of 2097152 bytes take 8192 MiB of each rank; wanted at most 4096",
         ),
+        (
+            "serve",
+            {"requests": 1000, "rate": 0.1},
+            "job.args.rate: 0.1: 1000 requests take 1e+04 s; an iteration may have 3600",
+        ),
         ("serve", {"chunk": 20}, "wanted a whole number from 16 to 1048576, a multiple of 16"),
         ("serve", {"trace": "tides"}, "wanted poisson, periodic, bursts or list"),
         (

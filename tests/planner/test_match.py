@@ -128,6 +128,24 @@ def test_clauses_that_nothing_meets_are_named_and_the_rest_decides(packet: Lab) 
     assert turns and all("latency_ms" in one.unmet for one in turns)
 
 
+def test_a_latency_is_not_met_where_no_delay_is_known(packet: Lab) -> None:
+    found = matched(packet, {"latency_ms": 1.0})
+    assert "is not known" in found.best.unmet["latency_ms"]
+    assert not matched(packet, {"latency_ms": 50.0}, lines=lossy(packet, 0.0)).best.unmet
+
+
+def test_what_jobs_of_a_queue_would_share_is_left_out(packet: Lab) -> None:
+    read = read_text(text(len(whole(packet)), TRAIN), "w.yaml")
+    assert any(one.function for one in match(read, packet).candidates)
+    assert not any(one.function for one in match(read, packet, shared=False).candidates)
+
+
+def test_a_training_computes_as_long_as_its_workload_says(packet: Lab) -> None:
+    found = matched(packet, TRAIN, compute_s=0.25, **SUMS)
+    args, shown = found.best.content["job"]["args"], found.best.content["predicted"]
+    assert args["compute_ms"] == shown["compute_ms"] > 0
+
+
 def test_checkpoints_need_storage_that_keeps_pace(packet: Lab) -> None:
     needs = {**TRAIN, "checkpoints": {"bytes": 10**6, "every": 10}}
     assert "testbed_storage_mbps" in matched(packet, needs).best.unmet["checkpoints"]
@@ -209,7 +227,8 @@ def test_the_queue_designs_by_the_best_that_has_no_slots(packet: Lab) -> None:
 
 
 def test_formulas_of_lines_and_functions_are_those_worked_by_hand() -> None:
-    assert tcp_mbps(1000.0, 0.015, 0.0) == tcp_mbps(1000.0, 0.0, 0.1) == 1000.0
+    assert tcp_mbps(1000.0, 0.015, 0.0) == 1000.0
+    assert tcp_mbps(1000.0, 0.0, 0.1) == 900.0 and tcp_mbps(1000.0, 0.0, 1.0) == 0.0
     # 8948 bytes each 30 ms, times the root of 150
     assert tcp_mbps(1000.0, 0.015, 0.01) == pytest.approx(29.22, abs=0.01)
     assert added_s(8192, 8, 1024, 1e6, 0.0) == pytest.approx(0.008192 * (1 + 74 / 1024))

@@ -144,14 +144,16 @@ class Rings:
         )
         return self._nccl(store, position, len(order), order, name)
 
-    def management_group(self, name: str) -> Any:
+    def management_group(self, name: str, timeout_s: float | None = None) -> Any:
         """Meet all ranks as a gloo communicator on the management network: what is sent there waits
-        behind no bulk transfer.
+        behind no bulk transfer. timeout_s: how long for a rank that is late, by default the job's.
         """
         store = self._dist.PrefixStore(name, self.store)
-        return self._gloo(
-            store, self.place.rank, self.place.world, own_address(self.place.master_address)
-        )
+        address = own_address(self.place.master_address)
+        if timeout_s is None:
+            return self._gloo(store, self.place.rank, self.place.world, address)
+        within = timedelta(seconds=timeout_s)
+        return self._gloo(store, self.place.rank, self.place.world, address, within)
 
     @property
     def whole(self) -> Any:
@@ -240,11 +242,13 @@ class Rings:
         )
         return self._gloo(store, position, size, address)
 
-    def _gloo(self, store: Any, position: int, size: int, address: str) -> Any:
+    def _gloo(
+        self, store: Any, position: int, size: int, address: str, within: timedelta | None = None
+    ) -> Any:
         gloo = self._dist.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address)]
-        options._timeout = self._timeout
+        options._timeout = self._timeout if within is None else within
         options._threads = 2
         return gloo(store, position, size, options)
 

@@ -251,7 +251,7 @@ def conflicts(
     """
     value = {option.name: args.get(option.name, option.default) for option in OPTIONS[program]}
     if program == "serve":
-        yield from conflicts_of_serve(value, ranks)
+        yield from conflicts_of_serve(value, ranks, nccl)
     if program != "train":
         return
     if value["exchange"] == "aggregate" and str(value["compress"]).startswith(("fp16", "topk")):

@@ -44,6 +44,7 @@ from .serve_options import load_of
 if TYPE_CHECKING:
     from .program import Job
 
+DAY_S, SLICE_S = 86_400.0, 1.0
 FIGURES = 4
 """Of each request: whether it was answered, and those of Answered."""
 
@@ -83,7 +84,7 @@ def serve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
         } | record
         job.records.iteration(record)
         done, counted = iteration, {name: counted[name] + record[name] for name in counted}
-        if job.last(iteration):
+        if job.last(iteration) or rank.stops:
             break
     rank.talk.close()
     return {
@@ -101,6 +102,7 @@ class Rank:
         """Raises: RuntimeError - a peer does not come."""
         self._job, self._given, place = job, given, job.place
         slower, me = place.dilation, place.rank
+        self._shown_s = 0.0
         costs = Costs(
             given.prompt_us * slower / 1e6,
             given.step_ms * slower / 1e3,
@@ -129,7 +131,10 @@ class Rank:
         )
         if isinstance(self._part, Front | Back):
             self._part.talk = self.talk
-        self._meeting = job.rings.management_group("serving")
+        # with `--prefill 0` a rank that is done hears nothing of the others until they are
+        self._meeting = job.rings.management_group("serving", None if given.prefill else DAY_S)
+        self.stops = False
+        """Whether a rank was asked to stop before it ended the latest iteration."""
 
     def iteration(self, iteration: int) -> dict[str, Any]:
         """Answer a trace; what its record says beside number and times. Raises: RuntimeError - a
@@ -145,7 +150,7 @@ class Rank:
             if r.number % self._fronts == place.rank
         ]
         self._sum([0.0])  # all begin together
-        time.sleep(given.pause_ms * slower / 1e3)
+        self._rest(given.pause_ms * slower / 1e3)
         announced = [0] * place.world
         if isinstance(part, Front):
             makers = range(self._fronts, place.world)
@@ -158,6 +163,8 @@ class Rank:
         while not part.over or self.talk.waits:
             heard, sent = self.talk.wait(part.next_s)
             now_s = time.monotonic()
+            if now_s >= self._shown_s:
+                self._show(now_s)
             part.advance(now_s)  # what was due before they came does not wait for them
             for peer, message in heard:
                 part.hear(peer, message, now_s)
@@ -165,7 +172,22 @@ class Rank:
                 part.sent(request)
             part.advance(now_s)
         self._demand.end()
-        return self._record(requests, self._sum(self._results(mine, len(requests))))
+        asked, *found = self._sum(
+            [float(self._job.accord.asked), *self._results(mine, len(requests))]
+        )
+        self.stops = asked > 0
+        return self._record(requests, found)
+
+    def _show(self, now_s: float) -> None:
+        """Sign of life: an iteration may be long, and no two need be alike."""
+        self._shown_s = now_s + SLICE_S
+        self._job.heartbeat.moved()
+
+    def _rest(self, pause_s: float) -> None:
+        end_s = time.monotonic() + pause_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._show(time.monotonic())
+            time.sleep(min(SLICE_S, left_s))
 
     def _announced(self, mine: list[Request], home: int, makers: Sequence[int]) -> list[int]:
         """The bytes of keys and values that this rank is going to send to each rank; what goes

@@ -11,6 +11,10 @@ from ..serving.trace import FORM, KINDS, Load, most_tokens, read_list
 from .option import MANY, Option
 
 MOST_MEMORY = 1 << 32
+MOST_RANKS = 256
+"""Of the file `demand` (progress/demand.py)."""
+MOST_S = 3600
+"""An iteration's requests come within so long (s), in the mean."""
 """Bytes of the pages of a rank."""
 SERVE = (
     Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
@@ -150,7 +154,21 @@ def load_of(value: Mapping[str, Any]) -> Load:
     )
 
 
-def conflicts_of_serve(value: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, str]]:
+def conflicts_of_serve(
+    value: Mapping[str, Any], ranks: int, nccl: bool
+) -> Iterator[tuple[str, str]]:
+    if nccl:
+        yield (
+            "prefill",
+            "keys and values go over connections of serve's own; give the job backend gloo",
+        )
+    if ranks > MOST_RANKS:
+        yield "prefill", f"{ranks} ranks; a job of serve has at most {MOST_RANKS}"
+    if value["trace"] != "list" and (s := value["requests"] / value["rate"]) > MOST_S:
+        yield (
+            "rate",
+            f"{value['rate']:g}: {value['requests']} requests take {s:.3g} s; an iteration may have {MOST_S}",
+        )
     if value["prefill"] >= ranks:
         yield (
             "prefill",

@@ -87,6 +87,10 @@ class Heartbeat:
         NOW.pack_into(self._memory, NOW_AT, self._iteration, now_ns, HOLD if self._held else phase)
         self._alive(0)
 
+    def moved(self) -> None:
+        """What the rank does in this phase is another thing than before: it does not hang."""
+        self._now(self._phase, time.monotonic_ns())
+
     def begin(self, iteration: int) -> None:
         """This iteration begins, with computing. One that began already begins again."""
         self._iteration = iteration

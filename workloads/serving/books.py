@@ -73,7 +73,9 @@ def figures(
         "goodput": round(met / asked, 4),
     }
     for name in ("ttft", "tpot"):
-        values = [getattr(one, f"{name}_s") for one in answered] or [0.0]
+        each = [getattr(one, f"{name}_s") for one in answered]
+        # a request for one token has no time per token after it
+        values = [value for value in each if value or name == "ttft"] or [0.0]
         found[f"{name}_ms"] = round(1e3 * percentile(values, 0.5), 3)
         found[f"{name}_p99_ms"] = round(1e3 * percentile(values, 0.99), 3)
     return found

@@ -42,7 +42,9 @@ def around(mean: int, chance: random.Random) -> int:
 
 def _prompt(load: Load, number: int, chance: random.Random) -> int:
     drawn = around(load.prompt, chance)
-    is_long = load.long_every and number % load.long_every == load.long_every - 1
+    every = load.long_every
+    # of each `every` another place, so that they come to all ranks in turn
+    is_long = every and number % every == (number // every) % every
     return load.long_prompt if is_long else drawn
 
 

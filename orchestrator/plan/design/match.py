@@ -104,12 +104,14 @@ def match(
     iterations: int = 20,
     name: str = "",
     schedules: bool = True,
+    shared: bool = True,
 ) -> Match:
     """All ways to run a workload on these hosts, none: the first of the lab. schedules: also those
-    whose circuits take turns. Raises: Infeasible - there is none, and why.
+    whose circuits take turns; shared: also functions of switches, and switches with less than full
+    rate, which another job may use at the same time. Raises: Infeasible - there is none, and why.
     """
-    work = _Work(read, lab, lines or {}, hosts, iterations, name)
-    found = [one for way in _statics(lab) for one in work.static(*way)]
+    work = _Work(read, lab, lines or {}, hosts, iterations, name, shared)
+    found = [one for way in _statics(lab, shared) for one in work.static(*way)]
     if schedules:
         found += work.turns()
     rank = {id(one): number for number, one in enumerate(found)}
@@ -130,13 +132,14 @@ def match(
     return Match(tuple(found), capabilities(lab, work.hosts, work.lines), work.time_scale)
 
 
-def _statics(lab: Lab) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _statics(lab: Lab, shared: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Methods without a schedule, and the packet switches of those over such."""
     yield from ((name, ()) for name in METHODS)
     yield wavelengths.METHOD, ()
     yield from ((one.name, ()) for one in plugins(TOPOLOGIES) if not one.problem)
-    yield from (("electrical", (name,)) for name in lab.segments)
-    if len(lab.segments) > 1:
+    usable = [name for name, segment in lab.segments.items() if shared or segment.full]
+    yield from (("electrical", (name,)) for name in usable)
+    if len(usable) > 1 and len(usable) == len(lab.segments):
         yield "electrical", ("*",)
 
 
@@ -151,8 +154,9 @@ class _Work:
         hosts: tuple[HostName, ...],
         iterations: int,
         name: str,
+        shared: bool,
     ) -> None:
-        self.read, self.lab, self.lines, self.name = read, lab, lines, name
+        self.read, self.lab, self.lines, self.name, self.shared = read, lab, lines, name, shared
         self.needs = read.workload.needs
         self.hosts = chosen_hosts(lab, read.demand.n, hosts, each=read.workload.ranks_per_host)
         own = self.needs.train is not None or self.needs.requests is not None
@@ -187,6 +191,9 @@ class _Work:
         except REFUSALS as error:
             yield Candidate(label, refused=error.line)
             return
+        if line.loss >= 1:
+            yield Candidate(label, refused="a line of it loses every packet")
+            return
         if method == BASE:
             self.turned = found
         self.time_scale = found.time_scale
@@ -195,7 +202,7 @@ class _Work:
             yield self._priced(found, line, label, DATAGRAMS, None)
         for name, members in found.found.segments:
             segment = self.lab.segments[name]
-            for function in segment.functions:
+            for function in segment.functions if self.shared else ():
                 if function == self._function and len(members) == len(self.hosts):
                     yield self._priced(found, line, label, TCP, segment)
 
@@ -240,7 +247,11 @@ class _Work:
         one = Candidate(label, STATIC, transport, function)
         mbps, slower = self._slower(self._ports(found), line, transport)
         here, why = found.here, list(found.found.why)
-        sums, moved, computed = here.allreduce_s * slower, here.transfers_s * slower, here.compute_s
+        # what messages travel is in both, and no slower line makes it longer
+        group = max((len(each.members) for each in self.read.demand.groups), default=1)
+        travel_s = min(here.allreduce_s, 2 * (group - 1) * line.delay_s)
+        sums = (here.allreduce_s - travel_s) * slower + travel_s
+        moved, computed = here.transfers_s * slower, here.compute_s
         if slower > 1.001:
             lost = f" and loses {line.loss:.2%}" if line.loss else ""
             why.append(
@@ -262,7 +273,9 @@ class _Work:
                 return replace(one, refused=f"{by.name} keeps no values of {asked.bytes} bytes")
             ranks = self.read.workload.ranks
             busiest = lookups(asked.count, ranks, asked.keys, asked.skew, cached)
-            computed += busiest * asked.lookup_ms / 1e3
+            # the program computes nothing else, and asks one value after the other
+            computed = busiest * asked.lookup_ms / 1e3
+            computed += asked.count * 2 * line.delay_s * found.shape.mean_hops()
             why.append(
                 f"the busiest owner finds {busiest:.4g} values an iteration"
                 + (f", as {by.name} keeps the {cached} most popular" if by else "")
@@ -327,6 +340,8 @@ class _Work:
             job = {"name": job["name"], "workload": "retrieve", "ranks": job["ranks"]}
         elif needs.train is not None:
             args |= {key: value for key, value in needs.train.model_dump().items() if value}
+            if computed := round(found.here.compute_s * 1e3, 3):
+                args["compute_ms"] = computed
             if by:
                 args["exchange"] = "aggregate"
             elif transport == DATAGRAMS:
@@ -395,7 +410,11 @@ class _Work:
             found["deadline_ms"] = (
                 f"an iteration takes {own_s * 1e3:.4g} ms, {needs.deadline_ms:g} ms are allowed"
             )
-        if needs.latency_ms is not None and reach_s * 1e3 > needs.latency_ms:
+        if needs.latency_ms is not None and not self.lines and not reach_s:
+            found["latency_ms"] = (
+                "the delay of this lab's lines is not known (lines of emulator.yml)"
+            )
+        elif needs.latency_ms is not None and reach_s * 1e3 > needs.latency_ms:
             found["latency_ms"] = (
                 f"a message may take {reach_s * 1e3:.4g} ms, {needs.latency_ms:g} ms are allowed"
             )

@@ -59,6 +59,19 @@ def test_together_every_request_is_answered_and_nothing_moves(tmp_path: Path) ->
     assert (found["served"], found["kv_bytes"], found["comm_ms"]) == (24, 0, 0)
 
 
+def test_a_stop_waits_for_the_end_of_the_iteration_and_loses_no_request(tmp_path: Path) -> None:
+    with ranks(3, *COMMAND, "--iterations", "0", "--prefill", "1", directory=tmp_path) as job:
+        until(lambda: len(records(tmp_path)) >= 1)
+        for process in job.processes:
+            process.send_signal(signal.SIGTERM)
+        ended = job.finish()
+    assert [(code, err) for code, _, err in ended] == [(0, "")] * 3
+    found = figures(tmp_path)
+    assert {(each["served"], each["lost"]) for each in found} == {(24, 0)}
+    assert len(found) <= 3, "the next one is not begun"
+    assert summary(tmp_path)["served"] == 24 * len(found)
+
+
 def test_requests_wait_for_pages_and_none_is_lost_where_memory_is_short(tmp_path: Path) -> None:
     short = ("--pages", "80", "--trace", "bursts", "--burst", "12")
     long = ("--long-every", "6", "--long-prompt", "1000", "--iterations", "2", "--prefill", "2")

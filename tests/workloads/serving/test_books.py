@@ -35,3 +35,6 @@ def test_goodput_counts_who_met_both_targets_of_all_that_asked() -> None:
     assert (found["served"], found["lost"], found["goodput"]) == (3, 1, 0.25)
     assert (found["ttft_ms"], found["ttft_p99_ms"], found["tpot_p99_ms"]) == (100, 300, 90)
     assert figures([], 2, 1.0, 1.0)["goodput"] == 0
+    one_token = Answered(0.1, 0.0, 0)
+    found = figures([one_token, one_token, Answered(0.1, 0.04, 0)], 3, 0.2, 0.05)
+    assert found["tpot_ms"] == 40 and found["goodput"] == 1, "two have no time per token"
