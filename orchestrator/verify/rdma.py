@@ -180,7 +180,8 @@ def _fault(
         return PortFault(
             "name",
             f"{where}: {name} is {at[0].device}, which NCCL_IB_HCA={spec} does not name",
-            f"give it that name: {run}rdma dev set {shlex.quote(at[0].device)} name NAME; lastingly, in rdma-core's 60-rdma-persistent-naming.rules",
+            f"give it that name: {run}rdma dev set {shlex.quote(at[0].device)} name NAME;"
+            " lastingly, in rdma-core's 60-rdma-persistent-naming.rules",
         )
     here = used[0]
     if (carrier := tables.carriers.get(name)) is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -266,6 +268,17 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
     assert unread == ("RDMA tables: gpu02: no answer",)
 
 
+def speaking(recv: Callable[[int], bytes]) -> Any:
+    """A connection to a host that answers so until the channel is closed."""
+    closed = threading.Event()
+    channel = SimpleNamespace(
+        exec_command=lambda _: None,
+        recv=lambda most: b"" if closed.is_set() else recv(most),
+        close=closed.set,
+    )
+    return SimpleNamespace(open_session=lambda timeout: channel)
+
+
 @pytest.mark.parametrize(
     ("printed", "fix"),
     [
@@ -276,21 +289,27 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
 def test_a_host_that_prints_nothing_is_a_warning_with_a_way_on(
     printed: bytes | Exception, fix: str
 ) -> None:
-    class Answer:
-        def __enter__(self) -> Answer:
-            return self
+    def recv(_: int) -> bytes:
+        if isinstance(printed, Exception):
+            raise printed
+        return printed
 
-        def __exit__(self, *_: object) -> None: ...
-
-        def read(self, _: int) -> bytes:
-            if isinstance(printed, Exception):
-                raise printed
-            return printed
-
-    channel = SimpleNamespace(
-        settimeout=lambda _: None, exec_command=lambda _: None, makefile=lambda _: Answer()
-    )
-    transport: Any = SimpleNamespace(open_session=lambda timeout: channel)
+    transport = speaking(recv)
     (probe,) = rdma_reach.probes(transport, HOST, {})
     assert (probe.name, probe.state, probe.fix) == ("RDMA of gpu01", "warn", fix)
     assert rdma_reach.probes(transport, replace(HOST, forwarding="kernel"), {}) == []
+
+
+def test_a_host_that_prints_without_end_is_heard_for_a_time_and_to_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Garbled):
+        rdma_reach.asked(speaking(lambda most: b"x" * most), "gpu01")
+    monkeypatch.setattr(rdma_reach, "ANSWER_S", 0.05)
+
+    def drip(_: int) -> bytes:
+        time.sleep(0.001)
+        return b"x"
+
+    with pytest.raises(Unreachable, match=r"in 0.05 s: TimeoutError"):
+        rdma_reach.asked(speaking(drip), "gpu01")
