@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,16 +144,21 @@ def rdma_environment(host: Host, job_env: Mapping[str, str]) -> Mapping[str, str
 
 
 def port_faults(
-    host: Host, tables: RdmaTables, job_env: Mapping[str, str]
+    host: Host,
+    tables: RdmaTables,
+    job_env: Mapping[str, str],
+    numbers: Collection[int] | None = None,
 ) -> tuple[PortFault, ...]:
-    """What NCCL will not find at the ports of a host, port by port; nothing where it uses no RDMA.
-    Ports that the job itself leaves out are not looked at.
+    """What NCCL will not find at these ports of a host (None: all), port by port; nothing where it
+    uses no RDMA. Ports that the job itself leaves out are not looked at.
     """
     env = rdma_environment(host, job_env)
     if not env:
         return ()
     found = (
-        _fault(host, port, tables, env, "NCCL_IB_HCA" in job_env) for port in host.ports.values()
+        _fault(host, port, tables, env, "NCCL_IB_HCA" in job_env)
+        for port in host.ports.values()
+        if numbers is None or port.number in numbers
     )
     return tuple(fault for fault in found if fault is not None)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optics import HostName, TestbedError, Unreachable
+from optics import HostName, HostPort, TestbedError, Unreachable
 from orchestrator.inventory.hosts import Host
 from orchestrator.verify.probe import RDMA_OF, Probe
 from orchestrator.verify.rdma import (
@@ -79,10 +79,10 @@ def probes(transport: paramiko.Transport, host: Host, env: Mapping[str, str]) ->
 
 
 async def rdma_faults(
-    hosts: Sequence[Host], env: Mapping[str, str]
+    hosts: Sequence[Host], env: Mapping[str, str], used: Collection[HostPort]
 ) -> tuple[dict[HostName, tuple[str, ...]], tuple[str, ...]]:
-    """What NCCL will not find on each of the hosts, as far as a job with this environment uses
-    RDMA there; and what could not be read.
+    """What NCCL will not find at the used ports of each host, as far as a job with this environment
+    uses RDMA there; and what could not be read.
     """
     wanted = [host for host in hosts if rdma_environment(host, env)]
     answers = await asyncio.gather(
@@ -92,7 +92,10 @@ async def rdma_faults(
     unread = []
     for host, answer in zip(wanted, answers, strict=True):
         if isinstance(answer, RdmaTables):
-            found[host.name] = tuple(fault.text for fault in port_faults(host, answer, env))
+            numbers = {port.number for port in used if port.host == host.name}
+            found[host.name] = tuple(
+                fault.text for fault in port_faults(host, answer, env, numbers)
+            )
         elif isinstance(answer, TestbedError):
             unread.append(f"RDMA tables: {answer.line}")
         else:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.host.rdma import rdma
-from optics import Garbled, Unreachable
+from optics import Garbled, HostPort, Unreachable
 from orchestrator.inventory.hosts import Host
 from orchestrator.verify import rdma_reach
 from orchestrator.verify.doctor_reach import in_one
@@ -263,9 +263,12 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
 
     monkeypatch.setattr(rdma_reach, "_tables", answer)
     hosts = [HOST, replace(HOST, name="gpu02"), replace(HOST, name="gpu03", forwarding="kernel")]
-    told, unread = await rdma_reach.rdma_faults(hosts, {})
+    used = {HostPort("gpu01", 2), HostPort("gpu02", 1)}
+    told, unread = await rdma_reach.rdma_faults(hosts, {}, used)
     assert list(told) == ["gpu01"] and told["gpu01"][0].startswith("p2: no interface pp2rdma")
     assert unread == ("RDMA tables: gpu02: no answer",)
+    told, _ = await rdma_reach.rdma_faults(hosts, {}, {HostPort("gpu01", 1)})
+    assert told == {"gpu01": ()}, "no planned link leads to port 2"
 
 
 def speaking(recv: Callable[[int], bytes]) -> Any:
