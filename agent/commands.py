@@ -44,8 +44,9 @@ def replies(command: str, argv: list[str]) -> list[Json]:
     if command in ("boot", "install", "provision"):
         from agent.host.provision import provision
 
-        facts = read_json(VAR + "/provision.json") if command == "boot" else given(argv)
-        done = [provision(facts)] if facts or command != "boot" else []
+        boot = command == "boot"
+        facts = read_json(VAR + "/provision.json") if boot else given(argv)
+        done = [provision(facts, boot=boot)] if facts or not boot else []
         return done + replies("start", argv) if command == "install" else done
     if command == "check":
         return [check(given(argv))]

@@ -91,11 +91,12 @@ def set_sysctl(key: str, value: object, check: bool = False) -> tuple[bool, str 
     return after != now.strip(), after, error
 
 
-def provision(facts: Json, check: bool = False) -> Json:
+def provision(facts: Json, check: bool = False, boot: bool = False) -> Json:
     """Make this host as `facts` say; return what changed, the sysctls read back, and notes on what
     this kernel cannot do.
 
-    check: change nothing; return what would be changed.
+    check: change nothing; return what would be changed. boot: nobody asked for it, so the MAC
+    addresses noted before stay: what a restart swapped shows by them.
     """
     if check:
         return _provision(facts, check)
@@ -103,7 +104,7 @@ def provision(facts: Json, check: bool = False) -> Json:
     gate = os.open(RUN + "/provision.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)  # of two at once the second finds everything done
     try:
-        return _provision(facts, check)
+        return _provision(facts, check, boot)
     finally:
         os.close(gate)
 
@@ -163,6 +164,22 @@ def _note_before(facts: Json, have: dict[str, Link]) -> None:
         keep(BEFORE, json.dumps(kept, sort_keys=True))
 
 
+def _note_macs(macs: dict[str, str], notes: list[str]) -> None:
+    """Keep which interface has which MAC address, unless one has what is noted of another."""
+    kept = read_json(MACS) or {}
+    swapped = [
+        name for name, mac in macs.items() if mac != kept.get(name, mac) and mac in kept.values()
+    ]
+    if swapped:
+        notes.append(
+            "{}: the MAC address of another interface, as {} says; remove that file if it is to be so".format(
+                ", ".join(swapped), MACS
+            )
+        )
+    elif kept != macs:
+        keep(MACS, json.dumps(macs, sort_keys=True))
+
+
 def interfaces(facts: Json) -> list[str]:
     """The interfaces of all ports, second functions too."""
     return [
@@ -186,7 +203,7 @@ def wanted_addresses(facts: Json) -> list[tuple[str, str]]:
     return wanted + [(p["interface"], p["address"]) for p in facts["ports"] if p.get("address")]
 
 
-def _provision(facts: Json, check: bool) -> Json:
+def _provision(facts: Json, check: bool, boot: bool = False) -> Json:
     nl = Rtnl()
     changed = _job_user(facts["job_user"], check) if facts.get("job_user") else []
     notes: list[str] = []
@@ -271,9 +288,8 @@ def _provision(facts: Json, check: bool) -> Json:
         changed += [] if read(VAR + "/provision.json") == text else ["facts"]
         return {"changed": changed, "sysctls": values, "notes": notes}
     write(REFUSED, json.dumps(refusals))
-    macs = json.dumps({name: have[name]["mac"] for name in interfaces(facts)}, sort_keys=True)
-    if read(MACS) != macs:
-        keep(MACS, macs)
+    if not boot:
+        _note_macs({name: have[name]["mac"] for name in interfaces(facts)}, notes)
     if read(VAR + "/provision.json") != text:
         keep(VAR + "/provision.json", text)
     return {"changed": changed, "sysctls": values, "notes": notes}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = "/sys/class"
 MACS = VAR + "/macs.json"
-"""The MAC address of each port's interfaces when the host was last provisioned."""
+"""The MAC address of each port's interfaces when the host was last provisioned, not at a boot."""
 MOST_DEVICES, MOST_PORTS, MOST_GIDS, MOST_INTERFACES = 64, 4, 1024, 4096
 LONGEST = 64  # bytes of a file of these that count
 GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}")

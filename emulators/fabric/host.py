@@ -258,7 +258,6 @@ def _keep_sockets(
                     _send(control, refused=f"host {plan.name}: {problem}")
                 continue
             if text == b"halt":
-                programs = Programs()
                 waiting = []
                 for at in [*listeners]:
                     poll.unregister(at)
@@ -266,12 +265,15 @@ def _keep_sockets(
                 front = -1  # its number may be given to the next socket
                 with _answered(control, plan):
                     _halt(plan)
+                    programs.priority.take_back()  # from this process, too
+                programs = Programs()
                 continue
             if text == b"boot":
                 with _answered(control, plan):
                     if tables is not None:
-                        poll.unregister(tables.fileno())
-                        tables.close()
+                        old, tables = tables, None
+                        poll.unregister(old.fileno())
+                        old.close()
                     inner, tables = _boot(plan)
                     listeners[inner.fileno()] = inner
                     for at in (inner.fileno(), *([tables.fileno()] if tables else [])):

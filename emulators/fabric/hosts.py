@@ -51,8 +51,14 @@ class Host:
         self.machine_pid = 0  # as the machine sees it: for nsenter
         self.control = control
         self.port_open = True
+        self.halted = False
         self.slow_s = 0.0
         self.ports: PortWatch
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes orders."""
+        return bool(self.pid) and not self.halted
 
     def receive(self, within_s: float | None = None) -> dict[str, object]:
         """Wait for the host's next message, for `within_s` (s) at most; None: as long as its first
@@ -88,8 +94,10 @@ class Host:
 
     def order(self, **texts: object) -> dict[str, object]:
         """Have the host's first process carry out a request about its programs (programs.py).
-        Raises: OSError - it cannot.
+        Raises: OSError - it cannot, or is stopped.
         """
+        if self.halted:
+            raise OSError(f"host {self.name} is stopped: wait until it has booted")
         try:
             self.control.send(json.dumps(texts).encode())
             reply = self.receive(5.0)
@@ -101,6 +109,7 @@ class Host:
 
     def halt(self) -> None:
         """Stop all programs, refuse connections, switch all interfaces off. Raises: CannotBuild."""
+        self.halted = True
         self.control.send(b"halt")
         self.receive(10.0)
         self.port_open = False
@@ -111,6 +120,7 @@ class Host:
         """
         self.control.send(b"boot")
         self.receive(30.0)
+        self.halted = False
 
     def open_port(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""

@@ -19,6 +19,8 @@ from emulators.fabric import linux
 from emulators.fabric.netlink import AddressWatch, Netlink, link_name, link_state
 
 CLASS, SECOND = Path("/sys/class"), Path("/run/sys")
+MADE = CLASS / ".made"
+"""Where what `infiniband` shows is made, and then put there in one step."""
 SLOTS = 16
 MOVED = 2  # so many places further are the GIDs of a port that flapped while its old ones were held
 SIOCGIFADDR = 0x8915
@@ -36,21 +38,26 @@ class RdmaTables:
         for entry in (SECOND / "class").iterdir():
             if entry.name != "infiniband":
                 (CLASS / entry.name).symlink_to(entry)
+        MADE.mkdir()
+        (CLASS / "infiniband").mkdir()
         self._ports = ports
         self._names = {number: socket.if_indextoname(index) for number, index in ports.items()}
         self._moved: set[int] = set()
         self._written: dict[int, tuple[str, dict[int, str]]] = {}
+        self._made = 0
         self._watch = AddressWatch()
         self.fileno = self._watch.fileno
-        self.follow()
+        for number in ports:
+            self._write(number)
 
     def follow(self) -> None:
-        """Write what has changed since the last time."""
+        """Write what has changed since the last time; a port whose interface is gone stays."""
         with suppress(OSError):  # some events were lost
             for _ in self._watch.read():
                 pass
         for number in self._ports:
-            self._write(number)
+            with suppress(OSError):
+                self._write(number)
 
     def obey(self, number: int, kinds: Collection[str]) -> None:
         """Make the faults of a port's device these: `gids-moved`, `renamed`. Raises: OSError."""
@@ -68,31 +75,46 @@ class RdmaTables:
     def close(self) -> None:
         """Take away the second sysfs, and undo the faults; the tables go with /sys."""
         for number in self._ports:
-            self.obey(number, ())
+            with suppress(OSError):  # its interface is gone
+                self.obey(number, ())
         self._watch.close()
         linux.unmount(SECOND)
         SECOND.rmdir()
 
     def _write(self, number: int) -> None:
-        device, name = (
-            CLASS / f"infiniband/mlx5_{number - 1}",
-            socket.if_indextoname(self._ports[number]),
-        )
-        port, first = device / "ports/1", MOVED if number in self._moved else 0
+        name = socket.if_indextoname(self._ports[number])
+        shown, first = f"mlx5_{number - 1}", MOVED if number in self._moved else 0
         used = {first + at: gid for at, gid in enumerate(gids(name))}
-        if self._written.get(number) != (name, used):
-            self._written[number] = name, used
-            shutil.rmtree(device, ignore_errors=True)
-            for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
-                (port / folder).mkdir(parents=True)
-            (device / "device/net" / name).mkdir(parents=True)
-            for index in range(SLOTS):
-                (port / f"gids/{index}").write_text(used.get(index, NO_GID) + "\n")
-            for index in used:  # each address twice: for version 1 and version 2
-                kind = "RoCE v2" if (index - first) % 2 else "IB/RoCE v1"
-                (port / f"gid_attrs/types/{index}").write_text(kind + "\n")
-                (port / f"gid_attrs/ndevs/{index}").write_text(name + "\n")
-        (port / "state").write_text("4: ACTIVE\n" if _lit(name) else "1: DOWN\n")
+        state = "4: ACTIVE\n" if _lit(name) else "1: DOWN\n"
+        if self._written.get(number) == (name, used):
+            fresh = MADE / "state"
+            fresh.write_text(state)
+            fresh.replace(CLASS / "infiniband" / shown / "ports/1/state")
+            return
+        self._made += 1
+        device = MADE / str(self._made)
+        port = device / "ports/1"
+        for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+            (port / folder).mkdir(parents=True)
+        (device / "device/net" / name).mkdir(parents=True)
+        for index in range(SLOTS):
+            (port / f"gids/{index}").write_text(used.get(index, NO_GID) + "\n")
+        for index in used:  # each address twice: for version 1 and version 2
+            kind = "RoCE v2" if (index - first) % 2 else "IB/RoCE v1"
+            (port / f"gid_attrs/types/{index}").write_text(kind + "\n")
+            (port / f"gid_attrs/ndevs/{index}").write_text(name + "\n")
+        (port / "state").write_text(state)
+        self._show(shown, device)
+        self._written[number] = name, used
+
+    def _show(self, name: str, device: Path) -> None:
+        """A reader sees the old device or this one, never none."""
+        link, fresh = CLASS / "infiniband" / name, MADE / "link"
+        old = link.readlink() if link.is_symlink() else None
+        fresh.symlink_to(device)
+        fresh.replace(link)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def gids(interface: str) -> list[str]:

@@ -183,7 +183,7 @@ class Injector:
             return
         host, pids = self._held.pop(number)
         held = self._sparing(host)
-        if self._lab.hosts[host].pid:
+        if self._lab.hosts[host].running:
             self._lab.hosts[host].order(
                 do="signal", name="SIGCONT", pids=[pid for pid in pids if pid not in held]
             )
@@ -215,7 +215,7 @@ class Injector:
         for name in sorted(
             {*before.threads, *self._done.threads, *before.clocks, *self._done.clocks}
         ):
-            if not self._lab.hosts[name].pid:
+            if not self._lab.hosts[name].running:
                 continue
             if before.threads.get(name) != (threads := self._done.threads.get(name)):
                 self._lab.hosts[name].order(
@@ -226,7 +226,7 @@ class Injector:
                 self._lab.hosts[name].order(do="clock", ahead_s=ahead_s, rate=rate)
         for port in sorted({*before.rdma, *self._done.rdma}):
             kinds, host = self._done.rdma.get(port, frozenset()), self._lab.hosts[port.host]
-            if kinds != before.rdma.get(port, frozenset()) and host.pid:
+            if kinds != before.rdma.get(port, frozenset()) and host.running:
                 host.order(do="rdma", port=port.port, kinds=sorted(kinds))
         for name in sorted({*before.functions, *self._done.functions}):
             if (

@@ -62,4 +62,4 @@ class RanksPriority:
         return lost
 
     def _running(self) -> Iterator[Host]:
-        return (host for host in self._lab.hosts.values() if host.pid)
+        return (host for host in self._lab.hosts.values() if host.running)

@@ -203,15 +203,14 @@ def _far(wire: PlannedLink, host: HostName) -> tuple[HostPort, ...]:
 
 
 def rdma_ports(case: Case) -> Iterator[Verdict]:
-    """Hosts where NCCL is told of interfaces, devices or GIDs that are elsewhere, if the job is not
-    well: what is set up already goes on.
+    """Hosts where NCCL is told of interfaces, devices or GIDs that are elsewhere, if the job failed
+    or stands: what is set up already goes on.
     """
     s = case.signals
-    if case.explained or not (s.state == "failed" or s.unlaunched or case.troubled):
+    if case.explained or not (s.state == "failed" or s.unlaunched or case.state):
         return
     for host in sorted((host for host, texts in s.rdma.items() if texts), key=natural):
         case.explained = True
-        case.ended.add(host)
         most = s.rdma[host][:LINES]
         yield Verdict(f"host {host}", "rdma-ports", most, LIKELY, "testbed doctor")
 

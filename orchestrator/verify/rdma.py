@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,12 @@ from orchestrator.inventory.hosts import FabricPort, Host
 from orchestrator.verify.probe import RDMA_OF, Probe
 
 V2 = "RoCE v2"
+DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+INTERFACE = re.compile(r"[^\s/'\"`]{1,15}")
+MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
+"""What a host prints and an operator is told to type: nothing that a shell reads otherwise."""
+LONGEST = 64  # characters of a state or a type
+MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +87,51 @@ def read_tables(line: str) -> RdmaTables:
         return RdmaTables(
             tuple(
                 RdmaPort(
-                    _name(device),
+                    _name(device, DEVICE),
                     int(number),
-                    _name(port["state"]),
-                    tuple(map(_name, port["interfaces"])),
+                    _text(port["state"]),
+                    tuple(_name(name, INTERFACE) for name in port["interfaces"]),
                     tuple(_gid(*row) for row in port["gids"]),
                 )
                 for device, ports in found["devices"].items()
                 for number, port in ports.items()
             ),
-            {_name(name): _name(mac) for name, (mac, _) in found["interfaces"].items()},
+            {_name(name, INTERFACE): _mac(mac) for name, (mac, _) in found["interfaces"].items()},
             {
-                _name(name): carrier if isinstance(carrier, bool) else None
+                name: carrier if isinstance(carrier, bool) else None
                 for name, (_, carrier) in found["interfaces"].items()
             },
-            {_name(name): _name(mac) for name, mac in found["provisioned"].items()},
+            {_name(name, INTERFACE): _mac(mac) for name, mac in found["provisioned"].items()},
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise Garbled(f"the agent's `rdma` prints {line[:60]!r}") from None
 
 
-def _name(text: Any) -> str:
-    if not isinstance(text, str) or not text.isprintable() or len(text) > 255:
+def _text(text: Any) -> str:
+    if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST:
         raise ValueError("a printable text is needed")
     return text
 
 
+def _name(text: Any, form: re.Pattern[str]) -> str:
+    if not form.fullmatch(_text(text)):
+        raise ValueError("a name is needed")
+    return str(text)
+
+
+def _mac(text: Any) -> str:
+    """Empty for one of another length, as tunnels and InfiniBand have."""
+    return str(text) if MAC.fullmatch(_text(text)) else ""
+
+
+def _few(words: Iterable[str], separator: str = ", ") -> str:
+    first = list(words)
+    more = [f"and {len(first) - MOST_NAMED} more"] if len(first) > MOST_NAMED else []
+    return separator.join([*first[:MOST_NAMED], *more])
+
+
 def _gid(index: Any, gid: Any, kind: Any) -> Gid:
-    return Gid(int(index), ipaddress.IPv6Address(_name(gid)).exploded, _name(kind))
+    return Gid(int(index), ipaddress.IPv6Address(_text(gid)).exploded, _text(kind))
 
 
 def rdma_environment(host: Host, job_env: Mapping[str, str]) -> Mapping[str, str]:
@@ -119,16 +144,21 @@ def rdma_environment(host: Host, job_env: Mapping[str, str]) -> Mapping[str, str
 
 
 def port_faults(
-    host: Host, tables: RdmaTables, job_env: Mapping[str, str]
+    host: Host,
+    tables: RdmaTables,
+    job_env: Mapping[str, str],
+    numbers: Collection[int] | None = None,
 ) -> tuple[PortFault, ...]:
-    """What NCCL will not find at the ports of a host, port by port; nothing where it uses no RDMA.
-    Ports that the job itself leaves out are not looked at.
+    """What NCCL will not find at these ports of a host (None: all), port by port; nothing where it
+    uses no RDMA. Ports that the job itself leaves out are not looked at.
     """
     env = rdma_environment(host, job_env)
     if not env:
         return ()
     found = (
-        _fault(host, port, tables, env, "NCCL_IB_HCA" in job_env) for port in host.ports.values()
+        _fault(host, port, tables, env, "NCCL_IB_HCA" in job_env)
+        for port in host.ports.values()
+        if numbers is None or port.number in numbers
     )
     return tuple(fault for fault in found if fault is not None)
 
@@ -155,7 +185,8 @@ def _fault(
         return PortFault(
             "name",
             f"{where}: {name} is {at[0].device}, which NCCL_IB_HCA={spec} does not name",
-            f"give it that name: {run}rdma dev set {at[0].device} name NAME; lastingly, in rdma-core's 60-rdma-persistent-naming.rules",
+            f"give it that name: {run}rdma dev set {shlex.quote(at[0].device)} name NAME;"
+            " lastingly, in rdma-core's 60-rdma-persistent-naming.rules",
         )
     here = used[0]
     if (carrier := tables.carriers.get(name)) is None:
@@ -186,7 +217,7 @@ def _renamed(where: str, name: str, tables: RdmaTables) -> PortFault | None:
         which = (
             f"no interface has the MAC address that it had, {mac}"
             if mac
-            else "it has " + ", ".join(sorted(tables.macs))
+            else "it has " + _few(sorted(tables.macs))
         )
         return PortFault(
             "absent",
@@ -195,7 +226,7 @@ def _renamed(where: str, name: str, tables: RdmaTables) -> PortFault | None:
         )
     return PortFault(
         "renamed",
-        f"{where}: {name} was renamed to {', '.join(now)}, which has its MAC address {mac}",
+        f"{where}: {name} was renamed to {_few(now)}, which has its MAC address {mac}",
         f"""pin the name by a udev rule (SUBSYSTEM=="net", ATTR{{address}}=="{mac}", NAME="{name}"), rename it, then testbed restore""",
     )
 
@@ -212,7 +243,7 @@ def _gid_fault(
     told = env.get("NCCL_IB_GID_INDEX", "-1")
     index = int(told) if told.isdecimal() else -1
     if not indices:
-        other = "; ".join(f"index {each.index}: {each}" for each in mine)
+        other = _few((f"index {each.index}: {each}" for each in mine), "; ")
         return PortFault(
             "gid" if mine else "no-gid",
             f"{where}: {here} has no {V2} GID of {address} among {len(here.gids)}"

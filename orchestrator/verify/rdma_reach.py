@@ -6,10 +6,12 @@ A command of its own asks for them, not the daemon: where a driver hangs, only t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optics import HostName, TestbedError, Unreachable
+from optics import HostName, HostPort, TestbedError, Unreachable
 from orchestrator.inventory.hosts import Host
 from orchestrator.verify.probe import RDMA_OF, Probe
 from orchestrator.verify.rdma import (
@@ -24,21 +26,17 @@ if TYPE_CHECKING:
     import paramiko
 
 ASK = "cd /var/lib/testbed 2>/dev/null && python3 -S -E agent/__main__.py rdma 2>/dev/null"
-ANSWER_S = 5.0
-MOST_BYTES = 4 << 20
+ANSWER_S = 5.0  # for the whole answer
+MOST_BYTES = 1 << 20
 
 
 def asked(transport: paramiko.Transport, host: HostName) -> RdmaTables:
     """What a host has. Raises: Unreachable - it does not say; Garbled - it says something else."""
     try:
-        channel = transport.open_session(timeout=ANSWER_S)
-        channel.settimeout(ANSWER_S)
-        channel.exec_command(ASK)
-        with channel.makefile("rb") as answer:
-            text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+        text = _answer(transport.open_session(timeout=ANSWER_S)).decode("utf-8", "replace")
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
         raise Unreachable(
-            f"{host}: no answer about RDMA devices in {ANSWER_S:g} s: {error or type(error).__name__}",
+            f"{host}: no answer about RDMA devices in {ANSWER_S:g} s: {str(error) or type(error).__name__}",
             hint=f"a driver may hang: testbed host exec {host} -- dmesg",
         ) from None
     if not text:
@@ -47,6 +45,24 @@ def asked(transport: paramiko.Transport, host: HostName) -> RdmaTables:
             hint=f"testbed host provision --limit {host}, and it will",
         )
     return read_tables(text)
+
+
+def _answer(channel: paramiko.Channel) -> bytes:
+    """What ASK prints, MOST_BYTES of it. Raises: TimeoutError - it is not all there in ANSWER_S."""
+    answer, until = bytearray(), time.monotonic() + ANSWER_S
+    # exec_command has no time limit, and that of recv begins again with each byte
+    alarm = threading.Timer(ANSWER_S, channel.close)
+    alarm.start()
+    try:
+        channel.exec_command(ASK)
+        while len(answer) < MOST_BYTES and (more := channel.recv(MOST_BYTES - len(answer))):
+            answer += more
+    finally:
+        alarm.cancel()
+        channel.close()
+    if time.monotonic() >= until:
+        raise TimeoutError
+    return bytes(answer)
 
 
 def probes(transport: paramiko.Transport, host: Host, env: Mapping[str, str]) -> list[Probe]:
@@ -63,10 +79,10 @@ def probes(transport: paramiko.Transport, host: Host, env: Mapping[str, str]) ->
 
 
 async def rdma_faults(
-    hosts: Sequence[Host], env: Mapping[str, str]
+    hosts: Sequence[Host], env: Mapping[str, str], used: Collection[HostPort]
 ) -> tuple[dict[HostName, tuple[str, ...]], tuple[str, ...]]:
-    """What NCCL will not find on each of the hosts, as far as a job with this environment uses
-    RDMA there; and what could not be read.
+    """What NCCL will not find at the used ports of each host, as far as a job with this environment
+    uses RDMA there; and what could not be read.
     """
     wanted = [host for host in hosts if rdma_environment(host, env)]
     answers = await asyncio.gather(
@@ -76,7 +92,10 @@ async def rdma_faults(
     unread = []
     for host, answer in zip(wanted, answers, strict=True):
         if isinstance(answer, RdmaTables):
-            found[host.name] = tuple(fault.text for fault in port_faults(host, answer, env))
+            numbers = {port.number for port in used if port.host == host.name}
+            found[host.name] = tuple(
+                fault.text for fault in port_faults(host, answer, env, numbers)
+            )
         elif isinstance(answer, TestbedError):
             unread.append(f"RDMA tables: {answer.line}")
         else:

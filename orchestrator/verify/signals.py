@@ -82,7 +82,8 @@ class Signals:
     should receive another. loads: of the job's hosts. carried: what the job's TCP carried over a
     link in about a second; past: in ten at most. clocks: of the hosts, compared with this machine.
     quality: measured traffic per direction. shared: it was measured beside a running job.
-    rdma: of hosts whose RDMA tables were read, what NCCL will not find there; empty: it will.
+    rdma: of hosts whose RDMA tables were read, what NCCL will not find at their ports of planned
+    links; empty: nothing.
     collective: hosts whose all-reduce alone is slow, with sentences; None: not run. others:
     evidence of failed rungs of the ladder that no signal above stands for. unread: what could not
     be read, in words.

@@ -176,7 +176,11 @@ async def look(session: Session, subject: DiagnosedJob, seen: Observation) -> Si
         hosts.measure.load(subject.on_hosts, ranks, GLANCE_S),
         sides(session.devices, session.lab, dark),
         crossed(session, subject, signals, answering),
-        rdma_reach.rdma_faults([session.lab.hosts[host] for host in mine], subject.nccl_env or {}),
+        rdma_reach.rdma_faults(
+            [session.lab.hosts[host] for host in mine],
+            subject.nccl_env or {},
+            {port for wire in planned for port in wire.ports},
+        ),
     )
     heartbeats = await hosts.measure.heartbeats(subject.on_hosts, ranks)
     try:

@@ -88,7 +88,7 @@ async def test_neither_a_stranger_nor_the_user_of_jobs_gets_priority_for_ranks(
         orders.append(texts)
         return {"programs": 1, "lost": []}
 
-    host = SimpleNamespace(name="gpu01", pid=1, order=order)
+    host = SimpleNamespace(name="gpu01", running=True, order=order)
     config = SimpleNamespace(hosts={"gpu01": SimpleNamespace(job_user="testbed-job")}, seed=1)
     lab = SimpleNamespace(servers={}, light={}, hosts={"gpu01": host}, config=config)
     listener = await asyncio.start_unix_server(control.Control(lab).talk, folder / "s")  # type: ignore[arg-type]

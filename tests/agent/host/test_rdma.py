@@ -121,3 +121,28 @@ def test_the_command_reads_the_hosts_own_devices_and_what_its_interfaces_were_ca
     assert (
         "opt1" not in found["rdma"]["interfaces"] and found["rdma"]["interfaces"]["ens9"][0] == mac
     )
+
+
+@pytest.mark.lab
+def test_mac_addresses_that_were_swapped_do_not_become_what_is_noted(
+    spaces: Callable[[str], Space],
+) -> None:
+    here, other = spaces("gpu01"), spaces("far")
+    for port in (1, 2):
+        here.fibre(port, other, port)
+    given = facts("gpu01", 1, 2)
+    here.agent("provision", given)
+    before = {name: here.mac(name) for name in ("opt1", "opt2")}
+    for old, new in (("opt1", "x"), ("opt2", "opt1"), ("x", "opt2")):
+        here.ip("link", "set", old, "down")
+        here.ip("link", "set", old, "name", new)
+    here.agent("boot")
+    assert here.agent("rdma")[0]["rdma"]["provisioned"] == before
+    [made] = here.agent("provision", given)
+    [found] = here.agent("rdma")
+    assert found["rdma"]["provisioned"] == before
+    assert any(note.startswith("opt1, opt2: the MAC address of another") for note in made["notes"])
+    here.run("rm", "/run/var/macs.json")
+    here.agent("provision", given)
+    [found] = here.agent("rdma")
+    assert found["rdma"]["provisioned"] == {"opt1": before["opt2"], "opt2": before["opt1"]}

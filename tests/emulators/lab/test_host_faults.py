@@ -329,6 +329,10 @@ class StubHost:
     def __init__(self, name: str) -> None:
         self.name, self.pid, self.asked = name, 4711, list[dict[str, Any]]()
 
+    @property
+    def running(self) -> bool:
+        return bool(self.pid)
+
     def order(self, **texts: Any) -> dict[str, object]:
         self.asked.append(texts)
         return {"pids": [7, 8] if texts.get("rank") == 0 else []}
