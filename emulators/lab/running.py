@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from emulators.devices.dialects.base import AnyDialect
-from emulators.devices.dialects.redfish import Redfish
 from emulators.devices.families import WHERE, device_from_config, family
 from emulators.devices.server import Access, DeviceServer, Line
 from emulators.fabric import linux
@@ -224,6 +223,8 @@ class Lab:
             self._transmit(HostPort(host.name, number), False)
 
     def _bmc(self, name: str, sock: socket.socket) -> DeviceServer:
+        from emulators.devices.dialects.redfish import Redfish  # h11 is of an extra
+
         wanted = self.config.hosts[name].bmc
         assert wanted is not None
         dialect = Redfish(

@@ -74,7 +74,9 @@ def test_without_its_packages_what_needs_an_extra_names_it(
     for place in ("STATE", "DATA", "CACHE"):
         monkeypatch.setenv(f"TESTBED_{place}_DIR", str(tmp_path))
     monkeypatch.setenv("TESTBED_INFLUX_URL", "http://127.0.0.1:9")
-    for module in only_in([name]):
+    absent = only_in([name])
+    loaded = [module for module in sys.modules if module.partition(".")[0] in absent]
+    for module in {*absent, *loaded}:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Missing, match=r"the Python package .* is not installed") as caught:
         USES[name]()
