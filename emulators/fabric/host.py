@@ -227,6 +227,8 @@ def _keep_sockets(
     poll = select.poll()
     listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
     front = listener.fileno()
+    # of a host that stopped: nobody accepts, and nothing is refused, until it boots
+    silent: list[socket.socket] = []
     for fd in (control.fileno(), *listeners, *([tables.fileno()] if tables else [])):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
@@ -262,13 +264,15 @@ def _keep_sockets(
                 waiting = []
                 for at in [*listeners]:
                     poll.unregister(at)
-                    listeners.pop(at).close()
+                    silent.append(listeners.pop(at))
                 front = -1  # its number may be given to the next socket
                 with _answered(control, plan):
                     _halt(plan)
                 continue
             if text == b"boot":
                 with _answered(control, plan):
+                    while silent:
+                        silent.pop().close()
                     if tables is not None:
                         poll.unregister(tables.fileno())
                         tables.close()
