@@ -316,12 +316,12 @@ def _agreement(
             url, system = urlsplit(host.bmc.address), host.bmc.system
             at = (url.hostname, url.port or (443 if url.scheme == "https" else 80))
             # without `system` it is the only one there
-            for other in bmcs.get(at, ()):
-                assert other.bmc is not None
-                if system == other.bmc.system or not (system and other.bmc.system):
+            for near in bmcs.get(at, ()):
+                assert near.bmc is not None
+                if system == near.bmc.system or not (system and near.bmc.system):
                     problems.add(
                         (*entry.places["testbed_bmc"], "address"),
-                        f"{host.name} has the same BMC as {other.name}, {host.bmc.address}: "
+                        f"{host.name} has the same BMC as {near.name}, {host.bmc.address}: "
                         "restarting one would restart the other; computers behind one BMC have a `system` each",
                     )
                     break
