@@ -115,7 +115,7 @@ async def host_reset(
     if host.name != name:
         raise Usage(
             f"{name} is a partition of {host.name}, and its power is that of all of {host.name}",
-            hint=f"testbed host power {host.name} {'--cycle' if cycle else '--on'}",
+            hint=f"testbed host power {host.name}",
         )
     firm = settings.origins.get("timeout", "default") != "default"
     async with holding(lab, command, _scope(lab, host), VERB, host.name) as lock:

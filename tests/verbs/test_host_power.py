@@ -345,7 +345,7 @@ async def test_a_partition_is_not_reset_for_the_whole_host(bench: Bench, server:
     page.write_text(page.read_text().replace("    gpu02:\n", f"{parts}    gpu02:\n"))
     with pytest.raises(Usage, match="gpu01/a is a partition of gpu01") as caught:
         await power.host_reset(bench.command, "gpu01/a", cycle=True)
-    assert caught.value.hint == "testbed host power gpu01 --cycle" and server.did == []
+    assert caught.value.hint == "testbed host power gpu01" and server.did == []
 
 
 @pytest.mark.parametrize("meanwhile", ["wakes", "tag"])
