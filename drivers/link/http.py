@@ -41,7 +41,7 @@ class HttpLink:
     twice must not meet the next question. Cookies are kept until `close`. Redirects are answers,
     not followed; proxies and `.netrc` of the environment are not used. Answers are asked for
     uncompressed; one that is compressed all the same is expanded up to LONGEST_BODY. ca_file:
-    certificates to trust instead of the system's.
+    certificates to trust instead of the system's. ca_option: what errors call it.
     """
 
     def __init__(
@@ -53,12 +53,13 @@ class HttpLink:
         username: str = "",
         password: str = "",
         ca_file: str = "",
+        ca_option: str = "the option ca_file",
     ) -> None:
         self.who = who
         self.timeout_s = timeout_s
         self.username = username
         self._password = password
-        self._ca_file = ca_file
+        self._ca_file, self._ca_option = ca_file, ca_option
         self._client: httpx.AsyncClient | None = None
         self._lock = asyncio.Lock()
         try:
@@ -227,14 +228,14 @@ class HttpLink:
         except (OSError, ValueError) as error:
             raise Unreachable(
                 f"{self.who}: cannot read certificates from {self._ca_file!r}: {error}",
-                hint="option ca_file: a PEM file",
+                hint=f"{self._ca_option}: a PEM file",
             ) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLError):
-                hint = "put the device's certificate, or that of its CA, into a PEM file and name it in the option ca_file"
+                hint = f"put the device's certificate, or that of its CA, into a PEM file and name it in {self._ca_option}"
                 why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
                 return Unreachable(f"{self.who}: {self.address} is not trusted: {why}", hint=hint)
             if isinstance(cause, ConnectionRefusedError):

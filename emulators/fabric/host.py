@@ -227,6 +227,8 @@ def _keep_sockets(
     poll = select.poll()
     listeners = {listener.fileno(): listener, inner_listener.fileno(): inner_listener}
     front = listener.fileno()
+    # of a host that stopped: nobody accepts, and nothing is refused, until it boots
+    silent: list[socket.socket] = []
     for fd in (control.fileno(), *listeners, *([tables.fileno()] if tables else [])):
         poll.register(fd, select.POLLIN)
     slow_s = 0.0
@@ -261,7 +263,7 @@ def _keep_sockets(
                 waiting = []
                 for at in [*listeners]:
                     poll.unregister(at)
-                    listeners.pop(at).close()
+                    silent.append(listeners.pop(at))
                 front = -1  # its number may be given to the next socket
                 with _answered(control, plan):
                     _halt(plan)
@@ -270,6 +272,8 @@ def _keep_sockets(
                 continue
             if text == b"boot":
                 with _answered(control, plan):
+                    while silent:
+                        silent.pop().close()
                     if tables is not None:
                         old, tables = tables, None
                         poll.unregister(old.fileno())

@@ -108,7 +108,7 @@ class Host:
         return reply
 
     def halt(self) -> None:
-        """Stop all programs, refuse connections, switch all interfaces off. Raises: CannotBuild."""
+        """Stop all programs, answer no connection, switch all interfaces off. Raises: CannotBuild."""
         self.halted = True
         self.control.send(b"halt")
         self.receive(10.0)

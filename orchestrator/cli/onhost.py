@@ -182,7 +182,7 @@ testbed host power gpu07 --cycle --force --reason "its GPUs hang"
 """,
     more="""
 Redfish, by testbed_bmc of hosts.yml. The host and its ports are locked meanwhile, and the run and the audit keep who did it, why,
-and what the BMC answered. A host that answers is refused without --force; one that is tagged out, or in another owner's plan, always.
+and what the BMC answered. A host that answers is refused without --force; one that is tagged out, or in another's plan or job, always.
 """,
 )
 def power(

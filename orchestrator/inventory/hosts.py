@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from optics import HostName
 from optics.plain import did_you_mean
@@ -300,7 +301,7 @@ def _agreement(
     """
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
-    bmcs: dict[str, HostName] = {}
+    bmcs: dict[tuple[str | None, int], list[Host]] = {}
     partitioned = next((host.name for host in hosts.values() if host.partitions), "")
     for host in hosts.values():
         entry = entries[host.name]
@@ -311,14 +312,20 @@ def _agreement(
                 f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}",
             )
         ids.setdefault(host.host_id, host.name)
-        if host.bmc is not None and host.bmc.address in bmcs:
-            problems.add(
-                (*entry.places["testbed_bmc"], "address"),
-                f"{host.name} has the same BMC as {bmcs[host.bmc.address]}, {host.bmc.address}: "
-                "restarting one would restart the other",
-            )
-        elif host.bmc is not None:
-            bmcs[host.bmc.address] = host.name
+        if host.bmc is not None:
+            url, system = urlsplit(host.bmc.address), host.bmc.system
+            at = (url.hostname, url.port or (443 if url.scheme == "https" else 80))
+            # without `system` it is the only one there
+            for near in bmcs.get(at, ()):
+                assert near.bmc is not None
+                if system == near.bmc.system or not (system and near.bmc.system):
+                    problems.add(
+                        (*entry.places["testbed_bmc"], "address"),
+                        f"{host.name} has the same BMC as {near.name}, {host.bmc.address}: "
+                        "restarting one would restart the other; computers behind one BMC have a `system` each",
+                    )
+                    break
+            bmcs.setdefault(at, []).append(host)
         if host.host_id > 255 and (partitioned or host.forwarding != "kernel"):
             why = (
                 f"{partitioned} has testbed_partitions"

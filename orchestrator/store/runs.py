@@ -140,6 +140,12 @@ def running_jobs(store: Store, lab: str) -> dict[str, int]:
     return {row[0]: row[1] for row in store.read(text, (lab,))}
 
 
+def job_tenancies(store: Store, lab: str) -> set[str]:
+    """The tenancies of a lab with a job that has not ended."""
+    text = "SELECT DISTINCT lab FROM jobs WHERE ended IS NULL AND substr(lab, 1, length(?1)+1)=?1 || '/'"
+    return {row[0] for row in store.read(text, (lab,))}
+
+
 def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """The runs that other rows of the store refer to, and why each must stay."""
     asked = [

@@ -49,6 +49,32 @@ def test_two_hosts_with_one_bmc_are_refused() -> None:
         read_lab(hosts, *rest)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://b", "https://b:443", True),
+        ("https://b:8443", "https://b", False),
+        ("https://b, system: n1", "https://b, system: n2", False),
+        ("https://b, system: n1", "https://b, system: n1", True),
+        ("https://b, system: n1", "https://b", True),
+    ],
+)
+def test_a_bmc_is_its_host_its_port_and_its_system(one: str, other: str, same: bool) -> None:
+    from orchestrator.inventory.lab import read_lab
+
+    def login(text: str) -> str:
+        address, _, more = text.partition(",")
+        return f'{{address: "{address}", username: a{more and "," + more}}}'
+
+    hosts, *rest = managed_texts(login(one))
+    hosts += f"      testbed_bmc: {login(other)}\n"
+    if same:
+        with pytest.raises(BadFile, match="gpu02 has the same BMC as gpu01"):
+            read_lab(hosts, *rest)
+    else:
+        assert all(host.bmc for host in read_lab(hosts, *rest).hosts.values())
+
+
 def test_hosts_may_share_what_their_group_says_with_the_name_of_each() -> None:
     from orchestrator.inventory.lab import read_lab
 
