@@ -248,8 +248,8 @@ class _Work:
         mbps, slower = self._slower(self._ports(found), line, transport)
         here, why = found.here, list(found.found.why)
         # what messages travel is in both, and no slower line makes it longer
-        group = max((len(each.members) for each in self.read.demand.groups), default=1)
-        travel_s = min(here.allreduce_s, 2 * (group - 1) * line.delay_s)
+        most = max((len(each.members) for each in self.read.demand.groups), default=1)
+        travel_s = min(here.allreduce_s, 2 * (most - 1) * line.delay_s)
         sums = (here.allreduce_s - travel_s) * slower + travel_s
         moved, computed = here.transfers_s * slower, here.compute_s
         if slower > 1.001:
