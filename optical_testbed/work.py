@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import wraps
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from optical_testbed.progress import SHOW, Event
@@ -22,6 +22,7 @@ from optical_testbed.progress import SHOW, Event
 if TYPE_CHECKING:
     from optical_testbed.opened import Opened
 
+LOOK_S = 0.5
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -103,15 +104,29 @@ def finished(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     shown = _Shown(opened.progress)
     running = Running(lambda: _begun(opened, work), events.put, lambda: events.put(None))
     try:
-        for event in iter(events.get, None):
+        for event in _until_end(events):
             shown(event)
     except KeyboardInterrupt:
         running.cancel()
-        for event in iter(events.get, None):
+        for event in _until_end(events):
             shown(event)
         error = running.error()
         raise KeyboardInterrupt(str(error or "")) from error
     return running.result()
+
+
+def _until_end(events: SimpleQueue[Event | None]) -> Iterator[Event]:
+    """The events up to None. An interrupt whose signal another thread receives does not wake this
+    one, so it looks from time to time.
+    """
+    while True:
+        try:
+            event = events.get(timeout=LOOK_S)
+        except Empty:
+            continue
+        if event is None:
+            return
+        yield event
 
 
 async def awaited(opened: Opened, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

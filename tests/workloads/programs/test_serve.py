@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.jobs import demand
 from tests.kit.waiting import until
 from tests.workloads.programs.test_train import summary
@@ -51,6 +53,7 @@ def test_apart_every_request_is_answered_and_all_its_keys_and_values_have_moved(
     assert summary(tmp_path)["served"] == 48
 
 
+@pytest.mark.long
 def test_together_every_request_is_answered_and_nothing_moves(tmp_path: Path) -> None:
     with ranks(2, *COMMAND, "--iterations", "1", "--prefill", "0", directory=tmp_path) as job:
         ended = job.finish()
@@ -72,6 +75,7 @@ def test_a_stop_waits_for_the_end_of_the_iteration_and_loses_no_request(tmp_path
     assert summary(tmp_path)["served"] == 24 * len(found)
 
 
+@pytest.mark.long
 def test_requests_wait_for_pages_and_none_is_lost_where_memory_is_short(tmp_path: Path) -> None:
     short = ("--pages", "80", "--trace", "bursts", "--burst", "12")
     long = ("--long-every", "6", "--long-prompt", "1000", "--iterations", "2", "--prefill", "2")
@@ -81,6 +85,7 @@ def test_requests_wait_for_pages_and_none_is_lost_where_memory_is_short(tmp_path
     assert [(each["served"], each["lost"]) for each in figures(tmp_path)] == [(24, 0)] * 2
 
 
+@pytest.mark.long
 def test_a_trace_that_was_written_down_is_answered_in_each_iteration(tmp_path: Path) -> None:
     trace = ("--trace", "list", "--list", "0:40:1 0.05:16:3 0.05:100:2")
     with ranks(2, *COMMAND, *trace, "--iterations", "2", directory=tmp_path) as job:
@@ -116,6 +121,7 @@ def test_bad_values_end_all_ranks_with_what_is_wrong(tmp_path: Path) -> None:
     assert "--prefill: 2: of 2 ranks none is left to make tokens" in ended[0][2]
 
 
+@pytest.mark.long
 def test_a_rank_that_is_gone_is_named_by_the_others(tmp_path: Path) -> None:
     with ranks(3, *COMMAND, "--iterations", "0", "--prefill", "1", directory=tmp_path) as job:
         until(lambda: len(records(tmp_path)) > 0)
