@@ -70,7 +70,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        # as agents and the lab: below them it would measure its own wait
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
     except OSError:
         pass
     print("ready", flush=True)
