@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import kept
 from drivers.link.recorder import pass_on
-from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
+from optics import BadFile, Garbled, Refused, TimedOut, Unreachable
 
 LOGIN_S = 10.0
 """How long (s) key exchange, login and hello may take together once connected."""
@@ -235,14 +235,9 @@ class NetconfLink:
 
     def _log_in(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> Any:
         """In the device's thread: everything up to the hello."""
-        try:
-            session = _session(self._notified(loop))
-        except ImportError as error:
-            raise Missing(
-                f"{self.who}: {self.address} needs ncclient", hint="pip install ncclient"
-            ) from error
         from ncclient.transport import errors
 
+        session = _session(self._notified(loop))
         try:
             session.trust(self._known_hosts)
             if self._key_file and not Path(self._key_file).expanduser().is_file():

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from drivers.link.blocking import BlockingLink
-from optics import Missing, Unreachable
+from optics import Unreachable
 
 BACK_S = 1.0
 """A line that was there before may be missing for so long (s): a USB converter comes back under its
@@ -29,13 +29,9 @@ class SerialLink(BlockingLink):
         self._answer_owed = False
 
     def _open(self) -> None:
-        try:
-            # heavy and only here: an operator without serial devices never pays for it
-            import serial
-        except ImportError as error:
-            raise Missing(
-                f"{self.who}: {self.address} needs pyserial", hint="pip install pyserial"
-            ) from error
+        # heavy and only here: an operator without serial devices never pays for it
+        import serial
+
         ends = time.monotonic() + (min(self.timeout_s, BACK_S) if self._known else 0.0)
         while True:
             try:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from drivers.link.base import Dropped, farthest_s, reset_at_the_end
 from drivers.link.blocking import SLICE_S, BlockingLink, kept
 from drivers.link.recorder import pass_on
-from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
+from optics import DeviceConfig, Garbled, TimedOut, Unreachable
 
 T = TypeVar("T")
 PORT = 22
@@ -72,10 +72,8 @@ def connect(
 
     `dialled` is given the socket before anything is sent on it: shutting it down ends the attempt.
     """
-    try:
-        import paramiko
-    except ImportError as error:
-        raise Missing(f"{who}: {address} needs paramiko", hint="pip install paramiko") from error
+    import paramiko
+
     try:
         sock = socket.create_connection((host, port), timeout_s)
     except OSError as error:
