@@ -121,11 +121,8 @@ def test_hosts_that_do_not_answer_are_unreachable_whatever_else_is_wrong_outside
 def test_the_number_of_packages_is_that_of_the_distribution() -> None:
     needed = [line for line in requires("optical-testbed") or () if "extra ==" not in line]
     (packages,) = [check for check in doctor._packages() if check.name == "packages"]
-    assert (
-        packages.state == "ok"
-        and packages.detail == f"all {len(needed)} installed"
-        and len(needed) > 20
-    )
+    assert (packages.state, packages.detail) == ("ok", f"all {len(needed)} installed")
+    assert len(needed) > 10
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
