@@ -384,6 +384,7 @@ def test_the_scenarios_promised_are_there() -> None:
         *(
             "direct-connect-small",
             "live-vs-restart",
+            "live-vs-restart-2",
             "local-sgd-wan",
             "local-sgd-wan-2",
             "mixnet-moe",
