@@ -91,7 +91,7 @@ class RingChange:
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
         self.decision = decide_job(record, job, self.live, restart=self.restart)
-        if record is not None and self.decision.kind == "rings":
+        if record is not None and self.decision.changes:
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
                     self.context.need(
@@ -189,6 +189,8 @@ class RingChange:
                 if not isinstance(error, TestbedError) or isinstance(error, Locked):
                     raise
                 phase.detail = f"not possible: {error.line}"
+                if self.decision.kind == "join":
+                    raise
                 self._impossible(error)
                 return
             self.prepare_ms = (time.monotonic() - began) * 1e3
@@ -205,7 +207,7 @@ class RingChange:
         will not rely on the record.
         """
         self.begun_ns = time.monotonic_ns()
-        if self.attempt is not None and self.record is not None and self.decision.kind == "rings":
+        if self.attempt is not None and self.record is not None and self.decision.changes:
             self._record(replace(self.record.spec, changing=self.attempt.move))
 
     async def hold(self, longest_s: float) -> None:
@@ -248,7 +250,7 @@ class RingChange:
             return f"not possible: {error.line}"
         self.done, self.trouble = True, ""
         after = boundary(attempt.record, self.after)
-        if self.decision.kind == "rings":
+        if self.decision.changes:
             self._follow()
             return f"{len(attempt.states)} ranks use their next rings after {after}"
         return f"{len(attempt.states)} ranks go on after {after}"
@@ -286,8 +288,16 @@ class RingChange:
                 self._impossible(error)
                 return
         again = self._attempt(record, self.context.next_generation())
+        await self._turn(again, again, job)
+        if not self.done and self.decision.kind == "rings":
+            self._impossible(Refused(self.trouble))
+
+    async def _turn(self, attempt: Attempt, ran: Attempt, job: Job) -> None:
+        """Have the ranks of `attempt` take over their rings, with all light there. ran: the same
+        move, of the ranks that ran before, which say how it ended; `done` tells.
+        """
         await self._prepare(
-            again,
+            attempt,
             layout(job, self.lab),
             2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s,
             None,
@@ -296,10 +306,9 @@ class RingChange:
             self.begin()
             await self.change_over()
             if not self.done:
-                await again.drop()
-                self.dropped = again
-                if not await self.settle():
-                    self._impossible(Refused(self.trouble))
+                await attempt.drop()
+                self.dropped = ran
+                await self.settle()
 
     async def settle(self) -> bool:
         """See how a dropped move ended, and record it; return whether the ranks had changed over
@@ -318,7 +327,7 @@ class RingChange:
         if ended == "changed":
             self.attempt, self.done, self.after, self.trouble = attempt, True, attempt.after, ""
         if ended in ("changed", "decided"):
-            if self.decision.kind == "rings":
+            if self.decision.changes:
                 self._follow()
         elif ended == "void":
             self._unmark()
@@ -412,7 +421,7 @@ class RingChange:
         record = self.record
         assert record is not None
         self.trouble = str(error)
-        if self.decision.kind != "rings":
+        if not self.decision.changes:
             self.notes.append(f"job {record.name} does not pause: {error}")
             return
         if self.live == "require":
