@@ -103,6 +103,9 @@ class Joining(RingChange):
             move = self.context.next_generation()
             await self._turn(self._attempt(new.record, move), self._attempt(record, move), job)
             if self.done or self.record.spec.wanted == job:
+                self.notes.append(
+                    f"{', '.join(new.ranks)} joined {record.name} after iteration {self.after}"
+                )
                 return
             error: TestbedError = Refused(self.trouble)
         except Locked:

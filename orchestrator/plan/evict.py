@@ -73,7 +73,7 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
             for rank in _on(by, plan.job.ranks)
         }
         _note(body, taken)
-    return checked(body, plan, lab, _without(by), "")
+    return accepted_text(body, plan, lab, _without(by), "")
 
 
 def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
@@ -121,11 +121,11 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
             body.pop(key, None)
     hint = f"--spare, for a host like it; or design it again: testbed design replan --topology FILE --host {host}"
     try:
-        return checked(body, plan, lab, _without((host,)), hint)
+        return accepted_text(body, plan, lab, _without((host,)), hint)
     # the ports that are free now are at different switches: choose all of them again
     except Infeasible:
         moved = [{**link, "a": a, "b": b} for link in body["links"] for a, b in (_ends(link),)]
-        return checked({**body, "links": moved}, plan, lab, _without((host,)), hint)
+        return accepted_text({**body, "links": moved}, plan, lab, _without((host,)), hint)
 
 
 def _unscheduled(body: dict[str, Any], host: HostName) -> None:
@@ -274,7 +274,7 @@ def _without(hosts: Iterable[HostName]) -> str:
     return f"do without {', '.join(hosts)}"
 
 
-def checked(body: dict[str, Any], plan: Plan, lab: Lab, what: str, hint: str) -> str:
+def accepted_text(body: dict[str, Any], plan: Plan, lab: Lab, what: str, hint: str) -> str:
     """The text, which the lab takes. Raises: Infeasible - it does not, so the plan cannot do
     `what`.
     """

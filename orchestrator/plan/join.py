@@ -11,7 +11,7 @@ from optics.plain import did_you_mean, summary
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, local_rank, numbered
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.evict import checked
+from orchestrator.plan.evict import accepted_text
 
 
 def plan_with_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
@@ -47,7 +47,7 @@ def plan_with_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
         body["spares"] = [name for name in body["spares"] if name != host]
     body.pop("predicted", None)  # it was for one host fewer
     hint = f"ports of {host} and its neighbours must be free at one switch; or design it again: testbed design"
-    return checked(body, plan, lab, f"take {host}", hint)
+    return accepted_text(body, plan, lab, f"take {host}", hint)
 
 
 def _ranks(host: HostName, ranks: Sequence[RankName]) -> list[RankName]:

@@ -97,6 +97,7 @@ def test_a_rank_joins_and_all_hold_the_same_weights_and_no_iteration_is_lost(
         done = asked.until("changed", "cannot", "void", move=1)
         assert {each["state"] for each in done} == {"changed"}, (done, newcomer.reported())
         (after,) = {each["after"] for each in done}
+        assert all(each["held_ms"] > 0 for each in done[:NEW]), "they say how long they waited"
         asked.ask("prepare", 2, lease_s=60, rings=FOUR[::-1])  # it takes part in what follows
         asked.until("prepared", move=2)
         asked.ask("go", 2, decide=True)

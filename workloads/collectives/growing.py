@@ -77,11 +77,13 @@ class Growing(RingChanges):
 
     def _change_rings(self, move: Move, iteration: int) -> None:
         if move.world != self._world:
+            began_ns = time.monotonic_ns()
             self._on_hold(True)
             try:
                 joined = self._given(move, iteration)
             finally:
                 self._on_hold(False)
+            move.held_ms = round((time.monotonic_ns() - began_ns) / 1e6, 3)
             if not joined:
                 self._abandon(move)
                 return
