@@ -40,6 +40,7 @@ from orchestrator.change.move import Move
 from orchestrator.change.observe import observe, unneeded
 from orchestrator.change.port_counters import sampled_ports
 from orchestrator.change.report import EqualiseReport, UpReport
+from orchestrator.change.ring_change import RingChange
 from orchestrator.change.rollback import Rollback
 from orchestrator.change.snapshot import Snapshot, found, held_data
 from orchestrator.change.timeline import Figures, Timeline, record_levels, record_timeline
@@ -103,7 +104,7 @@ class Up:
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
         mode = self.asked.job
-        self.ring_change = Joining(
+        self.ring_change: RingChange = Joining(
             context,
             plan.transition,
             LIVE.get(mode, plan.transition.live),

@@ -72,6 +72,5 @@ def test_a_host_joins_a_running_job_and_one_that_dies_leaves_it_as_it_was(small:
     assert made == list(range(1, len(made) + 1)), "no iteration is lost or repeated"
     assert len({each["samples"] for each in found[:after]}) == 1
     assert found[after]["samples"] == found[0]["samples"] * 4 // 3, "the fourth takes part"
-    open("/tmp/join-figures.json", "w").write(json.dumps([report["ring_change"], report["phases"], found]))  # TEMPORARY
     ended = summary(small, "gpu01")
     assert ended["weights_identical"] and ended["world"] == 4

@@ -8,8 +8,9 @@ change of rings to `ring_changes.jsonl` and, when it ends, `summary.json`, in TE
 environment is described in place.py. SIGTERM: all ranks finish the same iteration, write a
 checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of,
 or from the start where there is none; a rank without `--resume`, or without any, is given the
-others' state. More ranks may join while it runs (growing.py). Exit codes: 0 done or stopped, 2 bad arguments, environment or checkpoint, 75 a peer
-was lost (start all ranks again with --resume), 1 anything else.
+others' state. More ranks may join while it runs (growing.py). Exit codes: 0 done or stopped, 2 bad
+arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1
+anything else.
 """
 
 from __future__ import annotations
