@@ -14,9 +14,10 @@ from optics.plain import counted
 from optics.plan import Job
 from orchestrator.change.context import Context
 from orchestrator.change.ring_change import RingChange
+from orchestrator.hosts.launch import layout
 from orchestrator.hosts.output import last_line
 from orchestrator.jobs import ports
-from orchestrator.jobs.attempt import LOOK_S
+from orchestrator.jobs.attempt import GO_TAKES, LOOK_S
 from orchestrator.jobs.jobs import FIRST_ITERATIONS_S
 from orchestrator.store.records import JobRecord
 
@@ -81,6 +82,9 @@ class Newcomers:
 class Joining(RingChange):
     """A ring change of a job that may get more ranks by it."""
 
+    joining = False
+    """Whether what goes wrong is the new ranks', and no reason to restart the job by itself."""
+
     async def finish(self) -> None:
         """As RingChange.finish. Where ranks cannot join, the job goes on with those it had, or, but
         for `require`, restarts.
@@ -92,6 +96,7 @@ class Joining(RingChange):
     async def _join(self, record: JobRecord, job: Job) -> None:
         new = Newcomers(self.context, record, job)
         assert self.record is not None
+        self.joining = True
         try:
             if self.unknown or self.dark:
                 await self._present(record)
@@ -100,8 +105,7 @@ class Joining(RingChange):
                 self._follow()
                 return
             await new.launch()
-            move = self.context.next_generation()
-            await self._turn(self._attempt(new.record, move), self._attempt(record, move), job)
+            await self._take_over(record, new.record)
             if self.done or self.record.spec.wanted == job:
                 self.notes.append(
                     f"{', '.join(new.ranks)} joined {record.name} after iteration {self.after}"
@@ -112,12 +116,33 @@ class Joining(RingChange):
             raise
         except TestbedError as failed:
             error = failed
+        self.joining = False
         if not self.record.spec.changing:
             await new.end()  # else it is not known whether the job has them
         if self.live == "require":
             raise type(error)(
                 f"{', '.join(new.ranks)} cannot join {record.name} while it runs: {error}",
                 hint=error.hint
-                or "the same command tries again; testbed rollback takes the light back",
+                or "the same command tries again; to take the light back: testbed rollback",
             ) from error
         self._impossible(error)
+
+    async def _take_over(self, record: JobRecord, wider: JobRecord) -> None:
+        """Have the ranks of both take over the rings of all; `done` tells whether they did. Those
+        of `record` say how it ended if not: a new rank may be gone.
+        """
+        move = self.context.next_generation()
+        attempt = self._attempt(wider, move)
+        lease_s = 2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s
+        await self._prepare(attempt, layout(wider.spec.wanted, self.lab), lease_s, None)
+        self.begin()
+        await self.change_over()
+        if not self.done:
+            await attempt.drop()
+            self.dropped = self._attempt(record, move)
+            await self.settle()
+
+    def _impossible(self, error: TestbedError) -> None:
+        if self.joining:
+            raise error
+        super()._impossible(error)

@@ -189,8 +189,6 @@ class RingChange:
                 if not isinstance(error, TestbedError) or isinstance(error, Locked):
                     raise
                 phase.detail = f"not possible: {error.line}"
-                if self.decision.kind == "join":
-                    raise
                 self._impossible(error)
                 return
             self.prepare_ms = (time.monotonic() - began) * 1e3
@@ -288,16 +286,8 @@ class RingChange:
                 self._impossible(error)
                 return
         again = self._attempt(record, self.context.next_generation())
-        await self._turn(again, again, job)
-        if not self.done and self.decision.kind == "rings":
-            self._impossible(Refused(self.trouble))
-
-    async def _turn(self, attempt: Attempt, ran: Attempt, job: Job) -> None:
-        """Have the ranks of `attempt` take over their rings, with all light there. ran: the same
-        move, of the ranks that ran before, which say how it ended; `done` tells.
-        """
         await self._prepare(
-            attempt,
+            again,
             layout(job, self.lab),
             2 * GO_TAKES * self.policy.boundary_s + self.context.timeout_s,
             None,
@@ -306,9 +296,10 @@ class RingChange:
             self.begin()
             await self.change_over()
             if not self.done:
-                await attempt.drop()
-                self.dropped = ran
-                await self.settle()
+                await again.drop()
+                self.dropped = again
+                if not await self.settle():
+                    self._impossible(Refused(self.trouble))
 
     async def settle(self) -> bool:
         """See how a dropped move ended, and record it; return whether the ranks had changed over

@@ -25,7 +25,7 @@ def plan_with_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     if host not in lab.hosts:
         raise Missing(
             f"{host} is not in the lab ({summary(lab.hosts, 'host')}){did_you_mean(host, lab.hosts)}",
-            hint="testbed host list",
+            hint="testbed status",
         )
     if job is None:
         raise Missing(
@@ -46,7 +46,7 @@ def plan_with_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     if "spares" in body:
         body["spares"] = [name for name in body["spares"] if name != host]
     body.pop("predicted", None)  # it was for one host fewer
-    hint = f"ports of {host} and its neighbours must be free at one switch; or design it again: testbed design"
+    hint = f"ports of {host} and its neighbours must be free at one switch; or design it again: testbed design topoopt --workload FILE"
     return accepted_text(body, plan, lab, f"take {host}", hint)
 
 
