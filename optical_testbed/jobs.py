@@ -101,6 +101,19 @@ async def evict(lab: Opened, host: str, *, spare: str = "") -> UpReport:
     return await lab.work("job evict", verbs.evict, {host: spare})
 
 
+async def join(lab: Opened, host: str) -> UpReport:
+    """Have a host's ranks join the running job at the end of an iteration, with the weights of the
+    others.
+
+    Raises: Missing - no job runs, or the lab has no such host. Infeasible - the host is in the job,
+    there are no ports, or the job cannot grow. Interlock - it is tagged out or another owner's.
+    Unreachable - it does not answer. As `up`; the job goes on then with the ranks that it had.
+    """
+    from orchestrator.verbs import change as verbs
+
+    return await lab.work("job join", verbs.job_join, host)
+
+
 async def stop(lab: Opened) -> JobStatus:
     """Stop the job at the end of an iteration and return how far it got."""
     from orchestrator.verbs import change as verbs

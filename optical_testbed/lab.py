@@ -33,6 +33,7 @@ class Job(Handle):
     resume = blocking(jobs.resume)
     stop = blocking(jobs.stop)
     evict = blocking(jobs.evict)
+    join = blocking(jobs.join)
     logs = blocking(jobs.logs)
     records = blocking(jobs.records)
 
@@ -51,6 +52,7 @@ class AsyncJob(Handle):
     resume = awaiting(jobs.resume)
     stop = awaiting(jobs.stop)
     evict = awaiting(jobs.evict)
+    join = awaiting(jobs.join)
     logs = awaiting(jobs.logs)
     records = awaiting(jobs.records)
 

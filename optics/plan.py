@@ -121,7 +121,7 @@ class Job:
     backend is the declared one, `args` has the declared defaults.
 
     evicted: ranks of the same training whose place another has now, or none (empty); it goes on
-    from the checkpoints of the rest.
+    from the checkpoints of the rest. joined: ranks that it did not begin with.
 
     attached: what it has beside its ranks while it runs, by kind (orchestrator/extensions.py).
     aside: hosts that only these need.
@@ -140,6 +140,7 @@ class Job:
     version: str = ""
     training: Mapping[str, int | float | str | bool] | None = None
     evicted: Mapping[RankName, RankName] = field(default_factory=dict)
+    joined: tuple[RankName, ...] = ()
     attached: Mapping[str, Any] = field(default_factory=dict)
     aside: tuple[HostName, ...] = ()
 
@@ -153,6 +154,7 @@ class Job:
             "rings": tuple(map(tuple, data["rings"])),
             "traffic": Traffic.of(data["traffic"]) if data["traffic"] else None,
             "aside": tuple(data["aside"]),
+            "joined": tuple(data.get("joined", ())),  # not in what an older version kept
         }
         return cls(**{**data, **read})
 

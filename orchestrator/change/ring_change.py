@@ -91,7 +91,7 @@ class RingChange:
         if record is not None and record.state == "paused":
             self.notes.append(f"job {record.name} was paused; this change ended its pause")
         self.decision = decide_job(record, job, self.live, restart=self.restart)
-        if record is not None and self.decision.kind == "rings":
+        if record is not None and self.decision.changes:
             try:
                 if self.policy.boundary_s > TransitionPolicy().boundary_s:
                     self.context.need(
@@ -205,7 +205,7 @@ class RingChange:
         will not rely on the record.
         """
         self.begun_ns = time.monotonic_ns()
-        if self.attempt is not None and self.record is not None and self.decision.kind == "rings":
+        if self.attempt is not None and self.record is not None and self.decision.changes:
             self._record(replace(self.record.spec, changing=self.attempt.move))
 
     async def hold(self, longest_s: float) -> None:
@@ -248,7 +248,7 @@ class RingChange:
             return f"not possible: {error.line}"
         self.done, self.trouble = True, ""
         after = boundary(attempt.record, self.after)
-        if self.decision.kind == "rings":
+        if self.decision.changes:
             self._follow()
             return f"{len(attempt.states)} ranks use their next rings after {after}"
         return f"{len(attempt.states)} ranks go on after {after}"
@@ -318,7 +318,7 @@ class RingChange:
         if ended == "changed":
             self.attempt, self.done, self.after, self.trouble = attempt, True, attempt.after, ""
         if ended in ("changed", "decided"):
-            if self.decision.kind == "rings":
+            if self.decision.changes:
                 self._follow()
         elif ended == "void":
             self._unmark()
@@ -412,7 +412,7 @@ class RingChange:
         record = self.record
         assert record is not None
         self.trouble = str(error)
-        if self.decision.kind != "rings":
+        if not self.decision.changes:
             self.notes.append(f"job {record.name} does not pause: {error}")
             return
         if self.live == "require":

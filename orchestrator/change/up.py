@@ -34,6 +34,7 @@ from orchestrator.change.goal import (
     settings_word,
 )
 from orchestrator.change.impact import Impact
+from orchestrator.change.joining import Joining
 from orchestrator.change.left_as_is import stopped, unrecorded
 from orchestrator.change.move import Move
 from orchestrator.change.observe import observe, unneeded
@@ -103,7 +104,7 @@ class Up:
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
         mode = self.asked.job
-        self.ring_change = RingChange(
+        self.ring_change: RingChange = Joining(
             context,
             plan.transition,
             LIVE.get(mode, plan.transition.live),

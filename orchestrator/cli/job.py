@@ -1,5 +1,5 @@
-"""`testbed job`: launch, inspect, pause, profile, evict and stop the job of the current plan; its
-environment; the queue.
+"""`testbed job`: launch, inspect, pause, profile, join, evict and stop the job of the current plan;
+its environment; the queue.
 """
 
 from __future__ import annotations
@@ -222,6 +222,29 @@ def evict(
 
     call.wait = wait
     return changed(call.work(engine.evict, {host: spare}), call)
+
+
+@verb(
+    app,
+    "join",
+    "Have a host's ranks join the running job at the end of an iteration.",
+    examples="testbed job join gpu07     one rank more, with the weights of the others",
+    more="""
+The plan that is up is brought up with the host in every ring, then its ranks join those that run. If they cannot, the
+job goes on with the ranks that it had. An evicted host comes back the same way.
+""",
+)
+def join(
+    call: Call,
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="The host to take in.", autocompletion=hosts)
+    ],
+    wait: Wait = None,
+) -> Result:
+    from orchestrator.cli.shared import changed
+
+    call.wait = wait
+    return changed(call.work(engine.job_join, host), call)
 
 
 @verb(

@@ -340,6 +340,7 @@ DATA: dict[str, Shapes] = {
     "job logs": (JobLogs,),
     "job env": (fields(ByHand) | {"lines?": list[str]},),
     "job evict": (UpReport,),
+    "job join": (UpReport,),
     "job profile": (Profile,),
     "job queue list": (QueueView,),
     "job queue add": (

@@ -78,14 +78,16 @@ class HostJobs:
         resume: bool = False,
         fresh: Collection[HostName] = (),
         extra: launch.Extra | None = None,
+        only: Collection[RankName] | None = None,
     ) -> Mapping[RankName, JobState]:
-        """Start the ranks of a job; `run` makes its name there unique. fresh, extra: as
-        `launch.requests`.
+        """Start the ranks of a job, or only some; `run` makes its name there unique. fresh, extra:
+        as `launch.requests`.
         """
         await self.make_ready(job)
-        wanted = launch.requests(
+        asked = launch.requests(
             job, self.channels.lab, run, resume=resume, fresh=fresh, extra=extra
         )
+        wanted = {rank: each for rank, each in asked.items() if only is None or rank in only}
         payloads = launch.launch_payloads(
             {rank: request | self.channels.run_token() for rank, request in wanted.items()}
         )

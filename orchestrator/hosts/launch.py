@@ -18,7 +18,7 @@ from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.partitions import MOST
-from workloads.programs.options import OPTIONS
+from workloads.programs.options import OPTIONS, fixed
 
 # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
 MASTER_PORT = 29500
@@ -279,6 +279,17 @@ def nccl_environment(host: Host, rings: int) -> dict[str, str]:
     return env | {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": f"={HOST_DEVICE}"}
 
 
+def why_fixed(job: Job, backend: str) -> str:
+    """Why no rank can join this job while it runs; empty: one can."""
+    if job.workload != "train":
+        return f"what new ranks of {job.program or job.workload} would be given is not known; train is the one program that takes them"
+    if backend == "nccl":
+        return "its backend is nccl, whose rings are fixed at the start of the job"
+    if job.attached:
+        return f"what it has beside its ranks ({', '.join(sorted(job.attached))}) is for as many as it began with"
+    return next((f"job.args.{name}: {why}" for name, why in fixed(job.args)), "")
+
+
 def resumable(job: Job) -> bool:
     """Whether the job's program keeps checkpoints."""
     if job.program:
@@ -292,7 +303,7 @@ def identity(job: Job) -> str:
 
     Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a
     change of topology ends no training. Nor does a rank whose place another took, or nobody
-    (`Job.evicted`).
+    (`Job.evicted`), or one that joined (`Job.joined`).
     """
     deciding: dict[str, Any]
     if job.program:
@@ -310,7 +321,7 @@ def identity(job: Job) -> str:
             if not option.later or value != option.default
         }
     first = {now: before for before, now in job.evicted.items() if now}
-    ranks = [first.get(rank, rank) for rank in job.ranks] + [
+    ranks = [first.get(rank, rank) for rank in job.ranks if rank not in job.joined] + [
         before for before, now in job.evicted.items() if not now
     ]
     return hashlib.sha256(

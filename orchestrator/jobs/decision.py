@@ -4,13 +4,14 @@ whether it pauses. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from optics import HostName
 from optics.plan import Job, Mode, TransitionPolicy, ring_steps
 from orchestrator.fabric.next_hops import hops
+from orchestrator.hosts.launch import identity, why_fixed
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.attached import planned
 from orchestrator.plan.target import Target
@@ -20,6 +21,8 @@ CHANGES_RINGS = ("rings", "traffic")
 """Fields of a job that its ranks can take over at the end of an iteration."""
 LABELS = ("predicted",)
 """Fields that its ranks do not know."""
+GROWS = ("ranks", "evicted", "joined")
+"""Fields that differ as ranks join a training, beside its rings."""
 DERIVED = ("training", "aside")
 """Fields that follow from others, which say what differs."""
 FIELD = {"version": "the declaration or the files of job.program"}
@@ -36,12 +39,17 @@ LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """kind: `none`, no job runs; `keep`, it stays as it is; `ring_change`, to other rings;
-    `restart`, because of `why` (empty: asked).
+    """kind: `none`, no job runs; `keep`, it stays as it is; `rings`, it changes to other rings;
+    `join`, to those with ranks that join it; `restart`, because of `why` (empty: asked).
     """
 
-    kind: Literal["none", "keep", "rings", "restart"]
+    kind: Literal["none", "keep", "rings", "join", "restart"]
     why: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the ranks that run change over at the end of an iteration."""
+        return self.kind in ("rings", "join")
 
 
 def differing(running: Job, job: Job) -> list[str]:
@@ -83,6 +91,8 @@ def decide_job(
     if restart:
         return JobDecision("restart")
     backend, found = record.spec.backend, differing(record.spec.wanted, job)
+    if live != "never" and not why_fixed(job, backend) and _joined(record.spec.wanted, job, found):
+        return JobDecision("join")
     adjusting = [kind.key for kind in planned() if kind.adjusts]
     places = FIELD | {kind.key: kind.place for kind in planned() if kind.place}
     if forced := [field for field in found if field not in (*CHANGES_RINGS, *LABELS, *adjusting)]:
@@ -101,6 +111,17 @@ def decide_job(
     if live == "never":
         return JobDecision("restart", "")
     return JobDecision("rings")
+
+
+def _joined(running: Job, job: Job, found: Collection[str]) -> bool:
+    """Whether `job` is the running one with ranks that joined it."""
+    before = len(running.ranks)
+    return (
+        len(job.ranks) > before
+        and job.ranks[:before] == running.ranks
+        and set(found) <= {*GROWS, *CHANGES_RINGS, *LABELS}
+        and identity(job) == identity(running)
+    )
 
 
 def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:

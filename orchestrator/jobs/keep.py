@@ -150,6 +150,9 @@ def consequence(
         )
         return consequence(record, None, breaks, usual) + later
     found = decide_job(record, job, live, restart=mode == "restart")
+    if found.kind == "join" and job is not None:
+        new = ", ".join(job.ranks[len(record.spec.wanted.ranks) :])
+        return f"{record.name} goes on; {new} joins it at the end of an iteration"
     if found.kind == "rings":
         return f"{record.name} goes on; its rings change at the end of an iteration"
     if job is None or found.kind == "keep":

@@ -191,6 +191,13 @@ class JobEdge(Edge):
             description="ranks of this training whose place another rank took, or nobody (empty); `job evict` writes it",
         ),
     ] = Field(default_factory=dict)
+    joined: Annotated[
+        list[str],
+        Field(
+            max_length=4096,
+            description="ranks that joined this training after its beginning; `job join` writes it",
+        ),
+    ] = Field(default_factory=list)
 
 
 def _with(model: type[Edge], sections: Mapping[str, Any]) -> Any:

@@ -73,7 +73,7 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
             for rank in _on(by, plan.job.ranks)
         }
         _note(body, taken)
-    return _checked(body, plan, lab, tuple(by), "")
+    return accepted_text(body, plan, lab, _without(by), "")
 
 
 def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
@@ -121,11 +121,11 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
             body.pop(key, None)
     hint = f"--spare, for a host like it; or design it again: testbed design replan --topology FILE --host {host}"
     try:
-        return _checked(body, plan, lab, (host,), hint)
+        return accepted_text(body, plan, lab, _without((host,)), hint)
     # the ports that are free now are at different switches: choose all of them again
     except Infeasible:
         moved = [{**link, "a": a, "b": b} for link in body["links"] for a, b in (_ends(link),)]
-        return _checked({**body, "links": moved}, plan, lab, (host,), hint)
+        return accepted_text({**body, "links": moved}, plan, lab, _without((host,)), hint)
 
 
 def _unscheduled(body: dict[str, Any], host: HostName) -> None:
@@ -167,8 +167,16 @@ def _note(body: dict[str, Any], taken: Mapping[RankName, RankName]) -> None:
     (`launch.identity`).
     """
     before: dict[str, str] = body["job"].get("evicted") or {}
+    joined: list[str] = body["job"].get("joined") or []
     now = {rank: taken.get(then, then) for rank, then in before.items()}
-    now |= {rank: then for rank, then in taken.items() if rank not in before.values()}
+    now |= {
+        rank: then
+        for rank, then in taken.items()
+        if rank not in before.values() and rank not in joined
+    }
+    if joined:  # it began without them
+        places = (taken.get(rank, rank) for rank in joined)
+        body["job"]["joined"] = [rank for rank in places if rank]
     body["job"]["evicted"] = {rank: then for rank, then in now.items() if rank != then}
 
 
@@ -262,23 +270,25 @@ def _one_direction(orders: Iterable[Sequence[HostName]]) -> list[tuple[HostName,
     return found
 
 
-def _checked(
-    body: dict[str, Any], plan: Plan, lab: Lab, hosts: Sequence[HostName], hint: str
-) -> str:
-    """The text, which the lab takes. Raises: Infeasible - it does not."""
+def _without(hosts: Iterable[HostName]) -> str:
+    return f"do without {', '.join(hosts)}"
+
+
+def accepted_text(body: dict[str, Any], plan: Plan, lab: Lab, what: str, hint: str) -> str:
+    """The text, which the lab takes. Raises: Infeasible - it does not, so the plan cannot do
+    `what`.
+    """
     text = json.dumps(body, indent=2, ensure_ascii=False) + "\n"
     try:
         assign_ports(read_plan(text, plan.name, lab).links, lab)
     except BadFile as error:
         few = "\n".join(error.problems[:4])
         raise Infeasible(
-            f"{plan.name} cannot do without {', '.join(hosts)}:\n{few}",
+            f"{plan.name} cannot {what}:\n{few}",
             hint=hint or "testbed status",
         ) from None
     except Infeasible as error:
-        raise Infeasible(
-            f"{plan.name} cannot do without {', '.join(hosts)}: {error}", hint=hint or error.hint
-        ) from None
+        raise Infeasible(f"{plan.name} cannot {what}: {error}", hint=hint or error.hint) from None
     return text
 
 

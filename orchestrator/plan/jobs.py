@@ -60,6 +60,7 @@ class JobReader:
             backend=edge.backend,
             traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
             evicted=self.evicted(edge),
+            joined=self.joined(edge),
         )
         return job_as_declared(job, edge.program or "", self.lab)
 
@@ -81,6 +82,13 @@ class JobReader:
             elif now and list(edge.evicted.values()).count(now) > 1:
                 self.problems.add(path, f"{now} took more than one place")
         return dict(edge.evicted)
+
+    def joined(self, edge: JobEdge) -> tuple[RankName, ...]:
+        for index, rank in enumerate(edge.joined):
+            if rank not in edge.ranks or rank in edge.joined[:index]:
+                text = "is named twice" if rank in edge.ranks else "is not a rank of the job"
+                self.problems.add(("job", "joined", index), f"{rank} {text}")
+        return tuple(edge.joined)
 
     def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
         """The rings of a replay's groups: path in the file, order, and members of the group. Checks

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from orchestrator.verbs.back import restore, resume, rollback
     from orchestrator.verbs.devices import devices, devices_power, devices_trace
     from orchestrator.verbs.diagnose import job_diagnose
+    from orchestrator.verbs.join import job_join
     from orchestrator.verbs.stall import stall, stall_curves
     from orchestrator.verbs.status import status, verify
 
@@ -66,6 +67,7 @@ __all__ = [
     "evict",
     "job_diagnose",
     "job_env",
+    "job_join",
     "job_launch",
     "job_logs",
     "job_pause",
@@ -91,6 +93,7 @@ _ELSEWHERE = {
     "orchestrator.verbs.back": ("restore", "resume", "rollback"),
     "orchestrator.verbs.devices": ("devices", "devices_power", "devices_trace"),
     "orchestrator.verbs.diagnose": ("job_diagnose",),
+    "orchestrator.verbs.join": ("job_join",),
     "orchestrator.verbs.stall": ("stall", "stall_curves"),
     "orchestrator.verbs.status": ("status", "verify"),
 }

@@ -66,6 +66,35 @@ def test_a_job_of_unknown_rings_turns_to_them_again() -> None:
     assert decide_job(running(TRAIN, changing=7), TRAIN, "prefer") == JobDecision("rings")
 
 
+FIVE = (*FOUR, "gpu05")
+WIDER = replace(TRAIN, ranks=FIVE, rings=(FIVE,), joined=("gpu05",))
+
+
+def test_ranks_that_a_training_gains_join_it_while_it_runs() -> None:
+    for live in ("prefer", "require"):
+        assert decide_job(running(TRAIN), WIDER, live) == JobDecision("join")
+    less = replace(TRAIN, evicted={"gpu05": ""})
+    back = replace(TRAIN, ranks=FIVE, rings=(FIVE,))
+    assert decide_job(running(less), back, "prefer") == JobDecision("join")
+
+
+@pytest.mark.parametrize(
+    ("was", "job"),
+    [
+        (TRAIN, replace(WIDER, joined=())),
+        (TRAIN, replace(WIDER, ranks=FIVE[::-1])),
+        (TRAIN, replace(WIDER, args={"iterations": 9, "hidden": 64})),
+        (replace(TRAIN, args={"compress": "fp16"}), replace(WIDER, args={"compress": "fp16"})),
+        (replace(TRAIN, workload="allreduce"), replace(WIDER, workload="allreduce")),
+        (WIDER, TRAIN),
+    ],
+    ids=["another training", "an order", "an argument", "compression", "no state", "fewer"],
+)
+def test_a_job_restarts_where_ranks_cannot_join_it(was: Job, job: Job) -> None:
+    assert decide_job(running(was), job, "prefer").kind == "restart"
+    assert decide_job(running(TRAIN), WIDER, "never").kind == "restart"
+
+
 @pytest.mark.parametrize(
     ("was", "job"),
     [

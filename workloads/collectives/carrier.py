@@ -144,7 +144,11 @@ class Ring:
 
 
 class RingSet:
-    """The ring connections of one layout."""
+    """The ring connections of one layout. group: where it has more ranks than the job, torch's group
+    of them all.
+    """
+
+    group: Any = None
 
     def __init__(
         self,

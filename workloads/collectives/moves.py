@@ -37,14 +37,19 @@ class Move:
     error: str = ""  # why its set could not be connected
     over: bool = False
 
+    @property
+    def world(self) -> int:
+        """How many ranks its layout has: each ring names every rank."""
+        return len(self.layout.rings[0]) if self.layout.rings else 0
+
 
 class Agreed:
-    """What a job's ranks, `world` of them, agree on in their store. Not for two threads at once, as
-    the store is not.
+    """What a job's ranks agree on in their store. Not for two threads at once, as the store is
+    not.
     """
 
-    def __init__(self, store: Any, world: int) -> None:
-        self.store, self._world = store, world
+    def __init__(self, store: Any) -> None:
+        self.store = store
 
     def decided(self, number: int) -> bool:
         return bool(self.store.check([f"move/{number}"]))
@@ -65,12 +70,12 @@ class Agreed:
         """Count this rank as prepared."""
         self.store.add(f"prepared/{number}", 1)
 
-    def all_ready(self, number: int) -> bool:
-        return bool(self.store.add(f"prepared/{number}", 0) == self._world)
+    def all_ready(self, move: Move) -> bool:
+        return bool(self.store.add(f"prepared/{move.number}", 0) == move.world)
 
-    def asked(self, number: int) -> bool:
+    def asked(self, move: Move) -> bool:
         """Count this rank as asked to go; whether it is the last."""
-        return bool(self.store.add(f"go/{number}", 1) == self._world)
+        return bool(self.store.add(f"go/{move.number}", 1) == move.world)
 
     def hold(self, number: int, after: int, lease_s: float) -> None:
         """Have all ranks wait after this iteration, for this time (s) at most."""

@@ -75,7 +75,7 @@ class RingChanges:
         self._rank, self._world, self._agreed, self._client = (
             rank,
             world,
-            Agreed(store, world),
+            Agreed(store),
             client,
         )
         self._sets, self._read, self._timeout_s, self._ahead = sets, read, timeout_s, ahead
@@ -111,7 +111,7 @@ class RingChanges:
             or not (move.decide or (move.hold_s and not move.hold_written))
         ):
             return
-        if not self._agreed.all_ready(move.number):
+        if not self._agreed.all_ready(move):
             return
         last = iteration + self._ahead
         if move.decide:
@@ -207,7 +207,7 @@ class RingChanges:
                 self._agreed.decide(move.number, STOP)
             elif left_s <= 0:
                 self._agreed.decide(move.number, VOID)
-            elif move.decide and self._agreed.all_ready(move.number):
+            elif move.decide and self._agreed.all_ready(move):
                 self._agreed.decide(move.number, str(iteration))
             if appears(self._agreed.store, f"move/{move.number}", min(CHECK_S, max(0.001, left_s))):
                 return self._agreed.decision(move.number)
@@ -346,7 +346,7 @@ class RingChanges:
     def _heard(self) -> Agreed:
         """What the ranks agree on, for the thread that listens."""
         if self._others is None:
-            self._others = Agreed(self._client(), self._world)
+            self._others = Agreed(self._client())
         return self._others
 
     def _prepare(self, number: int, message: Mapping[str, Any]) -> None:
@@ -385,7 +385,7 @@ class RingChanges:
         began_ns = time.monotonic_ns()
         agreed = formed = None
         try:
-            agreed = Agreed(self._client(), self._world)
+            agreed = Agreed(self._client())
             assert self._sets.make is not None
             formed = self._sets.make(
                 move.layout,
@@ -423,11 +423,11 @@ class RingChanges:
         agreed = self._heard()
         if not move.go:
             move.go = True
-            decide = agreed.asked(move.number) or decide
+            decide = agreed.asked(move) or decide
         if decide:
             # before held_at is looked at: the main thread sets that first and then looks at this
             move.decide = True
-            if move.held_at is not None and agreed.all_ready(move.number):
+            if move.held_at is not None and agreed.all_ready(move):
                 agreed.decide(move.number, str(move.held_at))
 
     # both

@@ -19,6 +19,7 @@ communicators at once. Which interface a communicator takes is decided per proce
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -93,6 +94,7 @@ class Rings:
         self.exchange: Exchange | None = None
         """What carries sums in place of the rings, where something does."""
         self._timeout = timedelta(seconds=place.timeout_s)
+        self._formed: Any = None  # torch's next default group, which all have met in already
         if self.backend == "nccl":
             torch.cuda.set_device(self.device)
         self.store = self._dist.TCPStore(
@@ -101,6 +103,7 @@ class Rings:
             place.world,
             is_master=place.rank == 0,
             timeout=self._timeout,
+            wait_for_workers=not place.joining,
         )
         if self.backend == "nccl":
             name = "nccl"
@@ -110,9 +113,14 @@ class Rings:
             name = "lane"
             if "lane" not in self._dist.Backend.backend_list:
                 self._dist.Backend.register_backend(name, self._gloo_on_lane_0, devices=["cpu"])
-        self._dist.init_process_group(
-            name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout
-        )
+        if not place.joining:
+            self._dist.init_process_group(
+                name,
+                store=self.store,
+                rank=place.rank,
+                world_size=place.world,
+                timeout=self._timeout,
+            )
         self._groups = (
             [self.communicator(f"ring{k}", order) for k, order in enumerate(place.rings)]
             if self.backend == "nccl"
@@ -171,15 +179,41 @@ class Rings:
         """Connect the rings of these orders, in any thread. `name` is used once per job. Raises:
         RuntimeError - as wires.Wires.
         """
-        return RingSet(
-            self.place,
-            store or self.store,
+        place, store = replace(self.place, world=len(orders[0])), store or self.store
+        made = RingSet(
+            place,
+            store,
             self._torch,
             orders,
             name,
             within_s=within_s,
             given_up=given_up,
             stall=self.stall,
+        )
+        if place.joining or place.world != self.place.world:
+            try:
+                made.group = self._gloo(
+                    self._dist.PrefixStore(f"{name}/group", store),
+                    place.rank,
+                    place.world,
+                    place.lane(0),
+                )
+            except BaseException:
+                made.close()
+                raise
+        return made
+
+    def grow(self, place: Place, group: Any) -> None:
+        """Be one of more ranks: `group`, of them all, is torch's default group from now on."""
+        self.place, self._formed = place, group
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+        self._dist.init_process_group(
+            "lane",
+            store=self._dist.PrefixStore(f"world/{place.world}", self.store),
+            rank=place.rank,
+            world_size=place.world,
+            timeout=self._timeout,
         )
 
     def use(self, rings: RingSet) -> None:
@@ -237,6 +271,8 @@ class Rings:
     def _gloo_on_lane_0(self, store: Any, position: int, size: int, _timeout: timedelta) -> Any:
         # While slots change, hosts come and go on the lanes, and gloo takes the first refusal for
         # final.
+        if self._formed is not None:
+            return self._formed
         address = (
             self.place.lane(0) if shared().slot is None else own_address(self.place.master_address)
         )

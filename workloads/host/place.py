@@ -20,6 +20,8 @@ TESTBED_RING_CHANGES               JSON list of {"after": K, "rings": [...], "tr
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
 TESTBED_DILATION            how many times longer than a plan says modelled computing takes on this host (default 1)
+TESTBED_JOINING             1: the others run already, and this rank joins them when they are asked to have so many
+                            (see growing.py; default: all ranks start together)
 TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
 LOCAL_RANK                  which of the host's ranks this is, and so which of its GPUs it uses (default 0)
 """
@@ -76,6 +78,7 @@ class Place:
     functions: Mapping[str, Grant] = field(default_factory=dict)
     storage_mbps: float = 0.0
     dilation: float = 1.0
+    joining: bool = False
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -138,6 +141,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         functions=functions,
         storage_mbps=storage_mbps,
         dilation=dilation,
+        joining=env.get("TESTBED_JOINING") == "1",
     )
 
 

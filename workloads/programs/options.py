@@ -286,6 +286,16 @@ def conflicts(
         )
 
 
+def fixed(args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Why a job of train with these options has as many ranks as it began with: the option and
+    why.
+    """
+    value = {option.name: args.get(option.name, option.default) for option in OPTIONS["train"]}
+    for name, usual in (("exchange", "wires"), ("compress", "none"), ("sync_every", 1)):
+        if value[name] != usual:
+            yield name, f"{value[name]}: only a job with {usual} takes new ranks while it runs"
+
+
 def read(program: str, description: str, tokens: Sequence[str] | None = None) -> argparse.Namespace:
     """The program's options as its command line gives them; ends the process with usage and exit
     code 2 where it is wrong.

@@ -12,9 +12,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..collectives.aggregate import Aggregate
+from ..collectives.growing import Growing, Held
 from ..collectives.lossy import Datagrams
 from ..collectives.ring_changes import RingChanges
 from ..collectives.rings import Gloo
@@ -69,13 +71,16 @@ class Job:
         self._handoff: Handoff | None = None
         self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
-    def carry_on_rings(self, exchange: str = "wires", loss_bound: float = 0.0) -> None:
+    def carry_on_rings(
+        self, exchange: str = "wires", loss_bound: float = 0.0, held: Held | None = None
+    ) -> None:
         """Sum over rings, which may be replaced while the job runs (see ring_changes.py). Raises:
         RuntimeError - a peer does not come.
 
         exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch
         add. They take no rings: a turn to others changes nothing. `datagrams` sums over the rings
-        by datagrams, of which `loss_bound` says how many may be lost (see blocks.py).
+        by datagrams, of which `loss_bound` says how many may be lost (see blocks.py). held: what new
+        ranks are given, of a program that can have more (see growing.py); it is over `wires`.
         """
         rings = self.rings
         by = Datagrams()
@@ -122,7 +127,7 @@ class Job:
             rings.exchange = by
             self.carry_on(Layout(self.place.rings), spread, by.use)
         else:
-            self.carry_on(Layout(self.place.rings), make, rings.use)
+            self.carry_on(Layout(self.place.rings), make, rings.use, held=held)
 
     def _aggregate(self) -> Aggregate:
         """Raises: ValueError - no packet switch adds for this job; OSError."""
@@ -142,23 +147,42 @@ class Job:
         make: Make,
         use: Callable[[Any], None],
         check_traffic: Callable[[object], object] | None = None,
+        held: Held | None = None,
     ) -> None:
         """Connect the set of `layout`; with NCCL the communicators are there already, and no other
         layout is taken.
 
         use: takes a set that `make` made, between iterations. check_traffic: raises ValueError for
         traffic that cannot be moved; without it a layout has none. Raises: RuntimeError - a peer
-        does not come.
+        does not come. ValueError - this rank joins, and the program cannot have more.
         """
-        sets = Sets(layout, None if self.rings.backend == "nccl" else make, use)
-        sets.begin(self.rings.store, self.place.timeout_s)
-        self._ring_changes = RingChanges(
+        sets = Sets(
+            Layout(()) if self.place.joining else layout,
+            None if self.rings.backend == "nccl" else make,
+            use,
+        )
+        if not self.place.joining:
+            sets.begin(self.rings.store, self.place.timeout_s)
+        elif held is None:
+            raise ValueError(
+                "TESTBED_JOINING: this program, with these options, has as many ranks as it began with"
+            )
+        else:
+            sets.current = Unused()
+
+        def read(message: Mapping[str, Any], current: Layout) -> Layout:
+            world = self.place.world
+            if held is not None:
+                world = max(world, _ranks_named(message))
+            return read_layout(message, current, world, check_traffic)
+
+        self._ring_changes = (RingChanges if held is None else Growing)(
             self.place.rank,
             self.place.world,
             self.rings.store,
             self.rings.client,
             sets,
-            lambda message, current: read_layout(message, current, self.place.world, check_traffic),
+            read,
             timeout_s=self.place.timeout_s,
             planned=self.place.ring_changes,
             asked_to_stop=lambda: self.accord.asked,
@@ -166,6 +190,29 @@ class Job:
             on_hold=self.heartbeat.hold,
             stall=self.rings.stall,
         )
+        if held is not None and isinstance(self._ring_changes, Growing):
+            self._ring_changes.held, self._ring_changes.torch = held, self.torch
+            self._ring_changes.grown = self._grown
+
+    def join(self) -> int:
+        """Become a rank of the job that runs. Raises: as Growing.join."""
+        assert isinstance(self._ring_changes, Growing)
+        self._listen()
+        return self._ring_changes.join()
+
+    def _grown(self, layout: Layout, formed: Any) -> None:
+        self.place = replace(
+            self.place, world=len(layout.rings[0]), rings=layout.rings, joining=False
+        )
+        self.accord.world = self.place.world
+        self.rings.grow(self.place, formed.group)
+
+    def _listen(self) -> None:
+        """Hear what the agent asks for, from now on."""
+        if self.place.handoff and self._handoff is None and self._ring_changes is not None:
+            self._handoff = Handoff(self.place.handoff, self._ring_changes.greeting, self._receive)
+            self._ring_changes.send = self._handoff.send
+            self._handoff.start()
 
     def before(self, iteration: int, end: int | None = None) -> None:
         """To be called before each iteration: what this rank was asked for is announced to all.
@@ -179,13 +226,7 @@ class Job:
         self.accord.before(end)
         if self._ring_changes is not None:
             self._ring_changes.before(end)
-            # now, as it takes a loop of iterations to do what is asked
-            if self.place.handoff and self._handoff is None:
-                self._handoff = Handoff(
-                    self.place.handoff, self._ring_changes.greeting, self._receive
-                )
-                self._ring_changes.send = self._handoff.send
-                self._handoff.start()
+            self._listen()  # now, as it takes a loop of iterations to do what is asked
         # not between iterations in which no rank waits for others
         self.records.paced_ms = self._pace.wait(self.heartbeat.hold) if self._at_boundary else 0.0
         self._at_boundary = False
@@ -217,6 +258,12 @@ class Job:
         """Wait until the device has done what it was given, so that host time means something."""
         if self.rings.backend == "nccl":
             self.torch.cuda.synchronize(self.rings.device)
+
+
+def _ranks_named(message: Mapping[str, Any]) -> int:
+    """How many ranks the rings of a message name, as far as that can be read."""
+    rings = message.get("rings")
+    return len(rings[0]) if isinstance(rings, list) and rings and isinstance(rings[0], list) else 0
 
 
 def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:

@@ -4,10 +4,11 @@ start, written as it runs.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,9 +96,7 @@ class State:
                 later = {option.name: option.default for option in OPTIONS["train"] if option.later}
                 self._checkpoints.fits(done, state, self._same, later)
                 mine = self._checkpoints.own(done)
-                for name, tensors in (self._alike | self._own if mine else self._alike).items():
-                    for tensor, was in zip(tensors, state.get(name, ()), strict=True):
-                        tensor.copy_(was)
+                _copy(state, self._alike | self._own if mine else self._alike)
             if done and not all(kept):  # a rank has taken the place of one whose host is gone
                 source = next(other for other, have in enumerate(kept) if have)
                 for tensor in (each for tensors in self._alike.values() for each in tensors):
@@ -149,7 +148,36 @@ class State:
         }
         return (self._writer or self._checkpoints).write(iteration, self._same | tensors)
 
+    def packed(self, iteration: int) -> bytes:
+        """What all ranks hold alike, as a checkpoint has it."""
+        content = io.BytesIO()
+        tensors = {
+            name: [each.detach().cpu() for each in some] for name, some in self._alike.items()
+        }
+        self._job.torch.save(self._same | tensors | {"iteration": iteration}, content)
+        return content.getvalue()
+
+    def unpack(self, content: bytes) -> int:
+        """Take over what `packed` of another rank gave; return the iteration. Raises: ValueError -
+        it is of another training.
+        """
+        torch = self._job.torch
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        if other := [name for name, value in self._same.items() if state[name] != value]:
+            raise ValueError(f"the job trains with another {', '.join(other)}")
+        self._checkpoints.forget()  # of an earlier time on this host
+        with torch.no_grad():
+            _copy(state, self._alike)
+        return int(state["iteration"])
+
     def finish(self, within_s: float | None = None) -> None:
         """As checkpoint.Writer.finish."""
         if self._writer is not None:
             self._writer.finish(within_s)
+
+
+def _copy(state: Mapping[str, Any], into: Mapping[str, Sequence[Any]]) -> None:
+    """Have these tensors be as the state has them, by name."""
+    for name, tensors in into.items():
+        for tensor, was in zip(tensors, state.get(name, ()), strict=True):
+            tensor.copy_(was)

@@ -8,8 +8,9 @@ change of rings to `ring_changes.jsonl` and, when it ends, `summary.json`, in TE
 environment is described in place.py. SIGTERM: all ranks finish the same iteration, write a
 checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of,
 or from the start where there is none; a rank without `--resume`, or without any, is given the
-others' state. Exit codes: 0 done or stopped, 2 bad arguments, environment or checkpoint, 75 a peer
-was lost (start all ranks again with --resume), 1 anything else.
+others' state. More ranks may join while it runs (growing.py). Exit codes: 0 done or stopped, 2 bad
+arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1
+anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..host.slots import shared
 from ..training.models import USUAL
-from .options import conflicts, read
+from .options import conflicts, fixed, read
 
 if TYPE_CHECKING:
     from .program import Job
@@ -67,26 +68,37 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     momentum = [torch.zeros_like(parameter) for parameter in parameters]
     by = compressor(wanted, parameters, place.rank, place.world, job.rings, torch)
     state = State(job, arguments, parameters, momentum, by)
-    done = state.restore()
+    done = 0 if place.joining else state.restore()
+    growable = not any(True for _ in fixed(vars(arguments)))
+    job.carry_on_rings(arguments.exchange, arguments.loss_bound, state if growable else None)
+    if place.joining:
+        done = job.join()
+    observers = state.observed(done)
 
-    job.carry_on_rings(arguments.exchange, arguments.loss_bound)
-    data = models.Data(
-        arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch
-    )
-    step: Step
-    if length > 1:
-        step = Seldom(job, module, momentum, arguments.lr, by)
-    else:
-        step = EachIteration(
-            job,
-            module,
-            momentum,
-            arguments.lr,
-            arguments.bucket_mb,
-            None if wanted.kind == "none" else by,
+    def begun() -> tuple[models.Data, Step]:
+        """What depends on how many ranks there are."""
+        world = job.place.world
+        data = models.Data(
+            arguments.model, torch, arguments.seed, place.rank, world, arguments.batch
         )
-    step.observers = state.observed(done)
-    step.compute_s = arguments.compute_ms * place.dilation / 1e3
+        step: Step
+        if length > 1:
+            step = Seldom(job, module, momentum, arguments.lr, by)
+        else:
+            step = EachIteration(
+                job,
+                module,
+                momentum,
+                arguments.lr,
+                arguments.bucket_mb,
+                None if wanted.kind == "none" else by,
+            )
+        step.observers = observers
+        step.compute_s = arguments.compute_ms * place.dilation / 1e3
+        return data, step
+
+    data, step = begun()
+    world = job.place.world
     first, last, stopped, checkpoint, agreed = None, None, False, "", done
     # what is said with the next iteration
     saved: dict[str, float] = {"damaged": state.damaged} if state.damaged else {}
@@ -96,7 +108,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             end = round_end(iteration, length, most)
             job.before(iteration, end)
             record = step.run(iteration, *data.batch(iteration), agree=iteration == end) | {
-                "samples": arguments.batch * place.world
+                "samples": arguments.batch * world
             }
             job.records.iteration(record | saved)
             saved = {}
@@ -105,6 +117,11 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             if iteration < end:
                 continue
             stopped = job.last(iteration)
+            if world != job.place.world:  # new ranks hold what this one holds
+                del data, step  # no gradient may still be a view of their buffers
+                module.zero_grad(set_to_none=True)
+                data, step = begun()
+                world = job.place.world
             every = arguments.checkpoint_every
             if stopped or (every and iteration // every > agreed // every):
                 begin_s = time.monotonic()
@@ -125,12 +142,13 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         with job.heartbeat.save():
             state.finish()
     trained_s = time.monotonic() - started_s
-    for observer in step.observers:
+    for observer in observers:
         observer.end()
     checksums = job.accord.gather("weights", checksum(module))
     return {
         "model": arguments.model,
         "parameters": sum(parameter.numel() for parameter in parameters),
+        "world": world,
         "iterations": done,
         "resumed_from": done if first is None else first["iter"] - 1,
         "own_state_lost": state.own_lost,

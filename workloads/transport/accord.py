@@ -24,7 +24,7 @@ class Accord:
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self._store = store
         self._rank = rank
-        self._world = world
+        self.world = world
         self._announced = False
         self.asked = False
         """Whether this rank was asked to stop."""
@@ -72,19 +72,19 @@ class Accord:
     def gather(self, topic: str, value: object) -> list[Any]:
         """Return what every rank gave for `topic`, in rank order. A topic is used once."""
         self._store.set(f"{topic}/{self._rank}", json.dumps(value))
-        return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self._world)]
+        return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self.world)]
 
     def leave(self, within_s: float = 10.0) -> None:
         """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store,
         after the others took note.
         """
-        if self._store.add("leave/arrived", 1) == self._world:
+        if self._store.add("leave/arrived", 1) == self.world:
             self._store.set("leave/go", "1")
         self._store.wait(["leave/go"], timedelta(seconds=within_s))
         if self._rank > 0:
-            if self._store.add("leave/left", 1) == self._world - 1:
+            if self._store.add("leave/left", 1) == self.world - 1:
                 self._store.set("leave/empty", "1")
-        elif self._world > 1:
+        elif self.world > 1:
             self._store.wait(["leave/empty"], timedelta(seconds=within_s))
 
 

@@ -158,7 +158,7 @@ async def evict(
     apart = {*plan.job.aside} if plan.job is not None else set[HostName]()
     # a host that links end at must answer, whatever else it is for
     aside = apart - {*plan.hosts, *spares}
-    silent = await _silent(
+    silent = await silent_hosts(
         command, lab, settings, [*(hosts if lost is None else ()), *spares, *aside]
     )
     if dead := [spare for spare in spares if spare in silent]:
@@ -260,7 +260,7 @@ def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
     return [f"{host}: {text}" for text in tagged(Moves(existing.ports, ports, (), ()), tags, lab)]
 
 
-async def _silent(
+async def silent_hosts(
     command: Command, lab: Lab, settings: Settings, names: Collection[HostName]
 ) -> dict[HostName, str]:
     """Which of these hosts do not answer, and why. Raises: Interlock - one that does carries
@@ -272,7 +272,7 @@ async def _silent(
     if lines := taken_hosts(
         sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}
     ):
-        raise Interlock("\n".join(lines), hint="another --spare: a host carries one plan at a time")
+        raise Interlock("\n".join(lines), hint="another host: one carries one plan at a time")
     return {
         name: answer.line for name, answer in answers.items() if isinstance(answer, TestbedError)
     }
