@@ -163,7 +163,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "relay",
             "word",
             "chunks",
-            "a rank passes transfers on in chunks, or only once it has them whole: for comparison",
+            "transfers are passed on in chunks, or once they are whole: for comparison",
             choices=("chunks", "whole"),
         ),
         Option(
@@ -223,7 +223,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "domain",
             "whole",
             0,
-            "ranks of a domain, of which the one on the receiver's rail passes tokens on; 0: none does",
+            "ranks of a domain, which pass tokens on to the receiver's rail; 0: none",
             least=0,
             most=1 << 16,
         ),

@@ -8,12 +8,14 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.workloads.ranks import ranks, records
-from workloads.programs.replay import wire_bytes
-from workloads.programs.traffic import Group, read_traffic
+from workloads.programs.replay import Grouped, wire_bytes
+from workloads.programs.traffic import Group, Traffic, Transfer, read_traffic
 
 TRAFFIC = {
     "compute_s": 0.05,
@@ -137,6 +139,12 @@ def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path:
 def test_traffic_that_makes_no_sense_is_refused(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read_traffic({"TESTBED_TRAFFIC": json.dumps(TRAFFIC | change)}, 4)
+
+
+def test_transfers_that_a_rank_passes_on_are_refused_where_nccl_carries_them() -> None:
+    load: Any = SimpleNamespace(traffic=Traffic(0.0, (), (Transfer(0, 3, 8, 0, 1),)), mine=[])
+    with pytest.raises(ValueError, match="NCCL sends from rank to rank"):
+        Grouped(cast(Any, None), load)
 
 
 def test_traffic_must_be_there() -> None:
