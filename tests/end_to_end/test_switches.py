@@ -167,7 +167,7 @@ def test_bytes_cross_a_domain_and_then_a_rail(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline_s, job
                 time.sleep(1.0)
                 job = lab.testbed("job", "status").must()
-            reply = lab.testbed("experiment", "compare", "--predicted", "last").must()
+            reply = lab.testbed("design", "compare").must()
             tax = next(row for row in reply["figures"] if row["figure"] == "bandwidth tax")
             assert tax["predicted"] == 2 and abs(tax["off"]) < 0.1, "by the counters of the ports"
     finally:
