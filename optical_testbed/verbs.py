@@ -282,6 +282,7 @@ async def design(
     chains: int = 1,
     workers: Workers | None = None,
     segments: Sequence[str] = (),
+    relay: str = "",
     twisted: bool = False,
     wavelengths: int = 0,
 ) -> Designed:
@@ -295,18 +296,22 @@ async def design(
     of the job, 0 until stopped. domain: hosts of a rail-only domain. search: strategies of
     parallelism to try. chains: searches with dice of their own. workers: an executor of
     concurrent.futures, or Dask's, for the pieces of a search (None: this process); the design does
-    not depend on it. twisted: for torus. wavelengths: for ring-wavelengths, at most so many; 0:
-    all. Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible
-    - naming the condition that is not met. BadPlugin - a generator or schedule of another
+    not depend on it. relay: over packet switches, ranks pass on what none carries: chunks, or whole
+    messages. twisted: for torus. wavelengths: for ring-wavelengths, at most so many; 0: all.
+    Raises: BadFile - the workload is wrong, or there is no such method or schedule. Infeasible -
+    naming the condition that is not met. BadPlugin - a generator or schedule of another
     distribution failed.
     """
     from optics.errors import BadFile
     from orchestrator.plan.design.design import design as designed
     from orchestrator.plan.design.document import checked, document
+    from orchestrator.plan.design.electrical import KINDS
     from orchestrator.session import load_lab
     from orchestrator.verbs.design_files import read_workload, workload_of
     from planner.topology.methods import Wanted
 
+    if relay and method not in KINDS:
+        raise BadFile([f"relay: applies to {', '.join(KINDS)}, not to {method}"])
     only = {"search": "topoopt", "twisted": "torus", "wavelengths": "ring-wavelengths"}
     for (option, its), given in zip(only.items(), (search, twisted, wavelengths), strict=True):
         if given and method != its:
@@ -332,6 +337,7 @@ async def design(
         chains=chains,
         workers=workers,
         segments=tuple(segments),
+        relay=_one_of("relay", relay) if relay else "",  # type: ignore[arg-type]
         twisted=twisted,
         wavelengths=wavelengths,
     )
@@ -345,8 +351,9 @@ def _one_of(what: str, value: str) -> str:
     from optics.errors import BadFile
     from optics.plain import did_you_mean
     from planner.model.backend import BACKENDS
+    from planner.topology.methods import RELAYS
 
-    known = {"rules": ("paper", "artifact"), "backend": BACKENDS}[what]
+    known = {"rules": ("paper", "artifact"), "backend": BACKENDS, "relay": RELAYS}[what]
     if value not in known:
         raise BadFile(
             [f"{what}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"]

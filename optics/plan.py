@@ -69,13 +69,19 @@ class RingGroup:
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Bytes from host to host over a lane's addresses. Several ranks of a host share them, as those
-    of a group's buffer.
+    of a group's buffer. via: the host whose ranks pass them on, None for none.
     """
 
     src: HostName
     dst: HostName
     bytes: int
     lane: int = 0
+    via: HostName | None = None
+
+    @property
+    def steps(self) -> tuple[tuple[HostName, HostName], ...]:
+        """From which host to which one a rank sends."""
+        return tuple(pairwise((self.src, *([self.via] if self.via else ()), self.dst)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,6 +323,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         chains: options.Chains = 1,
         processes: options.Processes = 1,
         segment: options.Segment = None,
+        relay: options.Relay = "",
         schedule: options.Schedule = "",
         name: options.Name = "",
         explain: options.Explain = False,
@@ -334,7 +335,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         from orchestrator.plan.design.wavelengths import METHOD, held_by
         from orchestrator.session import load_lab
         from planner.model.backend import BACKENDS
-        from planner.topology.methods import Wanted
+        from planner.topology.methods import RELAYS, Wanted
 
         if lab and call.inventory and lab != call.inventory:
             raise Usage(
@@ -364,6 +365,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             patience=patience,
             chains=chains,
             segments=tuple(segment or ()),
+            relay=one_of(relay, RELAYS, "--relay") if relay else "",  # type: ignore[arg-type]
             twisted=twisted,
             wavelengths=wavelengths or 0,
             held=held_by(existing, at) if method == METHOD else (),

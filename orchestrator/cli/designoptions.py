@@ -94,6 +94,14 @@ Segment = Annotated[
         help="Packet switch to use, * matches any characters; may be repeated.",
     ),
 ]
+Relay = Annotated[
+    str,
+    typer.Option(
+        "--relay",
+        metavar="HOW",
+        help="A rank passes on what no packet switch carries: in chunks, or once it is whole.",
+    ),
+]
 Twisted = Annotated[
     bool,
     typer.Option(
@@ -202,9 +210,10 @@ def check(call: Call, wanted: Wanted, processes: int) -> None:
                 raise Usage(
                     f"{call.verb}: {option} applies to optical methods only", hint=f"omit {option}"
                 )
-    elif wanted.segments:
+    elif wanted.segments or wanted.relay:
+        option = "--segment" if wanted.segments else "--relay"
         raise Usage(
-            f"{call.verb}: --segment applies to {', '.join(KINDS)} only",
+            f"{call.verb}: {option} applies to {', '.join(KINDS)} only",
             hint="testbed design electrical --segment NAME",
         )
     if wanted.search and wanted.method != "topoopt":

@@ -242,7 +242,7 @@ def _traffic(
             groups.append(found)
     for t in traffic.transfers:
         transfers += [
-            [here[t.src][i], here[t.dst][i], size, t.lane]
+            [here[t.src][i], here[t.dst][i], size, t.lane, *([here[t.via][i]] if t.via else ())]
             for i, size in enumerate(split_bytes(t.bytes, each))
             if size
         ]

@@ -151,6 +151,6 @@ def _pairs(job: Job) -> set[tuple[HostName, HostName]]:
     orders = [order for order in job.orders if order] or [job.hosts]
     found = {step for order in orders for step in ring_steps(order)}
     if job.traffic is not None:
-        found |= {(t.src, t.dst) for t in job.traffic.transfers}
+        found |= {step for t in job.traffic.transfers for step in t.steps}
         found |= {(send.src, send.dst) for group in job.traffic.groups for send in group.schedule}
     return found

@@ -95,6 +95,10 @@ class TransferEdge(Edge):
             ge=0, le=63, description="which of the addresses, and so which of the equal-cost paths"
         ),
     ] = 0
+    via: Annotated[
+        str | None,
+        Field(description="the host whose rank passes it on; links join it with both ends"),
+    ] = None
 
 
 class TrafficEdge(Edge):

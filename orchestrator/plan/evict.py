@@ -201,7 +201,7 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
     traffic = job.traffic
     if traffic is None:
         return
-    if any(host in (transfer.src, transfer.dst) for transfer in traffic.transfers):
+    if any(host in (transfer.src, transfer.dst, transfer.via) for transfer in traffic.transfers):
         shared = any(
             host in ring and len(ring) > 1 for group in traffic.groups for ring in group.rings
         )

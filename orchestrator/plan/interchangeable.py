@@ -89,7 +89,8 @@ def relabelled_text(text: str, by: Labels) -> str:
                 send |= {key: by.get(send[key], send[key]) for key in ("src", "dst", "shard")}
         rewrite_attachments(job, lambda kind, section: kind.renamed(section, end))
         for transfer in (job.get("traffic") or {}).get("transfers", ()):
-            transfer |= {key: by.get(transfer[key], transfer[key]) for key in ("src", "dst")}
+            ends = [key for key in ("src", "dst", "via") if transfer.get(key)]
+            transfer |= {key: by.get(transfer[key], transfer[key]) for key in ends}
     for route in body.get("routes", ()):
         route["src"], route["dst"] = (
             by.get(route["src"], route["src"]),

@@ -11,7 +11,7 @@ from optics.plan import Job, Traffic, ring_steps
 from optics.ranks import RankName, host_of_rank, hosts_of, parsed
 from orchestrator.inventory.positions import Path, Problems
 from orchestrator.inventory.schema import attempt
-from orchestrator.plan.edges import GroupEdge, JobEdge
+from orchestrator.plan.edges import GroupEdge, JobEdge, TransferEdge
 from orchestrator.plan.job_args import check_program
 from orchestrator.plan.job_ranks import check_ranks
 from orchestrator.plan.links import Links
@@ -125,16 +125,30 @@ class JobReader:
         )
         for at, transfer in enumerate(edge.traffic.transfers):
             where = (*path, "transfers", at)
-            for key, host in (("src", transfer.src), ("dst", transfer.dst)):
+            ends = [("src", transfer.src), ("dst", transfer.dst)]
+            ends += [] if transfer.via is None else [("via", transfer.via)]
+            for key, host in ends:
                 if self.links.known_host(host, (*where, key)) and host not in self.hosts:
                     self.problems.add((*where, key), f"{host} is not a host of the job")
             if transfer.src == transfer.dst:
                 self.problems.add(where, f"src and dst are both {transfer.src}")
+            self.relay(transfer, (*where, "via"))
             if transfer.lane >= lanes:
                 self.problems.add(
                     (*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}"
                 )
         return found
+
+    def relay(self, transfer: TransferEdge, path: Path) -> None:
+        """The host that passes a transfer on is neither of its ends, and links join it with both."""
+        ends, via = (transfer.src, transfer.dst), transfer.via
+        if via in ends:
+            self.problems.add(path, f"{via} is an end of the transfer; omit via, or name another")
+        elif via is not None and self.links.complete and {via, *ends} <= {*self.hosts}:
+            for a, b in ((ends[0], via), (via, ends[1])):
+                if not self.links.edges[a, b]:
+                    text = f"no link leads from {a} to {b}, so {via} cannot pass on from {ends[0]} to {ends[1]}"
+                    self.problems.add(path, text)
 
     def schedule(self, group: GroupEdge, path: Path) -> None:
         """Every member receives every other's piece exactly once and complete, over links, from a

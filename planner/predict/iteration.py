@@ -94,10 +94,13 @@ class StepFlow:
 
 @dataclass(frozen=True, slots=True)
 class PairFlow:
-    """Bytes from one rank to another, and the paths they may take."""
+    """Bytes from one rank to another, and the paths they may take. relayed_at: after so many links
+    another rank passes them on; 0: none does.
+    """
 
     bytes: float
     paths: tuple[FlowPath, ...]
+    relayed_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from planner.model.shape import Lab, Ring, Shape
 from planner.topology.alternating import PATIENCE
 from planner.workers import Workers
 
+RELAYS = ("chunks", "whole")
+"""How ranks pass transfers on: while they come in, or once all of them have."""
 TRIED = 4
 """Answers of a method that are evaluated on the hosts; the fastest is taken."""
 
@@ -24,7 +26,9 @@ class Wanted:
     """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the
     first of the lab that no other plan has (`taken`: host to plan). domain: hosts of a rail-only
     domain. search: strategies of parallelism to try, 0 for the workload's own alone. segments:
-    names of packet switches, patterns too, for methods that use those. twisted: of a torus."""
+    names of packet switches, patterns too, for methods that use those. relay: how ranks pass on
+    transfers between hosts that no packet switch joins; empty: hosts forward packets. twisted: of a
+    torus."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
@@ -41,6 +45,7 @@ class Wanted:
     search: int = 0
     patience: int = PATIENCE
     segments: tuple[str, ...] = ()
+    relay: Literal["", "chunks", "whole"] = ""
     twisted: bool = False
     wavelengths: int = 0
     """Of a ring of switches that select them, at most so many; 0: all."""

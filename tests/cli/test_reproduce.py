@@ -53,6 +53,7 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
         "mltcp-pair",
         "mltcp-single",
         "rail-only",
+        "rail-only-exchange",
         "reconfiguration-latency",
         "ring-wavelengths",
         "rotor-12",
@@ -69,6 +70,17 @@ def test_a_shipped_scenario_fits_the_lab_that_it_asks_for(
     code, found = reported(capsys, name, "--check")
     assert code == 0, found["message"]
     assert len(found["data"]["arms"]) >= 2
+
+
+def test_what_is_predicted_of_forwarding_over_rails_is_in_every_band(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found = reported(capsys, "rail-only-exchange", "--check")
+    bands = {one.name: one for one in read(scenarios()["rail-only-exchange"]).compared}
+    assert code == 0 and len(found["data"]["compared"]) == len(bands) == 4
+    for one in found["data"]["compared"]:
+        band = bands[one["name"]]
+        assert band.low <= one["ratio"] <= band.high, one
 
 
 def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(

@@ -113,3 +113,11 @@ def test_a_twist_is_for_tori(cli: Any) -> None:
         "design", "ring", *AT, "--twisted", "-w", ROOT / "examples" / "workloads" / "dlrm.yaml"
     )
     assert result.code == 2 and "--twisted applies to torus only" in result.err
+
+
+def test_ranks_pass_on_over_packet_switches_in_one_of_two_ways(cli: Any) -> None:
+    workload = ("-w", ROOT / "examples" / "workloads" / "dlrm.yaml")
+    result = cli("design", "ring", *AT, "--relay", "chunks", *workload)
+    assert result.code == 2 and "--relay applies to ideal, fat-tree" in result.err
+    result = cli("design", "electrical", *AT, "--relay", "chunk", *workload)
+    assert result.code == 2 and "not one of chunks, whole; did you mean chunks?" in result.err

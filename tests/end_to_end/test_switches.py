@@ -134,3 +134,41 @@ def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Pat
                 assert abs(figures[name]["off"]) < 0.10, (method, figures[name])
     finally:
         lab.testbed("lab", "stop").must()
+
+
+ACROSS = """\
+schema: testbed.workload/1
+name: across
+ranks: 4
+rate_gbps: 0.02
+transfers:
+  - {src: 0, dst: 3, bytes: 2000000}
+  - {src: 1, dst: 2, bytes: 2000000}
+  - {src: 2, dst: 1, bytes: 2000000}
+  - {src: 3, dst: 0, bytes: 2000000}
+"""
+
+
+@pytest.mark.long
+def test_bytes_cross_a_domain_and_then_a_rail(tmp_path: Path) -> None:
+    kinds = ("--electrical", "domains:2@80", "--electrical", "rails:2@20")
+    lab = started(tmp_path, 4, "--ports", "1", "--rate-mbps", "20", *kinds)
+    workload = tmp_path / "across.yaml"
+    workload.write_text(ACROSS)
+    try:
+        for relay in ("chunks", "whole"):
+            plan = tmp_path / f"{relay}.json"
+            over = ("--segment", "domain*", "--segment", "rail*", "--relay", relay)
+            design = ("design", "electrical", "-w", workload, "-o", plan, "--iterations", "4")
+            lab.testbed(*design, *over).must()
+            job = lab.up(plan).must()["job"]
+            deadline_s = time.monotonic() + 60.0
+            while job["state"] in ("starting", "running"):
+                assert time.monotonic() < deadline_s, job
+                time.sleep(1.0)
+                job = lab.testbed("job", "status").must()
+            reply = lab.testbed("design", "compare").must()
+            tax = next(row for row in reply["figures"] if row["figure"] == "bandwidth tax")
+            assert tax["predicted"] == 2 and abs(tax["off"]) < 0.1, "by the counters of the ports"
+    finally:
+        lab.testbed("lab", "stop").must()

@@ -395,6 +395,7 @@ def test_the_scenarios_promised_are_there() -> None:
         ),
         *(
             "rail-only",
+            "rail-only-exchange",
             "reconfiguration-latency",
             "reconfiguration-latency-2",
             "ring-wavelengths",

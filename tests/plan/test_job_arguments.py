@@ -50,6 +50,7 @@ def refused(lab: Lab, **job: object) -> list[str]:
             {"prefill": 2},
             "job.args.prefill: 2: of 2 ranks none is left to make tokens; with 0 each rank does both",
         ),
+        ("moe", {"domain": 3}, "job.args.domain: 3: domains of 3 do not divide 2 ranks"),
         ("serve", {"trace": "list"}, "job.args.list: trace list needs it, and no other trace"),
         ("serve", {"list": "0:1:1"}, "job.args.list: trace list needs it, and no other trace"),
         (

@@ -15,6 +15,7 @@ from optics.plan import Job
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.record import launched, spec_of
+from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import to_json
@@ -75,6 +76,23 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
         ],
         "transfers": [[0, 2, 7, 2]],
     }
+
+
+def test_a_transfer_names_the_rank_that_passes_it_on(lab: Lab) -> None:
+    on = {"src": "gpu01", "dst": "gpu03", "bytes": 7, "lane": 0, "via": "gpu02"}
+    plan = read_plan(text({"transfers": [on]}), "p.json", lab)
+    assert plan.job is not None
+    env = requests(plan.job, lab, "r1")["gpu02"]["env"]
+    assert json.loads(env["TESTBED_TRAFFIC"])["transfers"] == [[0, 2, 7, 0, 1]]
+    assert Job.of(to_json(plan.job)) == plan.job
+    by = {"gpu01": "gpu02", "gpu02": "gpu03", "gpu03": "gpu01"}
+    moved = json.loads(relabelled_text(text({"transfers": [on]}), by))
+    assert moved["job"]["traffic"]["transfers"] == [
+        {"src": "gpu02", "dst": "gpu01", "bytes": 7, "lane": 0, "via": "gpu03"}
+    ]
+    body = json.loads(text({"groups": [], "transfers": [on]}))
+    with pytest.raises(BadFile, match="no link leads from gpu02 to gpu03, so gpu02 cannot pass on"):
+        read_plan(json.dumps(body | {"links": [LINKS[0], LINKS[2]]}), "p.json", lab)
 
 
 def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(
@@ -196,6 +214,14 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
         (
             {"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]},
             "wanted a lane of 0..3",
+        ),
+        (
+            {"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "via": "gpu01"}]},
+            "via: gpu01 is an end of the transfer; omit via, or name another",
+        ),
+        (
+            {"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "via": "gpu04"}]},
+            "via: gpu04 is not a host of the job",
         ),
     ],
 )

@@ -27,7 +27,9 @@ from orchestrator.plan.reader import read_plan
 from planner.model.demand import Demand, Group
 from planner.model.shape import Lab as PlannerLab
 from planner.model.workload import Workload
+from planner.predict.relays import CHUNK
 from planner.topology import methods
+from planner.topology.railonly import Rails
 from tests.disk import room_for
 from tests.kit.labs import lab_of
 from tests.oracles.electrical import Electrical, oversubscribed
@@ -87,6 +89,49 @@ def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
     assert found.shape.diameter == 2 and found.own.hops == pytest.approx(2)
     rates = {t.path[0].speed for t in found.transfers}  # type: ignore[attr-defined]
     assert rates <= {8.0, 1.0}
+
+
+def across(size: float) -> Read:
+    """Bytes from each rank to those on the other rail in the other domains."""
+    pairs = [(a, b, size) for a, b in permutations(range(6), 2) if a // 2 != b // 2 and (a + b) % 2]
+    workload = {"schema": "testbed.workload/1", "name": "w", "ranks": 6}
+    return Read(Workload.model_validate(workload), demand_of(pairs, ()), "")
+
+
+def test_a_rank_of_the_domain_passes_on_what_changes_rails_for_the_published_price(
+    lab: Lab,
+) -> None:
+    size, took = 10_000_000, {}
+    for relay in ("chunks", "whole"):
+        wanted = methods.Wanted("electrical", segments=("domain*", "rail*"), relay=relay, scale=1.0)
+        found = design(across(size), lab, wanted)
+        body = document(found, relay)
+        sent = body["job"]["traffic"]["transfers"]
+        assert len(sent) == 12 and {t["bytes"] for t in sent} == {size}
+        number = {host: rank for rank, host in enumerate(found.hosts)}
+        for t in sent:
+            path = (number[t["src"]], number[t["via"]], number[t["dst"]])
+            assert path == Rails(6, 2, 160, 20).path(path[0], path[2])
+        assert body["job"]["args"]["relay"] == relay and read_plan(json.dumps(body), "p", lab).job
+        took[relay] = found.here.transfers_s * 20e6 / 8 * PAYLOAD / (2 * size)
+    assert took["whole"] == pytest.approx(1 + 20 / 160)
+    assert took["chunks"] == pytest.approx(1 + CHUNK / size * 20 / 160)
+
+
+def test_a_transfer_that_no_rank_can_pass_on_is_refused(lab: Lab) -> None:
+    hosts = ("gpu01", "gpu02", "gpu03", "gpu04")
+    matrix = np.zeros((4, 4))
+    matrix[1, 3] = 8
+    given = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 4}),
+        Demand(4, (), matrix, 0.0),
+        "",
+    )
+    wanted = methods.Wanted(
+        "electrical", hosts=hosts, segments=("domain1", "domain2", "rail1"), relay="chunks"
+    )
+    with pytest.raises(Infeasible, match="no rank has a link from rank 1 and one to rank 3"):
+        design(given, lab, wanted)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ All ranks begin each all-to-all together, so it lasts as long as that of the slo
 `--compute-ms`: attention lasts at least so long, by waiting, as a host's processor would for its
 GPU. What each rank is about to send stands in the file `demand` (demand.py) as soon as the gate has
 decided; with `--foretell` what it is going to send in the iteration after, on average, so that
-circuits can be there in time: nobody else could do better. Records: comm_ms, its four all-to-alls,
+circuits can be there in time: nobody else could do better. With `--domain K`, K ranks in a row are
+a domain and those at the same place of each a rail: what leaves both goes to the rank of the domain
+that is on the receiver's rail, which passes it on while it comes in. Records: comm_ms, its four all-to-alls,
 each as the slowest rank saw it; bytes that rank 0 sends in one of them; dropped, the share of
 choices without an expert. Environment as in place.py, exit codes as in train.py. Not with NCCL.
 """
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 SEQUENCE = 32
 """Tokens that attend to each other."""
+COUNT = 8
+"""Bytes in which a rank says how many rows follow."""
 NOISE = 0.3
 """Of a token around its topic's centre of unit variance."""
 
@@ -123,16 +127,30 @@ class Exchange:
     this rank's, in order.
     """
 
-    def __init__(self, job: Job, width: int) -> None:
-        """`width`: numbers in a row. Raises: RuntimeError - a peer does not come."""
+    def __init__(self, job: Job, width: int, domain: int = 0, most: int = 0) -> None:
+        """`width`: numbers in a row. domain: ranks of a domain, 0 for none; most: rows that a rank
+        of a domain sends to another at most. Raises: RuntimeError - a peer does not come.
+        """
+        from ..transport.relay import Relay, Way, ends, relay_of
         from ..transport.wires import Wires
 
         self._job, self._width, place = job, width, job.place
         self._others = [rank for rank in range(place.world) if rank != place.rank]
-        out = {f"{place.rank} to {other}": (other, 0) for other in self._others}
-        into = {f"{other} to {place.rank}": (other, 0) for other in self._others}
+        self._ways = {
+            (a, b): Way(f"{a} to {b}", a, b, via=relay_of(a, b, domain))
+            for a in range(place.world)
+            for b in range(place.world)
+            if a != b
+        }
+        out, into = ends(self._ways.values(), place.rank)
         self._wires = Wires(place, job.rings.store, out, into, "experts", stall=job.rings.stall)
         self._slice = self._wires.share(list(into))
+        sizes = range(max(COUNT, 4 * width * most) + 1)
+        self._relays = [
+            Relay(self._wires.into[way.first], self._wires.out[way.last], sizes)
+            for way in self._ways.values()
+            if way.via == place.rank
+        ]
         self._meeting = job.rings.management_group("experts")
         self.took_ns: list[int] = []
 
@@ -184,23 +202,23 @@ class Exchange:
         """Numbers of a flat tensor to the ranks in order, and theirs into another; this rank's own
         stay where they are.
         """
-        from ..transport.tasks import ReceiveTask, SendTask
+        from ..transport.relay import Receiving, sending
 
         rank = self._job.place.rank
-        tasks: list[Task] = []
+        tasks: list[Task] = [*self._relays]
         sent, room = Buffer.over(given), Buffer.over(got)
         ends, begins = list(itertools.accumulate(send)), list(itertools.accumulate(receive))
         for other in self._others:
-            if receive[other]:
+            way = self._ways[other, rank]
+            if receive[other] or way.via is not None:  # a relay does not know who sends nothing
                 part = room.part(begins[other] - receive[other], begins[other])
-                tasks.append(
-                    ReceiveTask(self._wires.into[f"{other} to {rank}"], [part.memory], self._slice)
-                )
+                tasks.append(Receiving(self._wires.into[way.last], part.memory, self._slice))
         for step in range(1, len(send)):  # each rank begins with another one
             other = (rank + step) % len(send)
-            if send[other]:
+            way = self._ways[rank, other]
+            if send[other] or way.via is not None:
                 part = sent.part(ends[other] - send[other], ends[other])
-                tasks.append(SendTask(self._wires.out[f"{rank} to {other}"], [part.memory]))
+                tasks.append(sending(self._wires.out[way.first], part.memory))
         self._wires.carry(tasks)
 
 
@@ -210,7 +228,7 @@ class Layer:
     def __init__(self, job: Job, demand: Demand, arguments: argparse.Namespace) -> None:
         torch, self._job, self._demand, self._given = job.torch, job, demand, arguments
         nn, width, world = torch.nn, arguments.width, job.place.world
-        self._exchange = Exchange(job, width)
+        self._exchange = Exchange(job, width, arguments.domain, arguments.tokens * arguments.top)
         drawn = torch.Generator().manual_seed(arguments.seed)
         self._centres = torch.randn(world, width, generator=drawn)
         # what there is to learn: a factor for each topic's numbers

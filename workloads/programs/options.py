@@ -160,6 +160,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
         Option("check", "whole", 1, "look at what arrives in the first", choices=(0, 1)),
         Option(
+            "relay",
+            "word",
+            "chunks",
+            "transfers are passed on in chunks, or once they are whole: for comparison",
+            choices=("chunks", "whole"),
+        ),
+        Option(
             "ungated",
             "flag",
             False,
@@ -213,6 +220,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option("lr", "number", 0.05, "learning rate", least=0, most=MANY),
         Option(
+            "domain",
+            "whole",
+            0,
+            "ranks of a domain, which pass tokens on to the receiver's rail; 0: none",
+            least=0,
+            most=1 << 16,
+        ),
+        Option(
             "foretell",
             "flag",
             False,
@@ -252,6 +267,11 @@ def conflicts(
     value = {option.name: args.get(option.name, option.default) for option in OPTIONS[program]}
     if program == "serve":
         yield from conflicts_of_serve(value, ranks, nccl)
+    if program == "moe" and (domain := int(str(value["domain"]))) and ranks % domain:
+        yield (
+            "domain",
+            f"{domain}: domains of {domain} do not divide {ranks} ranks; take a number that divides them, or 0",
+        )
     if program != "train":
         return
     if value["exchange"] == "aggregate" and str(value["compress"]).startswith(("fp16", "topk")):

@@ -9,6 +9,9 @@ network (with NCCL: over the first ring). What is moved comes in TESTBED_TRAFFIC
     {"compute_s": 0.1, "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]],
      "lanes": [0, 1], "schedule": []}], "transfers": [[source, destination, bytes, lane], ...]}
 
+A fifth number of a transfer is a rank that passes it on: what it has received so far, or, with
+`--relay whole`, only once it has received all that it passes on.
+
 A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source,
 destination, shard, begin, end, it is cut into as many as it has members: they gather by the
 schedule, and reduce before by the same backwards (see schedule.py). Records: transfers_ms and
@@ -36,7 +39,6 @@ from .schedule import Scheduled
 from .traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
 if TYPE_CHECKING:
-    from ..transport.loop import Task
     from .program import Job
 
 
@@ -61,7 +63,9 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None
     ) -> Load:
         return Load(
-            job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up)
+            job,
+            parse_traffic(json.loads(layout.traffic), world),
+            (name, store, within_s, given_up, arguments.relay == "whole"),
         )
 
     traffic = read_traffic(os.environ, world)
@@ -102,10 +106,10 @@ class Load:
         self,
         job: Job,
         traffic: Traffic,
-        how: tuple[str, Any, float, Callable[[], bool] | None] | None = None,
+        how: tuple[str, Any, float, Callable[[], bool] | None, bool] | None = None,
     ) -> None:
-        """how: of the wires, as ring_changes.Make; without it NCCL carries. Raises: RuntimeError -
-        a peer does not come in time.
+        """how: of the wires, as ring_changes.Make, and whether relays wait for whole messages;
+        without it NCCL carries. Raises: RuntimeError - a peer does not come in time.
         """
         self._job, self.traffic = job, traffic
         rank = job.place.rank
@@ -248,13 +252,17 @@ class Wired:
         store: Any,
         within_s: float,
         given_up: Callable[[], bool] | None,
+        whole: bool,
     ) -> None:
-        from ..transport.tasks import ReceiveTask, Round, SendTask
+        from ..transport.relay import Way, ends, stages
+        from ..transport.tasks import Round
         from ..transport.wires import Wires
 
-        rank = job.place.rank
-        out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in load.sent}
-        into = {f"transfer {k}": (t.source, t.lane) for k, t, _ in load.received}
+        rank, transfers = job.place.rank, load.traffic.transfers
+        ways = [
+            Way(f"transfer {k}", t.source, t.target, t.lane, t.via) for k, t in enumerate(transfers)
+        ]
+        out, into = ends(ways, rank)
         parts = []
         for group, buffer in load.mine:
             for (number, order, lane), (begin, end) in zip(
@@ -287,14 +295,18 @@ class Wired:
             given_up=given_up,
             stall=job.rings.stall,
         )
-        slice = wires.share([f"transfer {k}" for k, _, _ in load.received])
-        self._transfers: list[Task] = [
-            *(
-                ReceiveTask(wires.into[f"transfer {k}"], [buffer.memory], slice)
-                for k, _, buffer in load.received
-            ),
-            *(SendTask(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in load.sent),
-        ]
+        slice = wires.share([ways[k].last for k, _, _ in load.received])
+        wires.share([way.first for way in ways if way.via == rank])
+        self._transfers = stages(
+            ways,
+            rank,
+            wires.out,
+            wires.into,
+            {ways[k].name: buffer.memory for k, _, buffer in (*load.sent, *load.received)},
+            {way.name: range(t.bytes, t.bytes + 1) for way, t in zip(ways, transfers, strict=True)},
+            slice,
+            whole=whole,
+        )
         self._rings = [
             Round(
                 wires.into[f"{name}/{before}"],
@@ -314,7 +326,8 @@ class Wired:
         ]
 
     def transfer(self) -> None:
-        self._wires.carry(self._transfers)
+        for tasks in self._transfers:
+            self._wires.carry(tasks)
 
     def sum(self) -> None:
         self._wires.carry(self._rings)
@@ -332,6 +345,11 @@ class Grouped:
     """All of it by NCCL."""
 
     def __init__(self, job: Job, load: Load) -> None:
+        """Raises: ValueError - a rank is to pass something on."""
+        if any(transfer.via is not None for transfer in load.traffic.transfers):
+            raise ValueError(
+                "replay: NCCL sends from rank to rank, and a transfer names another that passes it on; give the job the backend gloo"
+            )
         self._job, self._load = job, load
         self._rings: list[tuple[Buffer, list[Any]]] = []
         self._scheduled: list[Scheduled] = []

@@ -27,12 +27,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes from one rank to another over a lane's addresses."""
+    """Bytes from one rank to another over a lane's addresses; via: the rank that passes them on."""
 
     source: int
     target: int
     bytes: int
     lane: int
+    via: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def parse_traffic(given: Any, world: int, name: str = "traffic") -> Traffic:
                 f"{name}: group {group.id}: its schedule names ranks that are no members"
             )
     for transfer in found.transfers:
-        ends = {transfer.source, transfer.target}
-        if len(ends) < 2 or not ends <= set(range(world)) or transfer.bytes < 1:
+        ends = [transfer.source, transfer.target]
+        ends += [] if transfer.via is None else [transfer.via]
+        if len({*ends}) < len(ends) or not {*ends} <= {*range(world)} or transfer.bytes < 1:
             raise ValueError(
-                f"{name}: {transfer}: needs two ranks of 0..{world - 1} and a byte or more"
+                f"{name}: {transfer}: needs two ranks of 0..{world - 1}, another where one passes it on, and a byte or more"
             )
     return found

@@ -20,6 +20,7 @@ from ..host.place import Place
 from ..host.slots import shared
 from .accord import appears
 from .loop import Loop, Stall, Task, Wire
+from .relay import Relay
 from .tasks import SLICE
 
 GREETING_S = 5.0
@@ -203,12 +204,16 @@ class Wires:
 
     def carry(self, tasks: Iterable[Task]) -> None:
         """Do all of it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
-        loop = Loop(self._timeout_s, self._stall)
+        loop, tasks = Loop(self._timeout_s, self._stall), list(tasks)
+        relays = [task for task in tasks if isinstance(task, Relay)]
         try:
             for task in tasks:
                 loop.add(task)
             while loop.busy:
                 loop.step()
+                for relay in relays:
+                    if relay.waits:
+                        loop.add(relay)
         finally:
             loop.close()
 

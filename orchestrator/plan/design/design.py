@@ -18,6 +18,7 @@ from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical, wavelengths
 from orchestrator.plan.design.flows import (
+    link_rates,
     pair_flows,
     predicted_iteration,
     rate_mbps,
@@ -39,6 +40,7 @@ from planner.predict.iteration import (
     allreduce_s,
     spread,
 )
+from planner.predict.relays import relays
 from planner.registry import method
 from planner.registry import schedule as named_schedule
 from planner.schedule.bfb import Send
@@ -71,13 +73,17 @@ class Read:
 
 @dataclass(frozen=True)
 class Transferred:
-    """Bytes of one transfer on one lane, and the links they take."""
+    """Bytes of one transfer on one lane, and the links they take. via: the rank that passes them
+    on, which `relayed_at` of the links lead to.
+    """
 
     src: int
     dst: int
     bytes: int
     lane: int
     path: FlowPath
+    via: int | None = None
+    relayed_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -330,11 +336,20 @@ def _on_hosts(
     ]
     flows = [flow for name, flow in named if name not in schedules]
     paths |= {name: (groups[name].members,) for name in schedules}
-    pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
+    vias = _vias(read.demand, links, hosts, lab) if wanted.relay else {}
+    pairs, lanes = pair_flows(read.demand, hosts, chosen, lab, vias)
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
     own = predicted_iteration(
-        read.demand, flows, pairs, shares, own_rate, wanted.alpha_s, read.demand.compute_s, stepped
+        read.demand,
+        flows,
+        pairs,
+        shares,
+        own_rate,
+        wanted.alpha_s,
+        read.demand.compute_s,
+        stepped,
+        whole=wanted.relay == "whole",
     )
     scale = (
         wanted.scale
@@ -342,13 +357,21 @@ def _on_hosts(
         else _scale(_ideal_s(read.demand, offer, own_rate), ratio)
     )
     moved = tuple(
-        Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, path)
+        Transferred(
+            src,
+            dst,
+            max(1, round(read.demand.mp[src, dst] * scale * share)),
+            lane,
+            path,
+            vias.get((src, dst)),
+            pair.relayed_at,
+        )
         for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
         for lane, path, share in zip(used, pair.paths, parts, strict=True)
         if share > 0
     )
     scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
-    least = [PairFlow(t.bytes, (t.path,)) for t in moved]
+    least = [PairFlow(t.bytes, (t.path,), t.relayed_at) for t in moved]
     rate = link_mbps * 1e6 / 8 * PAYLOAD
     here = predicted_iteration(
         _scaled(read.demand, scale),
@@ -359,7 +382,12 @@ def _on_hosts(
         wanted.alpha_s,
         read.demand.compute_s * scale * ratio,
         [replace(flow, bytes=flow.bytes * scale) for flow in stepped],
+        whole=wanted.relay == "whole",
     )
+    if vias:
+        how = {"chunks": "while they come in", "whole": "once all of them have come in"}
+        why = f"{len(vias)} transfers have no link of their own: a rank passes each on, {how[wanted.relay]}"
+        found = replace(found, why=(*found.why, why))
     if wanted.schedule:
         found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
     made = Design(
@@ -379,6 +407,14 @@ def _on_hosts(
         own,
     )
     return replace(made, loss_db=loss_db)
+
+
+def _vias(
+    given: Demand, links: Sequence[Link], hosts: Sequence[HostName], lab: Lab
+) -> dict[tuple[int, int], int]:
+    """The ranks that pass transfers on, of those without a link of their own."""
+    pairs = [(int(src), int(dst)) for src, dst in zip(*given.mp.nonzero(), strict=True)]
+    return relays(pairs, link_rates(links, hosts, lab))
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:

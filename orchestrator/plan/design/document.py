@@ -150,11 +150,13 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "name": f"{workload.name}-{wanted.method}",
             "workload": "replay",
             "ranks": [rank for host in hosts for rank in ranks_on(host, each)],
-            "args": {"iterations": wanted.iterations},
+            "args": {"iterations": wanted.iterations}
+            | ({"relay": wanted.relay} if wanted.relay else {}),
             "traffic": {
                 "groups": groups,
                 "transfers": [
                     {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane}
+                    | ({} if t.via is None else {"via": hosts[t.via]})
                     for t in found.transfers
                 ],
                 "compute_s": round(here.compute_s, 6),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import cast
 
-from optics import HostName, Infeasible
+from optics import HostName, Infeasible, Link, LinkKind
 from optics.plan import ring_steps
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of
 from orchestrator.inventory.lab import Lab
@@ -25,6 +25,7 @@ from planner.predict.iteration import (
     ring_loads,
     transfers_s,
 )
+from planner.predict.relays import relays_s
 from planner.schedule.bfb import Send
 
 
@@ -68,12 +69,40 @@ def step_flow(
     return StepFlow(group.bytes, len(group.members), tuple(rows))
 
 
+def link_rates(
+    links: Sequence[Link], hosts: Sequence[HostName], lab: Lab
+) -> dict[tuple[int, int], float]:
+    """From rank to rank the rate of the fastest link (Mb/s)."""
+    rank = {host: number for number, host in enumerate(hosts)}
+    found: dict[tuple[int, int], float] = {}
+    for link in links:
+        segment = lab.segment_at.get(link.a)
+        mbps = rate_mbps(lab, [link.a.host, link.b.host]) if segment is None else segment.link_mbps
+        ends = rank[link.a.host], rank[link.b.host]
+        for pair in (ends, ends[::-1]) if link.kind is LinkKind.DUPLEX else (ends,):
+            found[pair] = max(mbps, found.get(pair, 0.0))
+    return found
+
+
 def pair_flows(
-    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+    given: Demand,
+    hosts: Sequence[HostName],
+    chosen: NextHops,
+    lab: Lab,
+    vias: Mapping[tuple[int, int], int] | None = None,
 ) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
-    """The different paths of each transfer, and a lane for each."""
+    """The different paths of each transfer, and a lane for each. vias: the ranks that pass
+    transfers on.
+    """
     flows, lanes = [], []
     for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
+        if (via := (vias or {}).get((src, dst))) is not None:
+            first, then = (
+                path(chosen, lab, hosts[a], hosts[b], 0) for a, b in ((src, via), (via, dst))
+            )
+            flows.append(PairFlow(float(given.mp[src, dst]), ((*first, *then),), len(first)))
+            lanes.append((src, dst, [0]))
+            continue
         paths: dict[FlowPath, int] = {}
         for lane in range(lanes_of(lab)):
             paths.setdefault(path(chosen, lab, hosts[src], hosts[dst], lane), lane)
@@ -91,9 +120,11 @@ def predicted_iteration(
     alpha_s: float,
     compute_s: float,
     stepped: Sequence[StepFlow] = (),
+    *,
+    whole: bool = False,
 ) -> Prediction:
     """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by
-    `shares`.
+    `shares`. whole: ranks pass on what they have received whole.
     """
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
     hops = max((sum(map(is_link, route)) for flow in pairs for route in flow.paths), default=0)
@@ -111,7 +142,8 @@ def predicted_iteration(
     mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
     return Prediction(
         compute_s,
-        transfers_s(loads, bytes_per_s, alpha_s, hops),
+        transfers_s(loads, bytes_per_s, alpha_s, hops)
+        + relays_s(pairs, shares, bytes_per_s, whole=whole),
         took,
         mine / took if took else 0.0,
         on_links(every) / sent_in_all if sent_in_all else 1.0,

@@ -276,6 +276,8 @@ def forecast(plan: Plan, lab: Lab) -> dict[str, float]:
         return {}
     if any(send.step != 1 for group in traffic.groups for send in group.schedule):
         return {}
+    if any(transfer.via for transfer in traffic.transfers):
+        return {}
     hosts = plan.job.hosts
     rank = {host: number for number, host in enumerate(hosts)}
     sent = np.zeros((lanes_of(lab), len(hosts), len(hosts)))

@@ -74,6 +74,11 @@ def traffic_of(plan: Plan) -> Traffic:
             f"{plan.name} all-reduces by a schedule; changes are predicted for rings only",
             hint="design it for --backend ring-groups",
         )
+    if any(transfer.via for transfer in plan.job.traffic.transfers):
+        raise Missing(
+            f"{plan.name} has ranks that pass transfers on; changes are predicted without",
+            hint="design it without --relay",
+        )
     if plan.segments:
         raise Missing(
             f"{plan.name} goes over packet switches ({', '.join(plan.segments)}), where no light moves",

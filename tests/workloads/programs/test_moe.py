@@ -50,6 +50,28 @@ def test_a_mixture_of_experts_learns_and_its_file_has_the_bytes_that_it_sends(
             assert [sum(to) for *_, to in found["rows"]] == [line["bytes"] for line in lines[-8:]]
 
 
+NOTED = """
+from workloads.programs.moe import main
+from workloads.transport.relay import Relay
+begin = Relay.begin
+Relay.begin = lambda relay: (print("passes on", flush=True), begin(relay))
+main()
+"""
+
+
+def test_tokens_that_a_rank_of_the_domain_passes_on_train_the_same_weights(tmp_path: Path) -> None:
+    found = []
+    for name, more in (("straight", ()), ("relayed", ("--domain", "2"))):
+        with ranks(4, "-c", NOTED, *COMMAND[2:], *more, directory=tmp_path / name) as job:
+            ended = job.finish()
+        assert [(code, err) for code, _, err in ended] == [(0, "")] * 4
+        assert all(("passes on" in out) == bool(more) for _, out, _ in ended)
+        found.append(
+            [(line["loss"], line["bytes"], line["dropped"]) for line in records(tmp_path / name)]
+        )
+    assert len(found[0]) == 12 and found[0] == found[1]
+
+
 def test_every_topic_has_had_every_place_once_all_shifts_are_through() -> None:
     over = [shares(6, 2, 1.2, shift, 1) for shift in range(6)]
     assert all(sum(each) == pytest.approx(1.0) for each in over)

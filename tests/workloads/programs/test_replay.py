@@ -8,12 +8,14 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.workloads.ranks import ranks, records
-from workloads.programs.replay import wire_bytes
-from workloads.programs.traffic import Group, read_traffic
+from workloads.programs.replay import Grouped, wire_bytes
+from workloads.programs.traffic import Group, Traffic, Transfer, read_traffic
 
 TRAFFIC = {
     "compute_s": 0.05,
@@ -69,6 +71,22 @@ main()
 """
 
 
+@pytest.mark.parametrize("relay", ["chunks", "whole"])
+def test_transfers_that_a_rank_passes_on_arrive_right(tmp_path: Path, relay: str) -> None:
+    far = [[a, b, 300_007 + a, 0, a // 2 * 2 + b % 2] for a in range(4) for b in (3 - a,)]
+    given = {"compute_s": 0.0, "groups": [], "transfers": [*far, [0, 1, 5, 0], [0, 2, 7, 1]]}
+    run = RUN.replace('"3"', f'"3", "--relay", "{relay}"')
+    command = (
+        "-c",
+        f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(given))}\n{run}",
+    )
+    with ranks(4, *command, directory=tmp_path) as job:
+        ended = job.finish()
+    assert [(code, err) for code, _, err in ended] == [(0, "")] * 4
+    summary = json.loads((tmp_path / "0" / "summary.json").read_text())
+    assert (summary["iterations"], summary["wrong"], summary["ok"]) == (3, 0, True)
+
+
 def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path: Path) -> None:
     run = RUN.replace('"3"', '"0"')
     command = (
@@ -114,11 +132,19 @@ def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path:
         ({"transfers": [[0, 0, 1, 0]]}, "needs two ranks"),
         ({"transfers": [[0, 1, 0, 0]]}, "a byte or more"),
         ({"transfers": [[0, 1]]}, "not as it should be"),
+        ({"transfers": [[0, 1, 8, 0, 1]]}, "another where one passes it on"),
+        ({"transfers": [[0, 1, 8, 0, 4]]}, "two ranks of 0..3"),
     ],
 )
 def test_traffic_that_makes_no_sense_is_refused(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read_traffic({"TESTBED_TRAFFIC": json.dumps(TRAFFIC | change)}, 4)
+
+
+def test_transfers_that_a_rank_passes_on_are_refused_where_nccl_carries_them() -> None:
+    load: Any = SimpleNamespace(traffic=Traffic(0.0, (), (Transfer(0, 3, 8, 0, 1),)), mine=[])
+    with pytest.raises(ValueError, match="NCCL sends from rank to rank"):
+        Grouped(cast(Any, None), load)
 
 
 def test_traffic_must_be_there() -> None:
