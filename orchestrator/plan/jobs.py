@@ -115,6 +115,11 @@ class JobReader:
         lanes = min(
             (self.lab.hosts[host].lanes for host in self.hosts if host in self.lab.hosts), default=1
         )
+        if edge.args.get("credits") not in (None, 0, "0") and not edge.traffic.transfers:
+            self.problems.add(
+                ("job", "args", "credits"),
+                "this traffic has no transfers, which alone wait for credits; leave it out",
+            )
         for at, transfer in enumerate(edge.traffic.transfers):
             where = (*path, "transfers", at)
             for key, host in (("src", transfer.src), ("dst", transfer.dst)):

@@ -383,6 +383,7 @@ def test_the_scenarios_promised_are_there() -> None:
         ),
         *(
             "direct-connect-small",
+            "incast-credits",
             "live-vs-restart",
             "local-sgd-wan",
             "local-sgd-wan-2",

@@ -21,6 +21,7 @@ from orchestrator.results import to_json
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
+from workloads.programs.options import conflicts
 
 LINKS = [
     {"a": "gpu01:p1", "b": "gpu02:p1"},
@@ -75,6 +76,20 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
         ],
         "transfers": [[0, 2, 7, 2]],
     }
+
+
+def test_credits_are_refused_where_nothing_waits_for_them(lab: Lab) -> None:
+    args = {"credits": "48K"}
+    job = read_plan(text(args=args), "p.json", lab).job
+    assert job is not None and requests(job, lab, "r1")["gpu02"]["argv"][-2:] == [
+        "--credits",
+        "48K",
+    ]
+    with pytest.raises(BadFile, match="credits: this traffic has no transfers, which alone wait"):
+        read_plan(text({"transfers": []}, args=args), "p.json", lab)
+    assert read_plan(text({"transfers": []}, args={"credits": 0}), "p.json", lab).job
+    assert [name for name, _ in conflicts("replay", args, nccl=True)] == ["credits"]
+    assert not list(conflicts("replay", {"credits": 0}, nccl=True))
 
 
 def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(

@@ -160,6 +160,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
         Option("check", "whole", 1, "look at what arrives in the first", choices=(0, 1)),
         Option(
+            "credits",
+            "size",
+            0,
+            "bytes that are on their way to a rank at most, of all transfers; 0: TCP decides",
+            least=0,
+            most=1 << 40,
+        ),
+        Option(
             "ungated",
             "flag",
             False,
@@ -252,6 +260,11 @@ def conflicts(
     value = {option.name: args.get(option.name, option.default) for option in OPTIONS[program]}
     if program == "serve":
         yield from conflicts_of_serve(value, ranks, nccl)
+    if program == "replay" and nccl and value["credits"] not in (0, "0"):
+        yield (
+            "credits",
+            f"{value['credits']}: where a job has GPUs NCCL carries its transfers; backend gloo has credits",
+        )
     if program != "train":
         return
     if value["exchange"] == "aggregate" and str(value["compress"]).startswith(("fp16", "topk")):

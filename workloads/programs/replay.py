@@ -11,11 +11,12 @@ network (with NCCL: over the first ring). What is moved comes in TESTBED_TRAFFIC
 
 A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source,
 destination, shard, begin, end, it is cut into as many as it has members: they gather by the
-schedule, and reduce before by the same backwards (see schedule.py). Records: transfers_ms and
-allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over
-the buffers this rank shares in; wire_bytes, what the ports of all hosts sent since the last
-iteration by their own counters (of the network devices that TESTBED_PORTS lists); busy, the share
-of its time that this host's processors were at work. Exit codes as in train.py.
+schedule, and reduce before by the same backwards (see schedule.py). With --credits a rank admits
+what it is sent (see admission.py). Records: transfers_ms and allreduce_ms as any rank sees them,
+from the moment all begin to the moment all are done; busbw over the buffers this rank shares in;
+wire_bytes, what the ports of all hosts sent since the last iteration by their own counters (of the
+network devices that TESTBED_PORTS lists); busy, the share of its time that this host's processors
+were at work. Exit codes as in train.py.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..host.counters import processors, sent_bytes
 from ..host.slots import shared
 from ..transport.buffers import Buffer, pieces
-from .options import read
+from .options import conflicts, read
 from .schedule import Scheduled
 from .traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
@@ -61,9 +62,14 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool] | None
     ) -> Load:
         return Load(
-            job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up)
+            job,
+            parse_traffic(json.loads(layout.traffic), world),
+            (name, store, within_s, given_up),
+            arguments.credits,
         )
 
+    for option, text in conflicts("replay", vars(arguments), job.rings.backend == "nccl"):
+        raise ValueError(f"--{option}: {text}")
     traffic = read_traffic(os.environ, world)
     layout = Layout(
         job.place.rings, json.dumps(json.loads(os.environ["TESTBED_TRAFFIC"]), sort_keys=True)
@@ -103,9 +109,10 @@ class Load:
         job: Job,
         traffic: Traffic,
         how: tuple[str, Any, float, Callable[[], bool] | None] | None = None,
+        credits: int = 0,
     ) -> None:
-        """how: of the wires, as ring_changes.Make; without it NCCL carries. Raises: RuntimeError -
-        a peer does not come in time.
+        """how: of the wires, as ring_changes.Make; without it NCCL carries. credits: as Wired.
+        Raises: RuntimeError - a peer does not come in time.
         """
         self._job, self.traffic = job, traffic
         rank = job.place.rank
@@ -121,7 +128,7 @@ class Load:
             (k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank
         ]
         self.carriage: Wired | Grouped = (
-            Grouped(job, self) if how is None else Wired(job, self, *how)
+            Grouped(job, self) if how is None else Wired(job, self, credits, *how)
         )
 
     def _zeros(self, length: int, kind: str) -> Buffer:
@@ -244,17 +251,24 @@ class Wired:
         self,
         job: Job,
         load: Load,
+        credits: int,
         name: str,
         store: Any,
         within_s: float,
         given_up: Callable[[], bool] | None,
     ) -> None:
+        """credits: so many bytes are on their way to this rank at most, of all transfers; 0: TCP
+        decides."""
+        from ..transport.admission import Admission, AdmittedReceive, AdmittedSend
         from ..transport.tasks import ReceiveTask, Round, SendTask
         from ..transport.wires import Wires
 
         rank = job.place.rank
         out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in load.sent}
         into = {f"transfer {k}": (t.source, t.lane) for k, t, _ in load.received}
+        if credits:
+            out |= {f"credits {k}": (t.source, t.lane) for k, t, _ in load.received}
+            into |= {f"credits {k}": (t.target, t.lane) for k, t, _ in load.sent}
         parts = []
         for group, buffer in load.mine:
             for (number, order, lane), (begin, end) in zip(
@@ -288,12 +302,23 @@ class Wired:
             stall=job.rings.stall,
         )
         slice = wires.share([f"transfer {k}" for k, _, _ in load.received])
+        self._admission = Admission(credits)
+
+        def receiving(k: int, room: memoryview) -> Task:
+            link = wires.into[f"transfer {k}"]
+            if not credits:
+                return ReceiveTask(link, [room], slice)
+            return AdmittedReceive(link, wires.out[f"credits {k}"], [room], self._admission, slice)
+
+        def sending(k: int, what: memoryview) -> Task:
+            link = wires.out[f"transfer {k}"]
+            if not credits:
+                return SendTask(link, [what])
+            return AdmittedSend(link, wires.into[f"credits {k}"], [what])
+
         self._transfers: list[Task] = [
-            *(
-                ReceiveTask(wires.into[f"transfer {k}"], [buffer.memory], slice)
-                for k, _, buffer in load.received
-            ),
-            *(SendTask(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in load.sent),
+            *(receiving(k, buffer.memory) for k, _, buffer in load.received),
+            *(sending(k, buffer.memory) for k, _, buffer in load.sent),
         ]
         self._rings = [
             Round(
@@ -314,7 +339,8 @@ class Wired:
         ]
 
     def transfer(self) -> None:
-        self._wires.carry(self._transfers)
+        self._wires.carry(self._transfers, self._admission.give)
+        self._admission.check()
 
     def sum(self) -> None:
         self._wires.carry(self._rings)
@@ -387,35 +413,6 @@ def wire_bytes(groups: Sequence[Group]) -> float:
     return sum(
         2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups
     )
-
-
-def sent_bytes(devices: Sequence[str]) -> int:
-    """What these network devices of this host have sent, headers of frames included."""
-    found = 0
-    for name, _, counters in (
-        line.partition(":")
-        for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
-    ):
-        if name.strip() in devices:
-            found += int(counters.split()[8])
-    return found
-
-
-def processors() -> tuple[int, int]:
-    """How long this host's processors were at work so far, and how long they were there, in the
-    kernel's ticks; 0, 0: unknown.
-    """
-    try:
-        ticks = [
-            int(word)
-            for word in Path("/proc/stat")
-            .read_text(encoding="ascii")
-            .partition("\n")[0]
-            .split()[1:9]
-        ]
-    except (OSError, ValueError):
-        return 0, 0
-    return sum(ticks) - sum(ticks[3:5]), sum(ticks)  # idle, and idle while something is read
 
 
 def _mark(transfer: Transfer) -> int:
