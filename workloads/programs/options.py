@@ -15,6 +15,8 @@ from .option import MANY, Option
 from .serve_options import SERVE, conflicts_of_serve
 
 EXCHANGES = ("wires", "gloo", "aggregate", "datagrams")
+OF_SITES = ("site_every", "outer_lr", "outer_momentum", "site_share")
+"""Of train: what averages between sites are like."""
 
 
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
@@ -100,6 +102,46 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "iterations a rank trains alone before weights are averaged",
             least=1,
             most=MANY,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "site_every",
+            "whole",
+            0,
+            "iterations between averages of sites, inside which gradients are averaged in each; 0: ranks are all alike",
+            least=0,
+            most=MANY,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "outer_lr",
+            "number",
+            0.7,
+            "learning rate of the step between sites; with outer_momentum 0, 1 takes the average as it is",
+            above=0,
+            most=16,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "outer_momentum",
+            "number",
+            0.9,
+            "Nesterov's momentum of that step",
+            least=0,
+            most=1,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "site_share",
+            "number",
+            1.0,
+            "share of the sites, drawn for each average, whose change counts",
+            above=0,
+            most=1,
             weights=True,
             later=True,
         ),
@@ -285,6 +327,7 @@ def conflicts(
             "loss_bound",
             f"{value['loss_bound']:g}: {value['exchange']} loses nothing; only exchange datagrams may",
         )
+    yield from _conflicts_of_sites(value, nccl)
     if not nccl:
         return
     if value["exchange"] != "wires":
@@ -296,6 +339,31 @@ def conflicts(
         yield (
             "compress",
             f"{value['compress']}: nothing is built that compresses what NCCL carries; backend gloo has it, on CPUs",
+        )
+
+
+def _conflicts_of_sites(value: Mapping[str, object], nccl: bool) -> Iterator[tuple[str, str]]:
+    if not value["site_every"]:
+        usual = {option.name: option.default for option in OPTIONS["train"]}
+        for name in OF_SITES[1:]:
+            if value[name] != usual[name]:
+                yield name, f"{value[name]}: sites are averaged with site_every only"
+        return
+    if nccl or value["exchange"] != "wires":
+        by = "NCCL" if nccl else value["exchange"]
+        yield (
+            "site_every",
+            f"{value['site_every']}: {by} has no sums inside a site; backend gloo with exchange wires has",
+        )
+    if value["sync_every"] != 1:
+        yield (
+            "sync_every",
+            f"{value['sync_every']}: with site_every ranks of a site never train alone",
+        )
+    if value["site_share"] != 1 and value["compress"] != "none":
+        yield (
+            "site_share",
+            f"{value['site_share']}: with compress a site that is left out would still send what it left out before",
         )
 
 
