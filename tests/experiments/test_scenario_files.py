@@ -397,8 +397,10 @@ def test_the_scenarios_promised_are_there() -> None:
         *(
             "diloco-wan",
             "direct-connect-small",
+            "direct-connect-small-2",
             "incast-credits",
             "live-vs-restart",
+            "live-vs-restart-2",
             "local-sgd-wan",
             "local-sgd-wan-2",
             "mixnet-moe",
