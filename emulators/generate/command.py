@@ -220,10 +220,11 @@ def _emulator(wanted: Wanted) -> str:
         lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
     if wanted.lines:
         lines.append("lines:                 # what these ports send takes time")
-    for port, delay_ms, queue, loss in wanted.lines:
+    for port, delay_ms, queue, loss, rate in wanted.lines:
+        more = (f", loss: {loss:g}" if loss else "") + (f", rate_mbps: {rate:g}" if rate else "")
         ports = ", ".join(f"{host_name(host, count)}:p{port}" for host in range(1, count + 1))
         lines.append(
-            f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}{f', loss: {loss:g}' if loss else ''}}}"
+            f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}{more}}}"
         )
     return "\n".join([*lines, ""])
 
@@ -269,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--line",
         action="append",
         default=[],
-        metavar="PORT:MS:PACKETS[:LOST]",
+        metavar="PORT:MS:PACKETS[:LOST[:MBPS]]",
         help="what all hosts send at this port number passes a queue of so many packets and takes so long; may be repeated",
     )
     parser.add_argument(
@@ -411,16 +412,17 @@ def rate_of(text: str) -> float:
     return int(rate) if rate.is_integer() else rate
 
 
-def line_of(text: str) -> tuple[int, float, int, float]:
-    """A line as `--line` has it: port, milliseconds, packets, and the share that is lost. Raises:
-    ValueError.
+def line_of(text: str) -> tuple[int, float, int, float, float]:
+    """A line as `--line` has it: port, milliseconds, packets, the share that is lost, and Mb/s, 0
+    for the port's. Raises: ValueError.
     """
-    tokens = text.split(":")
-    if len(tokens) not in (3, 4):
+    port, *tokens = text.split(":")
+    if len(tokens) not in (2, 3, 4):
         raise ValueError(
-            f"--line {text}: wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST, such as 1:20:16 or 1:20:16:0.01"
+            f"--line {text}: wanted PORT:MS:PACKETS[:LOST[:MBPS]], such as 1:20:16, 1:20:16:0.01 or 1:20:16:0:10"
         )
-    return int(tokens[0]), float(tokens[1]), int(tokens[2]), float(tokens[3]) if tokens[3:] else 0.0
+    delay, packets, lost, rate = [*tokens, "0", "0"][:4]
+    return int(port), float(delay), int(packets), float(lost), float(rate)
 
 
 def queue_of(text: str | None) -> tuple[int, str] | None:

@@ -45,7 +45,7 @@ class Wanted:
     electrical: tuple[Electrical, ...] = ()
     rack: int = 4
     control_ports: tuple[int, ...] = ()
-    lines: tuple[tuple[int, float, int, float], ...] = ()
+    lines: tuple[tuple[int, float, int, float, float], ...] = ()
     wavelengths: int = 0
     queue: tuple[int, str] | None = None
     partitions: tuple[tuple[str, tuple[int, ...], float], ...] = ()

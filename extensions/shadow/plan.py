@@ -16,7 +16,7 @@ from orchestrator.inventory.schema import PORT, Edge
 from orchestrator.plan.attached import Planned, Site
 from planner.operate.taps import unseen
 
-ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1}
+ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1, "site_every": 0}
 """Arguments of `train` that a shadow can follow with one value only, which is the default: it reads
 sums as rings carry them.
 """

@@ -306,7 +306,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         generation = "-" if h.generation is None else str(h.generation)
         hosts.append(
             (
-                h.name,
+                f"{h.name} ({h.site})" if h.site else h.name,
                 "ok" if h.ok else "FAIL",
                 generation,
                 f"{'-' if h.up is None else h.up}/{h.planned}",

@@ -178,6 +178,9 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         env["LOCAL_WORLD_SIZE"] = str(len(by_host(job.ranks)[host.name]))
     if host.storage_mbps:
         env["TESTBED_STORAGE_MBPS"] = f"{host.storage_mbps / len(by_host(job.ranks)[host.name]):g}"
+    sites = [lab.hosts[host_of_rank(name)].site for name in job.ranks]
+    if all(sites):
+        env["TESTBED_SITES"] = json.dumps(sites)
     if "traffic" in chosen:
         env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
     return env | (nccl_environment(host, len(chosen["rings"])) if nccl else {})

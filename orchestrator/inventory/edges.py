@@ -108,6 +108,7 @@ class HostEdge(Edge):
     ranks: Annotated[int, Field(ge=1, le=64)] | None = None
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)] = 25_000.0
     storage_mbps: Annotated[float, Field(ge=0.1, le=10_000_000)] | None = None
+    site: Name | None = None
     rto_min_ms: Annotated[int, Field(ge=1, le=10_000)] = RTO_MIN_MS
     mgmt_address: str | None = None
     job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"

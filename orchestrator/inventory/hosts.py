@@ -65,7 +65,8 @@ class Host:
     equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, per direction (Mb/s); used by predictions only. storage_mbps:
-    the rate at which it keeps checkpoints (Mb/s), 0: as fast as it can. rto_min_ms: the least time
+    the rate at which it keeps checkpoints (Mb/s), 0: as fast as it can. site: where it stands, empty:
+    not said; other sites are reached over lines with delay. rto_min_ms: the least time
     after which its TCP sends again (ms). max_ranks: so many ranks of a job without NCCL may run
     here; with NCCL each needs a GPU. job_user: the user that jobs run as. job_env: variables that
     plans may set beyond those `orchestrator.plan.job_env` allows. job_users: the other users that
@@ -87,6 +88,7 @@ class Host:
     ssh: SshTarget
     link_mbps: float = 25_000.0
     storage_mbps: float = 0.0
+    site: str = ""
     rto_min_ms: int = RTO_MIN_MS
     job_user: str = "testbed-job"
     job_env: tuple[str, ...] = ()
@@ -262,6 +264,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         gpus=edge.gpus,
         link_mbps=edge.link_mbps,
         storage_mbps=edge.storage_mbps or 0.0,
+        site=edge.site or "",
         rto_min_ms=edge.rto_min_ms,
         job_user=edge.job_user,
         job_env=tuple(edge.job_env),

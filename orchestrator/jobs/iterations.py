@@ -195,6 +195,7 @@ def iteration_point(
             "algbw_gbps": size * 8 / summed / 1e6,
             "busbw_gbps": r.get("busbw_gbps"),
             "wire_bytes": r.get("wire_bytes"),
+            "wide_bytes": r.get("wide_bytes"),
             "resent_bytes": r.get("resent_bytes"),
             "whole_bytes": whole_bytes(wanted, r),
             "lost_share": r.get("lost_share"),

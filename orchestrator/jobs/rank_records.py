@@ -17,7 +17,8 @@ LATEST_NS = 1 << 62
 """The year 2116; clocks' offsets may be added, and 64 bits still hold it."""
 WHOLE: Mapping[str, int] = {
     **dict.fromkeys(
-        ("iter", "move", "steps", "damaged", "bytes", "wire_bytes", "resent_bytes"), HIGHEST
+        ("iter", "move", "steps", "damaged", "bytes", "wire_bytes", "wide_bytes", "resent_bytes"),
+        HIGHEST,
     ),
     **dict.fromkeys(("requests", "hits", "asked_bytes", "served", "kv_bytes"), HIGHEST),
     **dict.fromkeys(("equal", "fetched", "missing", "lost", "checkpoint"), HIGHEST),

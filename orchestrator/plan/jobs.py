@@ -50,6 +50,8 @@ class JobReader:
         ]
         if all(whole) and self.links.complete:
             self.disjoint([(path, order) for path, order, _ in rings])
+            self.between_sites([(path, order) for path, order, _ in rings])
+        self.sites(edge)
         job = Job(
             name=edge.name,
             workload=edge.workload,
@@ -123,6 +125,17 @@ class JobReader:
         lanes = min(
             (self.lab.hosts[host].lanes for host in self.hosts if host in self.lab.hosts), default=1
         )
+        if edge.args.get("credits") not in (None, 0, "0"):
+            if not edge.traffic.transfers:
+                self.problems.add(
+                    ("job", "args", "credits"),
+                    "this traffic has no transfers, which alone wait for credits; leave it out",
+                )
+            if any(transfer.via is not None for transfer in edge.traffic.transfers):
+                self.problems.add(
+                    ("job", "args", "credits"),
+                    "a transfer that another rank passes on has no credits; leave out credits, or via",
+                )
         for at, transfer in enumerate(edge.traffic.transfers):
             where = (*path, "transfers", at)
             ends = [("src", transfer.src), ("dst", transfer.dst)]
@@ -277,6 +290,27 @@ class JobReader:
                     f"rings {listed} all step from {host} to {follower} over {links}",
                 )
                 return
+
+    def between_sites(self, rings: list[tuple[Path, list[str]]]) -> None:
+        """Note rings that go between sites more often than it takes: each time costs a delay."""
+        for path, order in rings:
+            sites = [self.lab.hosts[host].site for host in order]
+            steps, least = sum(a != b for a, b in ring_steps(sites)), len(set(sites))
+            if all(sites) and steps > least:
+                self.notes.add(path, f"the ring goes between sites {steps} times; {least} would do")
+
+    def sites(self, edge: JobEdge) -> None:
+        """A training that averages between sites knows the site of every host."""
+        if edge.workload != "train" or not edge.args.get("site_every"):
+            return
+        found = {host: self.lab.hosts[host].site for host in self.hosts if host in self.lab.hosts}
+        path: Path = ("job", "args", "site_every")
+        if missing := [host for host, site in found.items() if not site]:
+            few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+            self.problems.add(path, f"no site is known of {few} (testbed_site in hosts.yml)")
+        elif len(set(found.values())) == 1:
+            site = next(iter(found.values()))
+            self.problems.add(path, f"all hosts are of site {site}; leave it out")
 
     def reachable(self, hosts: list[str], ranks: list[RankName]) -> None:
         onward: dict[HostName, list[HostName]] = {}

@@ -304,6 +304,9 @@ _ALL = (
                 "bytes",
                 "sent by rank 0 for it, without headers of TCP, UDP and IP, where the program counts that",
             ),
+            "wide_bytes": Field(
+                "int", "bytes", "of wire_bytes, what went to other sites, where these are known"
+            ),
             "whole_bytes": Field(
                 "int",
                 "bytes",

@@ -44,7 +44,7 @@ class HostStatus:
     with carrier, and wanted.
 
     up: None if the ports were not read. committer: whether the agent answers; without it routes and
-    ports are not known.
+    ports are not known. site: empty where the inventory does not say.
     """
 
     name: str
@@ -55,6 +55,7 @@ class HostStatus:
     planned: int = 0
     committer: bool = False
     error: str = ""
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)

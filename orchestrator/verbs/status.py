@@ -91,7 +91,9 @@ async def status(command: Command) -> StatusReport:
         )
         for n in lab.devices
     )
-    hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
+    hosts = tuple(
+        replace(_host(lab, name, seen, current), site=host.site) for name, host in lab.hosts.items()
+    )
     locks = locks_of(lab, settings, store).listed()
     held = [lock for lock in locks if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()

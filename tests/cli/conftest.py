@@ -168,7 +168,7 @@ REPORTS: dict[str, Any] = {
         ),
         (
             HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4),
-            HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4),
+            HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4, site="east"),
         ),
         JOB,
         drift=("ocs3: 1.1.1->1.1.2 is missing",),

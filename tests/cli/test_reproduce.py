@@ -48,6 +48,8 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
     [
         "cassini-incompatible",
         "cassini-pair",
+        "diloco-wan",
+        "incast-credits",
         "live-vs-restart",
         "mixnet-moe",
         "mltcp-pair",

@@ -352,6 +352,7 @@ def steps(index: int) -> Iterator[Wanted]:
             tags = {"job": "ddp", "op": "all_reduce", "algo": "ring"}
             sent: dict[str, FieldValue] = {
                 "wire_bytes": 2**24,
+                "wide_bytes": 2**22,
                 "whole_bytes": 2**25,
                 "resent_bytes": 2**12,
             }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,18 @@ def test_the_hosts_of_a_lab_keep_checkpoints_at_the_rate_that_the_scenario_says(
         assert {host.storage_mbps for host in lab.hosts.values()} == {rate}
 
 
+def test_hosts_stand_in_the_sites_of_a_lab_which_its_lines_join_at_their_rate(
+    tmp_path: Path,
+) -> None:
+    wanted = WantedLab(hosts=5, ports=2, sites=2, lines=("2:50:100:0:10",))
+    for lab, mbps in ((wanted, 10), (replace(wanted, dilation=10), 1)):
+        inventory = prepare_lab(tmp_path / "lab", lab)
+        hosts = load_lab(inventory).hosts.values()
+        assert [host.site for host in hosts] == ["site1"] * 3 + ["site2"] * 2
+        (line,) = read_config(inventory).lines
+        assert line.rate_bps == mbps * 1e6 and len(line.ports) == 5
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in SHIPPED if "lines:" in path.read_text()],
@@ -382,8 +395,10 @@ def test_the_scenarios_promised_are_there() -> None:
             "compression-2",
         ),
         *(
+            "diloco-wan",
             "direct-connect-small",
             "direct-connect-small-2",
+            "incast-credits",
             "live-vs-restart",
             "live-vs-restart-2",
             "local-sgd-wan",

@@ -74,7 +74,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
         "algbw_gbps": 0.1,
         "busbw_gbps": 0.0375,
     }
-    together |= {"resent_bytes": 90, "lost_share": 0.01}
+    together |= {"resent_bytes": 90, "lost_share": 0.01, "wide_bytes": 700}
     together |= {
         "requests": 400,
         "hits": 240,
@@ -97,6 +97,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
         1500,
     )
     assert (found.fields["resent_bytes"], found.fields["lost_share"]) == (90, 0.01)
+    assert found.fields["wide_bytes"] == 700
     (asked,) = (p for p in read_points(tmp_path) if p.measurement == "requests")
     assert asked.fields == {"iter": 2} | {
         key: together[key]

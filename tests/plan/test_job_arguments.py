@@ -8,13 +8,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from optics import BadFile
 from optics.plan import Job
-from orchestrator.hosts.launch import identity
+from orchestrator.hosts.launch import identity, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from workloads.programs.option import Option
@@ -222,6 +223,40 @@ def test_what_nccl_lacks_is_refused_before_anything_moves(lab: Lab) -> None:
     read_plan(text(backend="gloo", args=args), "plan.json", with_gpus)
 
 
+def test_averages_between_sites_need_the_site_of_every_host_and_more_than_one(lab: Lab) -> None:
+    def at(*sites: str) -> Lab:
+        named = dict(zip(("gpu01", "gpu02", "gpu03", "gpu04"), sites, strict=False))
+        hosts = {name: replace(host, site=named.get(name, "")) for name, host in lab.hosts.items()}
+        return replace(lab, hosts=hosts)
+
+    (unknown,) = refused(at("east"), args={"site_every": 16})
+    assert "site_every: no site is known of gpu02 (testbed_site in hosts.yml)" in unknown
+    (alone,) = refused(at("east", "east"), args={"site_every": 16})
+    assert "site_every: all hosts are of site east; leave it out" in alone
+    there = at("east", "west", "east", "west")
+    job = read_plan(text(args={"site_every": 16}), "plan.json", there).job
+    assert job is not None
+    assert requests(job, there, "r")["gpu02"]["env"]["TESTBED_SITES"] == '["east", "west"]'
+    assert "TESTBED_SITES" not in requests(job, at("east"), "r")["gpu02"]["env"]
+
+
+def test_a_ring_that_goes_between_sites_more_often_than_it_must_is_noted(lab: Lab) -> None:
+    hosts = ["gpu01", "gpu02", "gpu03", "gpu04"]
+    links = [{"a": a, "b": b} for a, b in pairwise([*hosts, "gpu01"])]
+    document = json.loads(text(ranks=hosts, rings=[hosts])) | {"links": links}
+    for sites, note in (
+        (("a", "b", "a", "b"), ["the ring goes between sites 4 times; 2 would do"]),
+        (("a", "a", "b", "b"), []),
+        (("a", "b", "a", ""), []),
+    ):
+        named = {
+            name: replace(lab.hosts[name], site=site)
+            for name, site in zip(hosts, sites, strict=True)
+        }
+        plan = read_plan(json.dumps(document), "p.json", replace(lab, hosts={**lab.hosts, **named}))
+        assert [each.rpartition(": ")[2] for each in plan.warnings if "sites" in each] == note
+
+
 def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ranks_or_weights() -> (
     None
 ):
@@ -239,6 +274,8 @@ def test_a_job_is_the_same_training_on_other_rings_and_another_one_with_other_ra
     deciding: dict[str, int | float | str] = {
         "compress": "fp16",
         "sync_every": 2,
+        "site_every": 2,
+        "outer_lr": 1,
         "batch": 4,
         "hidden": 64,
         "lr": 0.1,

@@ -22,6 +22,7 @@ from orchestrator.results import to_json
 from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
+from workloads.programs.options import conflicts
 
 LINKS = [
     {"a": "gpu01:p1", "b": "gpu02:p1"},
@@ -93,6 +94,23 @@ def test_a_transfer_names_the_rank_that_passes_it_on(lab: Lab) -> None:
     body = json.loads(text({"groups": [], "transfers": [on]}))
     with pytest.raises(BadFile, match="no link leads from gpu02 to gpu03, so gpu02 cannot pass on"):
         read_plan(json.dumps(body | {"links": [LINKS[0], LINKS[2]]}), "p.json", lab)
+
+
+def test_credits_are_refused_where_nothing_waits_for_them(lab: Lab) -> None:
+    args = {"credits": "48K"}
+    job = read_plan(text(args=args), "p.json", lab).job
+    assert job is not None and requests(job, lab, "r1")["gpu02"]["argv"][-2:] == [
+        "--credits",
+        "48K",
+    ]
+    with pytest.raises(BadFile, match="credits: this traffic has no transfers, which alone wait"):
+        read_plan(text({"transfers": []}, args=args), "p.json", lab)
+    assert read_plan(text({"transfers": []}, args={"credits": 0}), "p.json", lab).job
+    on = {"src": "gpu01", "dst": "gpu03", "bytes": 7, "lane": 0, "via": "gpu02"}
+    with pytest.raises(BadFile, match="credits: a transfer that another rank passes on has no"):
+        read_plan(text({"transfers": [on]}, args=args), "p.json", lab)
+    assert [name for name, _ in conflicts("replay", args, nccl=True)] == ["credits"]
+    assert not list(conflicts("replay", {"credits": 0}, nccl=True))
 
 
 def test_ranks_are_told_their_part_of_the_rate_at_which_their_host_keeps_checkpoints(

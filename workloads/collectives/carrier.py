@@ -162,37 +162,59 @@ class RingSet:
         given_up: Callable[[], bool] | None = None,
         stall: Stall | None = None,
     ) -> None:
-        """Meet the other ranks over these rings, ring k on lane k. Raises: RuntimeError - as
-        Wires.
-        """
-        rank, size = place.rank, place.world
-        orders = orders if size > 1 else ()  # a rank alone needs no ring
+        """Meet the other ranks of these rings, ring k on lane k. Raises: RuntimeError - as Wires."""
+        rank = place.rank
+        orders = [order for order in orders if len(order) > 1]  # a rank alone needs no ring
         where = [
             (f"{k}/", order[order.index(rank) - 1], order.index(rank))
             for k, order in enumerate(orders)
         ]
-        out = {f"{k}{rank}": (orders[n][(at + 1) % size], n) for n, (k, _, at) in enumerate(where)}
+        out = {
+            f"{k}{rank}": (orders[n][(at + 1) % len(orders[n])], n)
+            for n, (k, _, at) in enumerate(where)
+        }
         into = {f"{k}{before}": (before, n) for n, (k, before, _) in enumerate(where)}
         self.wires = Wires(
             place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall
         )
         self.name, self.orders = name, [list(order) for order in orders]
         self.rings = [
-            Ring(self.wires.into[f"{k}{before}"], self.wires.out[f"{k}{rank}"], at, size, torch)
-            for k, before, at in where
+            Ring(
+                self.wires.into[f"{k}{before}"],
+                self.wires.out[f"{k}{rank}"],
+                at,
+                len(orders[n]),
+                torch,
+            )
+            for n, (k, before, at) in enumerate(where)
         ]
+        self._far = [
+            wire
+            for wire in self.wires.out.values()
+            if place.sites and place.sites[wire.peer] != place.site
+        ]
+        self.inside: RingSet | None = None
+        """The rings among the ranks of this rank's site alone, where they are wanted."""
 
     @property
     def sent(self) -> int:
         """Bytes that this rank has sent over these rings; all of those of a sum that is done."""
-        return sum(ring.out.sent for ring in self.rings if ring.out is not None)
+        own = sum(ring.out.sent for ring in self.rings if ring.out is not None)
+        return own + (self.inside.sent if self.inside is not None else 0)
+
+    @property
+    def wide(self) -> int:
+        """Of these, the bytes that went to ranks of other sites."""
+        return sum(wire.sent for wire in self._far)
 
     def close(self) -> None:
         self.wires.close()
+        if self.inside is not None:
+            self.inside.close()
 
     def lost(self) -> str:
         """As Wires.lost."""
-        return self.wires.lost()
+        return self.wires.lost() or (self.inside.lost() if self.inside is not None else "")
 
 
 Enter = Callable[[Ring, Sequence[int], int, int, Sum], None]

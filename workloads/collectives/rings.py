@@ -175,32 +175,41 @@ class Rings:
         store: Any = None,
         within_s: float | None = None,
         given_up: Callable[[], bool] | None = None,
+        *,
+        inside: bool = False,
     ) -> RingSet:
-        """Connect the rings of these orders, in any thread. `name` is used once per job. Raises:
-        RuntimeError - as wires.Wires.
+        """Connect the rings of these orders, in any thread. `name` is used once per job. inside:
+        also the same rings inside this rank's site. Raises: RuntimeError - as wires.Wires.
         """
         place, store = replace(self.place, world=len(orders[0])), store or self.store
-        made = RingSet(
-            place,
-            store,
-            self._torch,
-            orders,
-            name,
-            within_s=within_s,
-            given_up=given_up,
-            stall=self.stall,
-        )
-        if place.joining or place.world != self.place.world:
-            try:
+
+        def connected(orders: Sequence[Sequence[int]], name: str) -> RingSet:
+            return RingSet(
+                place,
+                store,
+                self._torch,
+                orders,
+                name,
+                within_s=within_s,
+                given_up=given_up,
+                stall=self.stall,
+            )
+
+        made = connected(orders, name)
+        try:
+            if inside:
+                here = [[r for r in order if place.sites[r] == place.site] for order in orders]
+                made.inside = connected(here, f"{name} inside")
+            if place.joining or place.world != self.place.world:
                 made.group = self._gloo(
                     self._dist.PrefixStore(f"{name}/group", store),
                     place.rank,
                     place.world,
                     place.lane(0),
                 )
-            except BaseException:
-                made.close()
-                raise
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def grow(self, place: Place, group: Any) -> None:
@@ -233,6 +242,11 @@ class Rings:
         each = zip(self._groups, parts, strict=True)
         return [group.allreduce([flat[begin:end]]) for group, (begin, end) in each if end > begin]
 
+    def start_inside(self, flat: Any) -> list[Any]:
+        """As `start`, over the ranks of this rank's site."""
+        assert self.current is not None and self.current.inside is not None, "no rings inside"
+        return [self._carrier.sum(self.current.inside, flat)]
+
     def gather(self, table: Any) -> list[Any]:
         """Begin filling `table` (contiguous, a row for each rank), of which this rank's own is
         there; not with NCCL.
@@ -250,6 +264,13 @@ class Rings:
         if self.exchange is not None:
             return self.exchange.sent
         return None if self.current is None else self.current.sent
+
+    @property
+    def wide(self) -> int | None:
+        """Of `sent`, the bytes that went to ranks of other sites; None: not known."""
+        if self.exchange is not None or self.current is None or not self.place.sites:
+            return None
+        return self.current.wide
 
     def all_reduce(self, tensor: Any) -> None:
         """Sum `tensor` over all ranks, in place. Raises RuntimeError when a peer is gone or silent
@@ -299,6 +320,19 @@ class Rings:
         return group
 
 
+class Inside:
+    """The rings inside this rank's site, for sums of its ranks alone."""
+
+    backend, exchange = "gloo", None
+
+    def __init__(self, rings: Rings) -> None:
+        place = rings.place
+        self.place, self.start = (
+            replace(place, world=place.sites.count(place.site)),
+            rings.start_inside,
+        )
+
+
 def chosen_backend(wanted: str, torch: Any) -> str:
     """Return `gloo` or `nccl`. Raises ValueError when nccl is wanted and this process sees no
     GPU.
@@ -311,7 +345,7 @@ def chosen_backend(wanted: str, torch: Any) -> str:
     return "nccl" if usable and wanted != "gloo" else "gloo"
 
 
-def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
+def averaging_hook(rings: Rings | Inside, torch: Any, seen: Sequence[Any] = ()) -> Any:
     """Return a DistributedDataParallel communication hook that averages every bucket over all rings
     at once.
 

@@ -8,6 +8,7 @@ TESTBED_RINGS               JSON list of rank orders, each naming every rank onc
 TESTBED_LANES               JSON list of this host's own addresses, which all its ranks share; ring k talks over lane k modulo
                             their number (without NCCL; default: the one address from which
                             MASTER_ADDR is reached)
+TESTBED_SITES               JSON list of the site of each rank (default: none is known)
 TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
 TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
@@ -79,6 +80,12 @@ class Place:
     storage_mbps: float = 0.0
     dilation: float = 1.0
     joining: bool = False
+    sites: tuple[str, ...] = ()
+
+    @property
+    def site(self) -> str:
+        """This rank's site; empty: not known."""
+        return self.sites[self.rank] if self.sites else ""
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -101,7 +108,10 @@ def read_place(env: Mapping[str, str]) -> Place:
     orders = _json_list(env, "TESTBED_RINGS", problems)
     rings = ring_orders(orders, world, "TESTBED_RINGS", problems) or (tuple(range(max(world, 0))),)
     ring_changes = _ring_changes(env, world, problems)
-    lanes = _lanes(env, problems)
+    lanes = _words(env, "TESTBED_LANES", "an address", problems)
+    sites = _words(env, "TESTBED_SITES", "the name of a site", problems)
+    if sites and len(sites) != world:
+        problems.append(f"TESTBED_SITES: {len(sites)} sites for {world} ranks: wanted one for each")
     functions = _functions(env, problems)
     backend = env.get("TESTBED_BACKEND", "auto")
     if backend not in BACKENDS:
@@ -142,6 +152,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         storage_mbps=storage_mbps,
         dilation=dilation,
         joining=env.get("TESTBED_JOINING") == "1",
+        sites=sites,
     )
 
 
@@ -231,14 +242,14 @@ def _functions(env: Mapping[str, str], problems: list[str]) -> dict[str, Grant]:
         return {}
 
 
-def _lanes(env: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:
-    lanes = _json_list(env, "TESTBED_LANES", problems)
+def _words(env: Mapping[str, str], name: str, wanted: str, problems: list[str]) -> tuple[str, ...]:
+    words = _json_list(env, name, problems)
     problems += [
-        f"TESTBED_LANES[{k}]: {lane!r}: not an address"
-        for k, lane in enumerate(lanes)
-        if not isinstance(lane, str)
+        f"{name}[{k}]: {word!r}: not {wanted}"
+        for k, word in enumerate(words)
+        if not isinstance(word, str)
     ]
-    return tuple(str(lane) for lane in lanes)
+    return tuple(str(word) for word in words)
 
 
 def _json_list(env: Mapping[str, str], name: str, problems: list[str]) -> list[object]:

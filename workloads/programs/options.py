@@ -15,6 +15,8 @@ from .option import MANY, Option
 from .serve_options import SERVE, conflicts_of_serve
 
 EXCHANGES = ("wires", "gloo", "aggregate", "datagrams")
+OF_SITES = ("site_every", "outer_lr", "outer_momentum", "site_share")
+"""Of train: what averages between sites are like."""
 
 
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
@@ -104,6 +106,46 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             later=True,
         ),
         Option(
+            "site_every",
+            "whole",
+            0,
+            "iterations between averages of sites, inside which gradients are averaged in each; 0: ranks are all alike",
+            least=0,
+            most=MANY,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "outer_lr",
+            "number",
+            0.7,
+            "learning rate of the step between sites; with outer_momentum 0, 1 takes the average as it is",
+            above=0,
+            most=16,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "outer_momentum",
+            "number",
+            0.9,
+            "Nesterov's momentum of that step",
+            least=0,
+            most=1,
+            weights=True,
+            later=True,
+        ),
+        Option(
+            "site_share",
+            "number",
+            1.0,
+            "share of the sites, drawn for each average, whose change counts",
+            above=0,
+            most=1,
+            weights=True,
+            later=True,
+        ),
+        Option(
             "checkpoint_every",
             "whole",
             100,
@@ -165,6 +207,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "chunks",
             "transfers are passed on in chunks, or once they are whole: for comparison",
             choices=("chunks", "whole"),
+        ),
+        Option(
+            "credits",
+            "size",
+            0,
+            "bytes that are on their way to a rank at most, of all transfers; 0: TCP decides",
+            least=0,
+            most=1 << 40,
         ),
         Option(
             "ungated",
@@ -272,6 +322,11 @@ def conflicts(
             "domain",
             f"{domain}: domains of {domain} do not divide {ranks} ranks; take a number that divides them, or 0",
         )
+    if program == "replay" and nccl and value["credits"] not in (0, "0"):
+        yield (
+            "credits",
+            f"{value['credits']}: where a job has GPUs NCCL carries its transfers; backend gloo has credits",
+        )
     if program != "train":
         return
     if value["exchange"] == "aggregate" and str(value["compress"]).startswith(("fp16", "topk")):
@@ -292,6 +347,7 @@ def conflicts(
             "loss_bound",
             f"{value['loss_bound']:g}: {value['exchange']} loses nothing; only exchange datagrams may",
         )
+    yield from _conflicts_of_sites(value, nccl)
     if not nccl:
         return
     if value["exchange"] != "wires":
@@ -311,9 +367,39 @@ def fixed(args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     why.
     """
     value = {option.name: args.get(option.name, option.default) for option in OPTIONS["train"]}
-    for name, usual in (("exchange", "wires"), ("compress", "none"), ("sync_every", 1)):
+    for name, usual in (
+        ("exchange", "wires"),
+        ("compress", "none"),
+        ("sync_every", 1),
+        ("site_every", 0),
+    ):
         if value[name] != usual:
             yield name, f"{value[name]}: only a job with {usual} takes new ranks while it runs"
+
+
+def _conflicts_of_sites(value: Mapping[str, object], nccl: bool) -> Iterator[tuple[str, str]]:
+    if not value["site_every"]:
+        usual = {option.name: option.default for option in OPTIONS["train"]}
+        for name in OF_SITES[1:]:
+            if value[name] != usual[name]:
+                yield name, f"{value[name]}: sites are averaged with site_every only"
+        return
+    if nccl or value["exchange"] != "wires":
+        by = "NCCL" if nccl else value["exchange"]
+        yield (
+            "site_every",
+            f"{value['site_every']}: {by} has no sums inside a site; backend gloo with exchange wires has",
+        )
+    if value["sync_every"] != 1:
+        yield (
+            "sync_every",
+            f"{value['sync_every']}: with site_every ranks of a site never train alone",
+        )
+    if value["site_share"] != 1 and value["compress"] != "none":
+        yield (
+            "site_share",
+            f"{value['site_share']}: with compress a site that is left out would still send what it left out before",
+        )
 
 
 def read(program: str, description: str, tokens: Sequence[str] | None = None) -> argparse.Namespace:

@@ -72,7 +72,12 @@ class Job:
         self._pace, self._at_boundary = Pace(lambda: self.accord.asked), True
 
     def carry_on_rings(
-        self, exchange: str = "wires", loss_bound: float = 0.0, held: Held | None = None
+        self,
+        exchange: str = "wires",
+        loss_bound: float = 0.0,
+        held: Held | None = None,
+        *,
+        inside: bool = False,
     ) -> None:
         """Sum over rings, which may be replaced while the job runs (see ring_changes.py). Raises:
         RuntimeError - a peer does not come.
@@ -80,7 +85,8 @@ class Job:
         exchange: `gloo` sums over torch's default group instead, `aggregate` has a packet switch
         add. They take no rings: a turn to others changes nothing. `datagrams` sums over the rings
         by datagrams, of which `loss_bound` says how many may be lost (see blocks.py). held: what new
-        ranks are given, of a program that can have more (see growing.py); it is over `wires`.
+        ranks are given, of a program that can have more (see growing.py); it is over `wires`. inside:
+        as Rings.ring_set.
         """
         rings = self.rings
         by = Datagrams()
@@ -92,7 +98,7 @@ class Job:
             within_s: float,
             given_up: Callable[[], bool] | None,
         ) -> Any:
-            return rings.ring_set(layout.rings, name, store, within_s, given_up)
+            return rings.ring_set(layout.rings, name, store, within_s, given_up, inside=inside)
 
         def spread(
             layout: Layout,

@@ -14,11 +14,12 @@ A fifth number of a transfer is a rank that passes it on: what it has received s
 
 A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source,
 destination, shard, begin, end, it is cut into as many as it has members: they gather by the
-schedule, and reduce before by the same backwards (see schedule.py). Records: transfers_ms and
-allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over
-the buffers this rank shares in; wire_bytes, what the ports of all hosts sent since the last
-iteration by their own counters (of the network devices that TESTBED_PORTS lists); busy, the share
-of its time that this host's processors were at work. Exit codes as in train.py.
+schedule, and reduce before by the same backwards (see schedule.py). With --credits a rank admits
+what it is sent (see admission.py). Records: transfers_ms and allreduce_ms as any rank sees them,
+from the moment all begin to the moment all are done; busbw over the buffers this rank shares in;
+wire_bytes, what the ports of all hosts sent since the last iteration by their own counters (of the
+network devices that TESTBED_PORTS lists); busy, the share of its time that this host's processors
+were at work. Exit codes as in train.py.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..host.counters import processors, sent_bytes
 from ..host.slots import shared
 from ..transport.buffers import Buffer, pieces
-from .options import read
+from .options import conflicts, read
 from .schedule import Scheduled
 from .traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
 if TYPE_CHECKING:
+    from ..transport.loop import Task
     from .program import Job
 
 
@@ -66,8 +68,11 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             job,
             parse_traffic(json.loads(layout.traffic), world),
             (name, store, within_s, given_up, arguments.relay == "whole"),
+            arguments.credits,
         )
 
+    for option, text in conflicts("replay", vars(arguments), job.rings.backend == "nccl"):
+        raise ValueError(f"--{option}: {text}")
     traffic = read_traffic(os.environ, world)
     layout = Layout(
         job.place.rings, json.dumps(json.loads(os.environ["TESTBED_TRAFFIC"]), sort_keys=True)
@@ -107,9 +112,11 @@ class Load:
         job: Job,
         traffic: Traffic,
         how: tuple[str, Any, float, Callable[[], bool] | None, bool] | None = None,
+        credits: int = 0,
     ) -> None:
         """how: of the wires, as ring_changes.Make, and whether relays wait for whole messages;
-        without it NCCL carries. Raises: RuntimeError - a peer does not come in time.
+        without it NCCL carries. credits: as Wired. Raises: RuntimeError - a peer does not come in
+        time.
         """
         self._job, self.traffic = job, traffic
         rank = job.place.rank
@@ -125,7 +132,7 @@ class Load:
             (k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank
         ]
         self.carriage: Wired | Grouped = (
-            Grouped(job, self) if how is None else Wired(job, self, *how)
+            Grouped(job, self) if how is None else Wired(job, self, credits, *how)
         )
 
     def _zeros(self, length: int, kind: str) -> Buffer:
@@ -248,21 +255,30 @@ class Wired:
         self,
         job: Job,
         load: Load,
+        credits: int,
         name: str,
         store: Any,
         within_s: float,
         given_up: Callable[[], bool] | None,
         whole: bool,
     ) -> None:
+        """credits: so many bytes are on their way to this rank at most, of all transfers; 0: TCP
+        decides."""
+        from ..transport.admission import Admission, AdmittedReceive, AdmittedSend
         from ..transport.relay import Way, ends, stages
         from ..transport.tasks import Round
         from ..transport.wires import Wires
 
         rank, transfers = job.place.rank, load.traffic.transfers
+        if credits and any(t.via is not None for t in transfers):
+            raise ValueError("--credits: a transfer that another rank passes on has no credits")
         ways = [
             Way(f"transfer {k}", t.source, t.target, t.lane, t.via) for k, t in enumerate(transfers)
         ]
         out, into = ends(ways, rank)
+        if credits:
+            out |= {f"credits {k}": (t.source, t.lane) for k, t, _ in load.received}
+            into |= {f"credits {k}": (t.target, t.lane) for k, t, _ in load.sent}
         parts = []
         for group, buffer in load.mine:
             for (number, order, lane), (begin, end) in zip(
@@ -296,17 +312,43 @@ class Wired:
             stall=job.rings.stall,
         )
         slice = wires.share([ways[k].last for k, _, _ in load.received])
-        wires.share([way.first for way in ways if way.via == rank])
-        self._transfers = stages(
-            ways,
-            rank,
-            wires.out,
-            wires.into,
-            {ways[k].name: buffer.memory for k, _, buffer in (*load.sent, *load.received)},
-            {way.name: range(t.bytes, t.bytes + 1) for way, t in zip(ways, transfers, strict=True)},
-            slice,
-            whole=whole,
-        )
+        self._admission = Admission(credits)
+        if credits:
+            self._transfers: list[list[Task]] = [
+                [
+                    *(
+                        AdmittedReceive(
+                            wires.into[f"transfer {k}"],
+                            wires.out[f"credits {k}"],
+                            [buffer.memory],
+                            self._admission,
+                            slice,
+                        )
+                        for k, _, buffer in load.received
+                    ),
+                    *(
+                        AdmittedSend(
+                            wires.out[f"transfer {k}"], wires.into[f"credits {k}"], [buffer.memory]
+                        )
+                        for k, _, buffer in load.sent
+                    ),
+                ]
+            ]
+        else:
+            wires.share([way.first for way in ways if way.via == rank])
+            self._transfers = stages(
+                ways,
+                rank,
+                wires.out,
+                wires.into,
+                {ways[k].name: buffer.memory for k, _, buffer in (*load.sent, *load.received)},
+                {
+                    way.name: range(t.bytes, t.bytes + 1)
+                    for way, t in zip(ways, transfers, strict=True)
+                },
+                slice,
+                whole=whole,
+            )
         self._rings = [
             Round(
                 wires.into[f"{name}/{before}"],
@@ -327,7 +369,8 @@ class Wired:
 
     def transfer(self) -> None:
         for tasks in self._transfers:
-            self._wires.carry(tasks)
+            self._wires.carry(tasks, self._admission.give)
+        self._admission.check()
 
     def sum(self) -> None:
         self._wires.carry(self._rings)
@@ -405,35 +448,6 @@ def wire_bytes(groups: Sequence[Group]) -> float:
     return sum(
         2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups
     )
-
-
-def sent_bytes(devices: Sequence[str]) -> int:
-    """What these network devices of this host have sent, headers of frames included."""
-    found = 0
-    for name, _, counters in (
-        line.partition(":")
-        for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
-    ):
-        if name.strip() in devices:
-            found += int(counters.split()[8])
-    return found
-
-
-def processors() -> tuple[int, int]:
-    """How long this host's processors were at work so far, and how long they were there, in the
-    kernel's ticks; 0, 0: unknown.
-    """
-    try:
-        ticks = [
-            int(word)
-            for word in Path("/proc/stat")
-            .read_text(encoding="ascii")
-            .partition("\n")[0]
-            .split()[1:9]
-        ]
-    except (OSError, ValueError):
-        return 0, 0
-    return sum(ticks) - sum(ticks[3:5]), sum(ticks)  # idle, and idle while something is read
 
 
 def _mark(transfer: Transfer) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..training.checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Damaged, Writer
 from ..transport.accord import common
 from .observers import Observer, Training, observers
-from .options import OPTIONS
+from .options import OF_SITES, OPTIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,8 @@ class State:
     """The tensors of a rank, in its memory and in its checkpoints.
 
     Weights are the same on all ranks, and so is momentum if gradients are averaged in every
-    iteration. A rank's own are what a compression has left out and, with sync_every, momentum.
+    iteration. A rank's own are what a compression has left out and, with sync_every or
+    site_every, momentum.
     own_lost: the number of ranks that went on without theirs, since their hosts have no checkpoint
     that the same rank wrote; what was left out is then lost, and momentum another rank's. damaged:
     the iteration of the newest checkpoint that was passed over, as it is not as a rank wrote it; 0:
@@ -42,7 +43,9 @@ class State:
         parameters: Sequence[Any],
         momentum: Sequence[Any],
         by: Compressor,
+        speed: Sequence[Any] = (),
     ) -> None:
+        """speed: of the outer step (see outer.py), the same on all ranks."""
         self._job, self._resume = job, arguments.resume
         directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job.place.job_dir)
         directory.mkdir(parents=True, exist_ok=True)
@@ -57,17 +60,18 @@ class State:
         self._writer = Writer(self._checkpoints) if behind else None
         self._same = {
             name: getattr(arguments, name)
-            for name in ("model", "hidden", "seed", "compress", "sync_every")
+            for name in ("model", "hidden", "seed", "compress", "sync_every", *OF_SITES)
         }
         self._alike = {
             "parameters": list(parameters),
             "momentum": list(momentum),
             "common": by.common,
+            "speed": list(speed),
         }
         self._own = {"residuals": by.residuals}
         self._observers = observers(os.environ)
         self._training = Training(job, list(parameters), list(momentum), arguments.lr, self._same)
-        self._has_own = bool(by.residuals) or arguments.sync_every > 1
+        self._has_own = bool(by.residuals) or arguments.sync_every > 1 or bool(speed)
         self.own_lost = self.damaged = 0
 
     def restore(self) -> int:

@@ -4,7 +4,8 @@ all that.
 `EachIteration` averages gradients while backward still runs (DistributedDataParallel). `Seldom` is
 local SGD (S. Stich, Local SGD converges fast and communicates little, ICLR 2019): each rank steps
 by its own gradients, and every so many iterations all ranks average by how far their weights have
-come since they last held the same. Momentum remains each rank's own.
+come since they last held the same. Momentum remains each rank's own. `TwoLevels` is both: ranks of
+a site average gradients, and sites how far they have come (see outer.py).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..collectives.rings import averaging_hook
+from ..collectives.rings import Inside, averaging_hook
 from ..progress.records import Clock, rates
 from ..training.compressors import Compressor, compressing_hook
 from ..training.momentum import step
+from ..training.outer import Outer, taking_part
 
 if TYPE_CHECKING:
+    import argparse
+
+    from ..collectives.rings import Rings
     from .observers import Observer
     from .program import Job
 
@@ -54,10 +59,24 @@ class Step(ABC):
         """Compute the gradients, on return those that this rank steps by; return the loss."""
 
     @abstractmethod
-    def _agree(self) -> None:
+    def _agree(self, iteration: int) -> None:
         """After the update, in an iteration at whose end all ranks hold the same weights: have them
         hold the same.
         """
+
+    def _average(self, by: Compressor, outer: Outer, weight: float = 1.0) -> None:
+        """Step by the average of how far all ranks have come. weight: of this rank in it."""
+        parameters = list(self._module.parameters())
+        removed = outer.removed(parameters)
+        if weight != 1.0:
+            for each in removed:
+                each.mul_(weight)
+        self._job.synchronize()
+        self._ready(sum(each.numel() * each.element_size() for each in removed), last=True)
+        by.begin(range(len(removed)), removed)
+        by.finish()
+        self._summed()
+        outer.step(parameters, removed)
 
     def run(
         self, iteration: int, inputs: Any, target: Any, *, agree: bool = True
@@ -66,14 +85,14 @@ class Step(ABC):
         weights.
 
         comm_ms is the exposed part: from when computing is done to all sums being there. bytes:
-        what is averaged; wire_bytes: what this rank sent for that, where it is known. resent_bytes,
-        lost_share: as lossy.Datagrams.notes. algbw is of bytes, busbw of what a rank sends, both
-        over the time in which any sum was on its way. With nccl times are the host's view, after
-        the device has been waited for.
+        what is averaged; wire_bytes: what this rank sent for that, where it is known; wide_bytes: of
+        these, what went to other sites. resent_bytes, lost_share: as lossy.Datagrams.notes. algbw
+        is of bytes, busbw of what a rank sends, both over the time in which any sum was on its way.
+        With nccl times are the host's view, after the device has been waited for.
         """
         torch, job = self._job.torch, self._job
         self._exchanged.clear()
-        sent = job.rings.sent
+        sent, wide = job.rings.sent, job.rings.wide
         begin_ns = self._begin_ns = time.monotonic_ns()
         self._module.zero_grad(set_to_none=True)
         loss = self._backward(inputs.to(job.rings.device), target.to(job.rings.device))
@@ -90,7 +109,7 @@ class Step(ABC):
             observer.after_step(iteration)
         value = float(loss.detach())
         if agree:
-            self._agree()
+            self._agree(iteration)
         took_ms = (time.monotonic_ns() - begin_ns) / 1e6
         job.heartbeat.end()
         self._took_ms.append(took_ms)
@@ -111,6 +130,7 @@ class Step(ABC):
             "loss": round(value, 6),
             "bytes": size,
             **({} if wire is None else {"wire_bytes": wire}),
+            **({} if wide is None else {"wide_bytes": (job.rings.wide or 0) - wide}),
             **({} if job.rings.exchange is None else job.rings.exchange.notes()),
             **rates(size, seconds, job.place.world, wire),
         }
@@ -153,15 +173,18 @@ class EachIteration(Step):
         lr: float,
         bucket_mb: float,
         by: Compressor | None = None,
+        rings: Rings | Inside | None = None,
     ) -> None:
-        """by: what averages them, in place of sums of whole gradients."""
+        """by: what averages them, in place of sums of whole gradients. rings: over which, if not
+        over the job's.
+        """
         super().__init__(job, module, momentum, lr)
         gpus = [job.rings.device] if job.rings.backend == "nccl" else None
         self._model = job.torch.nn.parallel.DistributedDataParallel(
             module, device_ids=gpus, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
         )
         hook = (
-            averaging_hook(job.rings, job.torch, [self._see])
+            averaging_hook(rings or job.rings, job.torch, [self._see])
             if by is None
             else compressing_hook(by, list(module.parameters()), job.torch, [self._see])
         )
@@ -181,8 +204,39 @@ class EachIteration(Step):
         self._summed()
         return loss
 
-    def _agree(self) -> None:
+    def _agree(self, iteration: int) -> None:
         """They hold the same already."""
+
+
+class TwoLevels(EachIteration):
+    """Gradients are averaged inside a site in every iteration, and between sites how far they have
+    come when all ranks are to agree.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        module: Any,
+        momentum: Sequence[Any],
+        arguments: argparse.Namespace,
+        by: Compressor,
+        speed: Sequence[Any],
+    ) -> None:
+        """by: what averages between sites; speed: as Outer."""
+        inside = Inside(job.rings)
+        super().__init__(job, module, momentum, arguments.lr, arguments.bucket_mb, None, inside)
+        outer = arguments.outer_lr, arguments.outer_momentum
+        self._outer = Outer(job.torch, list(module.parameters()), speed, *outer)
+        self._by, self._share, self._seed = by, arguments.site_share, arguments.seed
+
+    def _agree(self, iteration: int) -> None:
+        place = self._job.place
+        chosen = taking_part(place.sites, self._share, self._seed, iteration)
+        ranks = sum(site in chosen for site in place.sites)
+        mine = place.sites[place.rank] in chosen
+        self._average(self._by, self._outer, place.world / ranks if mine else 0.0)
+        # what is exposed began with the sums inside, and bytes are those of gradients
+        self._exchanged.pop()
 
 
 class Seldom(Step):
@@ -194,8 +248,7 @@ class Seldom(Step):
         self, job: Job, module: Any, momentum: Sequence[Any], lr: float, by: Compressor
     ) -> None:
         super().__init__(job, module, momentum, lr)
-        self._by = by
-        self._agreed = [parameter.detach().clone() for parameter in module.parameters()]
+        self._by, self._outer = by, Outer(job.torch, list(module.parameters()), (), 1.0, 0.0)
 
     def _backward(self, inputs: Any, target: Any) -> Any:
         loss = self._loss(self._module, inputs, target)
@@ -206,14 +259,5 @@ class Seldom(Step):
         self._job.heartbeat.exchanged()
         return loss
 
-    def _agree(self) -> None:
-        with self._job.torch.no_grad():
-            parameters = list(self._module.parameters())
-            removed = [before - now for now, before in zip(parameters, self._agreed, strict=True)]
-            self._job.synchronize()
-            self._ready(sum(each.numel() * each.element_size() for each in removed), last=True)
-            self._by.begin(range(len(removed)), removed)
-            self._by.finish()
-            self._summed()
-            for parameter, before, path in zip(parameters, self._agreed, removed, strict=True):
-                parameter.copy_(before.sub_(path))
+    def _agree(self, iteration: int) -> None:
+        self._average(self._by, self._outer)

@@ -51,15 +51,19 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     from ..training.compression import read_compression
     from ..training.compressors import compressor
     from .state import State
-    from .steps import EachIteration, Seldom, Step, round_end
+    from .steps import EachIteration, Seldom, Step, TwoLevels, round_end
 
-    torch, place, length, most = job.torch, job.place, arguments.sync_every, arguments.iterations
+    torch, place, most = job.torch, job.place, arguments.iterations
+    seldom = "site_every" if arguments.site_every else "sync_every"
+    length = getattr(arguments, seldom)
     for name, text in conflicts("train", vars(arguments), job.rings.backend == "nccl"):
         raise ValueError(f"--{name.replace('_', '-')}: {text}")
+    if arguments.site_every and not place.sites:
+        raise ValueError("--site-every: TESTBED_SITES does not say which site each rank is in")
     for ring_change in place.ring_changes:
         if round_end(ring_change.after, length, most) != ring_change.after:
             raise ValueError(
-                f"TESTBED_RING_CHANGES: after {ring_change.after}: with sync_every {length} ranks change after every {length} iterations"
+                f"TESTBED_RING_CHANGES: after {ring_change.after}: with {seldom} {length} ranks change after every {length} iterations"
             )
     module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(
         job.rings.device
@@ -67,10 +71,16 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     parameters, wanted = list(module.parameters()), read_compression(arguments.compress)
     momentum = [torch.zeros_like(parameter) for parameter in parameters]
     by = compressor(wanted, parameters, place.rank, place.world, job.rings, torch)
-    state = State(job, arguments, parameters, momentum, by)
+    speed = [torch.zeros_like(parameter) for parameter in parameters if arguments.site_every]
+    state = State(job, arguments, parameters, momentum, by, speed)
     done = 0 if place.joining else state.restore()
     growable = not any(True for _ in fixed(vars(arguments)))
-    job.carry_on_rings(arguments.exchange, arguments.loss_bound, state if growable else None)
+    job.carry_on_rings(
+        arguments.exchange,
+        arguments.loss_bound,
+        state if growable else None,
+        inside=bool(arguments.site_every),
+    )
     if place.joining:
         done = job.join()
     observers = state.observed(done)
@@ -82,7 +92,9 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
             arguments.model, torch, arguments.seed, place.rank, world, arguments.batch
         )
         step: Step
-        if length > 1:
+        if arguments.site_every:
+            step = TwoLevels(job, module, momentum, arguments, by, speed)
+        elif length > 1:
             step = Seldom(job, module, momentum, arguments.lr, by)
         else:
             step = EachIteration(
@@ -145,6 +157,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     for observer in observers:
         observer.end()
     checksums = job.accord.gather("weights", checksum(module))
+    wide = job.accord.gather("wide", job.rings.wide)
     return {
         "model": arguments.model,
         "parameters": sum(parameter.numel() for parameter in parameters),
@@ -160,6 +173,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         "median_iter_ms": step.median_ms(),
         "weights_sha256": checksums[0],
         "weights_identical": len(set(checksums)) == 1,
+        **({} if None in wide else {"wide_bytes": sum(wide)}),
     }
 
 

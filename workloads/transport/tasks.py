@@ -23,24 +23,29 @@ SCRATCH = 4 * SLICE
 class SendTask:
     """Send buffers one after the other."""
 
-    into = None
-    late = False
+    into: Wire | None = None
 
     def __init__(self, out: Wire, buffers: Iterable[memoryview]) -> None:
         self.out: Wire | None = out
-        self._wire, self._buffers = out, [buffer for buffer in buffers if len(buffer)]
+        self.wire, self._buffers = out, [buffer for buffer in buffers if len(buffer)]
+        self._whole = sum(map(len, self._buffers))
+
+    @property
+    def late(self) -> bool:
+        return False
 
     def begin(self) -> None:
-        self._left = deque(self._buffers)
+        self._left, self._may = deque(self._buffers), self._whole
 
     def take(self) -> bool:
         return True
 
     def push(self) -> bool:
-        while self._left:
-            count = self._wire.send(self._left[0])
+        while self._left and self._may:
+            count = self.wire.send(self._left[0][: self._may])
             if not count:
                 return True
+            self._may -= count
             if count < len(self._left[0]):
                 self._left[0] = self._left[0][count:]
             else:
@@ -68,7 +73,7 @@ class ReceiveTask:
     def begin(self) -> None:
         self._left = deque(self._buffers)
         self._due = self._whole = sum(map(len, self._buffers))
-        self._wire.wake_at(max(1, min(self._slice, self._due)))
+        self._wake()
 
     def take(self) -> bool:
         if self._left:
@@ -78,12 +83,15 @@ class ReceiveTask:
                 self._left[0] = self._left[0][count:]
             else:
                 self._left.popleft()
-            if 0 < self._due < self._slice:
-                self._wire.wake_at(self._due)
+            if self._due:
+                self._wake()
         return not self._left
 
     def push(self) -> bool:
         return False
+
+    def _wake(self) -> None:
+        self._wire.wake_at(max(1, min(self._slice, self._due)))
 
 
 @dataclass(frozen=True, slots=True)

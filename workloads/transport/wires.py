@@ -202,14 +202,19 @@ class Wires:
             self.into[name].bound(window)
         return min(SLICE, window // 2)
 
-    def carry(self, tasks: Iterable[Task]) -> None:
-        """Do all of it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
+    def carry(self, tasks: Iterable[Task], more: Callable[[], Iterable[Task]] = lambda: ()) -> None:
+        """Do all of it. more: what to go on with, asked for before each wait.
+
+        Raises: RuntimeError - a peer is gone, or silent for the timeout.
+        """
         loop, tasks = Loop(self._timeout_s, self._stall), list(tasks)
         relays = [task for task in tasks if isinstance(task, Relay)]
         try:
             for task in tasks:
                 loop.add(task)
             while loop.busy:
+                for task in more():
+                    loop.add(task)
                 loop.step()
                 for relay in relays:
                     if relay.waits:

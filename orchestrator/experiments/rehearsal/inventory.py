@@ -133,6 +133,7 @@ def _host(host: Host, number: int, lab: Lab, paths: AccessPaths) -> dict[str, An
         "testbed_ranks": host.max_ranks,
         "testbed_link_mbps": host.link_mbps / slower(lab),
         **({"testbed_storage_mbps": host.storage_mbps} if host.storage_mbps else {}),
+        **({"testbed_site": host.site} if host.site else {}),
         "testbed_rto_min_ms": host.rto_min_ms,
         "testbed_job_user": host.job_user,
         "testbed_job_env": list(host.job_env),

@@ -4,6 +4,7 @@ the scenario ends.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -86,10 +87,16 @@ def prepare_lab(folder: Path, wanted: WantedLab) -> Path:
     line = r"\g<0>" + "".join(
         f"\n        testbed_{name}: {value:g}" for name, value in more.items() if value
     )
-    page.write_text(
-        re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8")),
-        encoding="utf-8",
-    )
+    text = re.sub(r"(?m)^        testbed_link_mbps: .*", line, page.read_text(encoding="utf-8"))
+    if wanted.sites:
+        place = itertools.count()
+
+        def with_site(found: re.Match[str]) -> str:
+            site = 1 + next(place) * wanted.sites // wanted.hosts
+            return f"{found[0]}{found[1]}testbed_site: site{site}\n"
+
+        text = re.sub(r"(?m)^( +)testbed_host_id: .*\n", with_site, text)
+    page.write_text(text, encoding="utf-8")
     if k != 1 and "time_scale: " in (inventory / "devices.yml").read_text(encoding="utf-8"):
         raise BadFile(
             [
@@ -107,8 +114,9 @@ def dilated_lab(wanted: WantedLab) -> WantedLab:
     if k == 1:
         return wanted
     lines = []
-    for port, delay_ms, *rest in (line.split(":") for line in wanted.lines):
-        lines.append(":".join((port, f"{k * float(delay_ms):.10g}", *rest)))
+    for line in wanted.lines:
+        port, delay_ms, packets, lost, rate = [*line.split(":"), "0", "0"][:5]
+        lines.append(f"{port}:{k * float(delay_ms):.10g}:{packets}:{lost}:{float(rate) / k:.10g}")
     return replace(
         wanted,
         rate_mbps=wanted.rate_mbps / k,

@@ -168,6 +168,7 @@ def test_a_generated_lab_has_its_lines_at_the_port_of_every_host(tmp_path: Path)
 
 
 def test_a_line_of_the_command_line_may_lose() -> None:
-    assert line_of("1:20:16") == (1, 20.0, 16, 0.0) and line_of("2:0.5:4:0.01") == (2, 0.5, 4, 0.01)
-    with pytest.raises(ValueError, match="wanted PORT:MS:PACKETS or PORT:MS:PACKETS:LOST"):
+    assert line_of("1:20:16") == (1, 20, 16, 0, 0) and line_of("2:1:4:0.01") == (2, 1, 4, 0.01, 0)
+    assert line_of("2:1:4:0:10") == (2, 1, 4, 0, 10)
+    with pytest.raises(ValueError, match=r"wanted PORT:MS:PACKETS\[:LOST"):
         line_of("1:20")

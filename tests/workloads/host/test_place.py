@@ -17,6 +17,8 @@ def test_the_least_environment_gives_one_ring_over_one_lane() -> None:
     assert place.lanes == ("127.0.0.1",)
     assert (place.backend, place.timeout_s, place.gpu, place.storage_mbps) == ("auto", 60.0, 0, 0.0)
     assert read_place(GOOD | {"TESTBED_STORAGE_MBPS": "320"}).storage_mbps == 320
+    sites = read_place(GOOD | {"TESTBED_SITES": '["a", "b", "a"]'})
+    assert (place.site, sites.site, sites.sites) == ("", "b", ("a", "b", "a"))
     assert (place.dilation, read_place(GOOD | {"TESTBED_DILATION": "2.5"}).dilation) == (1.0, 2.5)
 
 
@@ -64,6 +66,11 @@ def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
         ),
         ({"TESTBED_RINGS": "{}"}, "TESTBED_RINGS: not a JSON list"),
         ({"TESTBED_LANES": "[1]"}, "TESTBED_LANES[0]: 1: not an address"),
+        (
+            {"TESTBED_SITES": '["a", "b"]'},
+            "TESTBED_SITES: 2 sites for 3 ranks: wanted one for each",
+        ),
+        ({"TESTBED_SITES": '["a", 1, "b"]'}, "TESTBED_SITES[1]: 1: not the name of a site"),
         ({"TESTBED_LANES": "10.0.0.1"}, "TESTBED_LANES: not JSON"),
         ({"TESTBED_BACKEND": "mpi"}, "TESTBED_BACKEND: 'mpi': not one of auto, gloo, nccl"),
         (

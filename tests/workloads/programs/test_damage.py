@@ -17,6 +17,7 @@ import torch
 from tests.workloads.programs.test_train import PAIR, TRAIN, summary
 from tests.workloads.ranks import ranks, records
 from tests.workloads.transport.test_wires import together
+from workloads.programs.options import OF_SITES
 from workloads.programs.state import State
 from workloads.training.checkpoint import Checkpoints, Damaged
 
@@ -106,6 +107,7 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
             meet.wait(10)
 
         given = {"model": "mlp", "hidden": 0, "seed": 1, "compress": "none", "sync_every": 1}
+        given |= dict.fromkeys(OF_SITES, 0)
         checkpoints = Checkpoints(tmp_path / str(me), me, torch)
         checkpoints.path(0).parent.mkdir()
         for iteration in kept[me]:

@@ -20,11 +20,16 @@ from tests.workloads.ranks import ranks, records
 from tests.workloads.test_living import NEW, OLD, WORLD, check_run, job, ring_changes, summary
 from tests.workloads.training.test_compression import Rings, on_rings
 from tests.workloads.transport.test_wires import together
-from workloads.programs.options import conflicts
+from workloads.programs.options import OF_SITES, OPTIONS, conflicts
 from workloads.programs.state import State
 from workloads.programs.steps import round_end
 from workloads.training.checkpoint import Checkpoints, Writer
 from workloads.transport.buffers import pieces
+
+NO_SITES: dict[str, Any] = {
+    option.name: option.default for option in OPTIONS["train"] if option.name in OF_SITES
+}
+IN_SITES = {"TESTBED_SITES": json.dumps(["east", "west", "west", "east"])}
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
@@ -142,6 +147,70 @@ def test_a_rank_whose_own_state_is_gone_goes_on_without_and_it_is_said(
     )
 
 
+def test_sites_average_their_changes_and_all_ranks_then_hold_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    command = (*TRAIN, "--iterations", "6", "--checkpoint-every", "3")
+    sums, wide = {}, {}
+    for name, options in (
+        ("all", ("--site-every", "3")),
+        ("some", ("--site-every", "3", "--site-share", "0.5")),
+        ("again", ("--site-every", "3", "--site-share", "0.5", "--resume")),
+    ):
+        directory = tmp_path / ("some" if name == "again" else name)
+        with ranks(
+            4,
+            *command,
+            *options,
+            directory=directory,
+            rings=[[0, 1, 2, 3]],
+            more=lambda _: IN_SITES,
+        ) as running:
+            assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 4
+        found = summary(directory)
+        assert found["weights_identical"] and found["resumed_from"] == 3 * (name == "again")
+        sums[name], wide[name] = found["weights_sha256"], found["wide_bytes"]
+        for rank in range(4):
+            (directory / str(rank) / f"checkpoint-{rank}-6.pt").unlink()
+    assert sums["again"] == sums["some"] != sums["all"]
+    # twice, over both steps of the ring that leave a site, 3/2 of all weights
+    size = 4 * found["parameters"]
+    assert wide["all"] == pytest.approx(2 * 2 * 1.5 * size, rel=1e-3)
+    assert [line["wide_bytes"] for line in records(tmp_path / "all")] == [
+        pytest.approx(1.5 * size * (n % 3 == 0), rel=1e-3) for n in range(1, 7)
+    ]
+
+
+def test_sites_that_take_the_average_of_every_iteration_train_as_ranks_that_are_all_alike(
+    tmp_path: Path,
+) -> None:
+    plain = ("--site-every", "1", "--outer-lr", "1", "--outer-momentum", "0")
+    losses = []
+    for name, options in (("alike", ()), ("sites", plain)):
+        command = (*TRAIN, "--iterations", "6", *options)
+        with ranks(
+            4, *command, directory=tmp_path / name, rings=[[0, 1, 2, 3]], more=lambda _: IN_SITES
+        ) as running:
+            assert [(code, err) for code, _, err in running.finish()] == [(0, "")] * 4
+        losses.append([line["loss"] for line in records(tmp_path / name)])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5) and len(set(losses[0])) == 6
+
+
+def test_a_site_that_is_not_said_or_not_averaged_with_is_refused(tmp_path: Path) -> None:
+    with ranks(1, *TRAIN, "--site-every", "2", directory=tmp_path) as running:
+        [(code, _, err)] = running.finish()
+    assert code == 2 and "TESTBED_SITES does not say which site each rank is in" in err
+
+    def wrong(nccl: bool = False, **args: object) -> list[str]:
+        return [name for name, _ in conflicts("train", args, nccl)]
+
+    assert wrong(site_every=8) == wrong(outer_lr=0.7) == []
+    assert wrong(outer_lr=1.0, site_share=0.5) == ["outer_lr", "site_share"]
+    assert wrong(site_every=8, sync_every=2) == ["sync_every"]
+    assert wrong(site_every=8, exchange="gloo") == wrong(True, site_every=8) == ["site_every"]
+    assert wrong(site_every=8, site_share=0.5, compress="fp16") == ["site_share"]
+
+
 def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +237,7 @@ def test_only_a_rank_without_a_checkpoint_is_given_the_state_of_another(
             lr=0.1,
             compress="topk:0.1",
             sync_every=4,
+            **NO_SITES,
             resume=resume,
             checkpoint="sync",
             iterations=9,
@@ -208,6 +278,7 @@ def test_a_checkpoint_from_before_there_was_compression_is_one_without(
         lr=0.1,
         compress=compress,
         sync_every=1,
+        **NO_SITES,
         resume=True,
         checkpoint="sync",
     )

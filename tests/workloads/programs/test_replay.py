@@ -42,10 +42,14 @@ TRAFFIC = {
 }
 
 
-def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("credits", ["0", "16K"])
+def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(
+    tmp_path: Path, credits: str
+) -> None:
+    run = RUN.replace('"3"', f'"3", "--credits", "{credits}"')
     command = (
         "-c",
-        f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{RUN}",
+        f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{run}",
     )
     with ranks(4, *command, directory=tmp_path) as job:
         ended = job.finish()

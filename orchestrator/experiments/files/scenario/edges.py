@@ -41,6 +41,9 @@ class LineEdge(Edge):
     delay_ms: Annotated[float, Field(ge=0, le=10_000, description="in one direction, milliseconds")]
     queue_packets: Annotated[int, Field(ge=1, le=10_000, description="packets that wait at most")]
     loss: Annotated[float, Field(ge=0, lt=1, description="share of packets lost at random")] = 0.0
+    rate_mbps: Annotated[
+        float, Field(ge=0, le=100_000, description="megabits per second; 0: the port's")
+    ] = 0.0
 
 
 class LabEdge(Edge):
@@ -111,6 +114,14 @@ class LabEdge(Edge):
             description="rate at which a host keeps checkpoints, megabits per second; 0: as fast as it can",
         ),
     ] = 0.0
+    sites: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=64,
+            description="in which the hosts are, as many in each, in order; 0: not said",
+        ),
+    ] = 0
     rack: Annotated[int, Field(ge=1, le=64, description="hosts of a leaf switch of a fat-tree")] = 4
     queue: Annotated[
         QueueEdge | None,

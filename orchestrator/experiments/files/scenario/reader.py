@@ -90,7 +90,7 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
 def wanted_lab(edge: LabEdge) -> WantedLab:
     """The lab of a file as the generator of emulated labs takes it."""
     lines = tuple(
-        f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}"
+        f"{port.removeprefix('p')}:{line.delay_ms:g}:{line.queue_packets}:{line.loss:g}:{line.rate_mbps:g}"
         for port, line in edge.lines.items()
     )
     queue = f"{edge.queue.kb}:{edge.queue.share}" if edge.queue else ""

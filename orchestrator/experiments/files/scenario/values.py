@@ -101,6 +101,7 @@ class WantedLab:
     ring: bool = False
     priority: bool = True
     storage_mbps: float = 0.0
+    sites: int = 0
     dilation: float = 1.0
 
 
