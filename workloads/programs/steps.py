@@ -51,6 +51,8 @@ class Step(ABC):
         self._begin_ns = self._summed_ns = 0
         self._took_ms: list[float] = []
         self.observers: Sequence[Observer] = ()
+        # what this rank has sent to other sites, in bytes
+        self.wide = 0
         # computing lasts at least so long
         self.compute_s = 0.0
 
@@ -70,7 +72,7 @@ class Step(ABC):
         removed = outer.removed(parameters)
         if weight != 1.0:
             for each in removed:
-                each.mul_(weight)
+                each.mul_(weight) if weight else each.zero_()  # 0 x inf is no number
         self._job.synchronize()
         self._ready(sum(each.numel() * each.element_size() for each in removed), last=True)
         by.begin(range(len(removed)), removed)
@@ -125,12 +127,14 @@ class Step(ABC):
             (self._summed_ns - self._exchanged[0][0]) / 1e9,
         )
         wire = None if sent is None else job.rings.sent - sent
+        crossed = None if wide is None else (job.rings.wide or 0) - wide
+        self.wide += crossed or 0
         return record | {
             "comm_ms": round((self._summed_ns - self._exchanged[-1][0]) / 1e6, 3),
             "loss": round(value, 6),
             "bytes": size,
             **({} if wire is None else {"wire_bytes": wire}),
-            **({} if wide is None else {"wide_bytes": (job.rings.wide or 0) - wide}),
+            **({} if crossed is None else {"wide_bytes": crossed}),
             **({} if job.rings.exchange is None else job.rings.exchange.notes()),
             **rates(size, seconds, job.place.world, wire),
         }

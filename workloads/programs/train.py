@@ -157,7 +157,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     for observer in observers:
         observer.end()
     checksums = job.accord.gather("weights", checksum(module))
-    wide = job.accord.gather("wide", job.rings.wide)
+    wide = job.accord.gather("wide", None if job.rings.wide is None else step.wide)
     return {
         "model": arguments.model,
         "parameters": sum(parameter.numel() for parameter in parameters),

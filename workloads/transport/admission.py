@@ -132,6 +132,11 @@ class AdmittedReceive(ReceiveTask):
         """Bytes that it has credit for and that are not here; below 0: it sent more."""
         return self._granted - (self._whole - self._due)
 
+    @property
+    def late(self) -> bool:
+        """A sender that had no credit yet is not."""
+        return self._granted > 0 and super().late
+
     def begin(self) -> None:
         self._granted = 0
         super().begin()
