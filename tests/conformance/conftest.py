@@ -20,13 +20,18 @@ from emulators.devices.families import WHERE, family
 DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
 
 
+def _checks(driver: str) -> tuple[str, ...]:
+    return tuple(
+        check.name for check in chosen(imagined(driver, family(driver).login or ("", "")))
+    )
+
+
+CHECKS = {driver: _checks(driver) for driver in DRIVERS}
+"""Every driver with every check of what it declares."""
+
+
 def cases() -> list[tuple[str, str]]:
-    """Every driver with every check of what it declares."""
-    return [
-        (driver, check.name)
-        for driver in DRIVERS
-        for check in chosen(imagined(driver, family(driver).login or ("", "")))
-    ]
+    return [(driver, check) for driver, checks in CHECKS.items() for check in checks]
 
 
 @pytest.fixture(scope="session")
@@ -71,9 +76,9 @@ def reports(lab: Lab, request: pytest.FixtureRequest) -> Mapping[str, Report]:
         found = getattr(item, "callspec", None)
         if found is None or "reports" not in getattr(item, "fixturenames", ()):
             continue
-        every = {name for driver, name in cases() if driver == found.params["driver"]}
-        wanted.setdefault(found.params["driver"], set()).update(
-            {found.params["check"]} if "check" in found.params else every
+        driver = found.params["driver"]
+        wanted.setdefault(driver, set()).update(
+            [found.params["check"]] if "check" in found.params else CHECKS[driver]
         )
     return _run(lab, wanted)
 
