@@ -65,7 +65,7 @@ def flows(job: Job, lanes: int) -> Iterator[Flow]:
             )
             yield from ((a, b, over, each) for a, b in ring_steps(ring))
     for transfer in job.traffic.transfers:
-        yield transfer.src, transfer.dst, transfer.lane, float(transfer.bytes)
+        yield from ((a, b, transfer.lane, float(transfer.bytes)) for a, b in transfer.steps)
 
 
 def use(plan: Plan, links: Sequence[Link], lab: Lab) -> Use | None:

@@ -208,6 +208,8 @@ def _dispensable(host: HostName, plan: Plan, lab: Lab) -> None:
         what = (
             "takes part in model-parallel transfers"
             if shared
+            else "passes on transfers"
+            if all(host not in (transfer.src, transfer.dst) for transfer in traffic.transfers)
             else "is the only holder of a pipeline stage"
         )
         raise Infeasible(

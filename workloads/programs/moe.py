@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..progress.demand import Demand
 from ..transport.buffers import Buffer
-from .options import read
+from .options import conflicts, read
 
 if TYPE_CHECKING:
     from ..transport.loop import Task
@@ -69,6 +69,8 @@ def moe(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(
             "moe: its all-to-all goes over connections of its own; give the job the backend gloo"
         )
+    for name, text in conflicts("moe", vars(arguments), False, place.world):
+        raise ValueError(f"--{name.replace('_', '-')}: {text}")
     demand = Demand(place.job_dir, place.rank, place.world)
     job.carry_on_rings()
     layer = Layer(job, demand, arguments)
@@ -202,7 +204,7 @@ class Exchange:
         """Numbers of a flat tensor to the ranks in order, and theirs into another; this rank's own
         stay where they are.
         """
-        from ..transport.relay import Receiving, sending
+        from ..transport.relay import receiving, sending
 
         rank = self._job.place.rank
         tasks: list[Task] = [*self._relays]
@@ -212,13 +214,13 @@ class Exchange:
             way = self._ways[other, rank]
             if receive[other] or way.via is not None:  # a relay does not know who sends nothing
                 part = room.part(begins[other] - receive[other], begins[other])
-                tasks.append(Receiving(self._wires.into[way.last], part.memory, self._slice))
+                tasks.append(receiving(way, self._wires.into, part.memory, self._slice))
         for step in range(1, len(send)):  # each rank begins with another one
             other = (rank + step) % len(send)
             way = self._ways[rank, other]
             if send[other] or way.via is not None:
                 part = sent.part(ends[other] - send[other], ends[other])
-                tasks.append(sending(self._wires.out[way.first], part.memory))
+                tasks.append(sending(way, self._wires.out, part.memory))
         self._wires.carry(tasks)
 
 

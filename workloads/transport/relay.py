@@ -1,8 +1,8 @@
 """Messages between ranks of which another rank passes some on: from a sender's domain, where links
 are fast, to the receiver's rail.
 
-Each begins with its length, so that a rank that sends another one than is due is noticed before any
-of it counts as data. A relay sends what it has received so far: it holds ROOM bytes of a message,
+Such a message begins with its length, so that a rank that sends another one than is due is noticed
+before any of it counts as data. A relay sends what it has received so far: it holds ROOM bytes of a message,
 and the sender waits, by TCP, where the way on is slower.
 """
 
@@ -74,9 +74,15 @@ def ends(
     return out, into
 
 
-def sending(out: Wire, message: memoryview) -> SendTask:
+def _announced(out: Wire, message: memoryview) -> SendTask:
     """Send a message with its length before it."""
     return SendTask(out, [memoryview(HEADER.pack(len(message))), message])
+
+
+def sending(way: Way, out: Mapping[str, Wire], message: memoryview) -> SendTask:
+    """Send a message along its way."""
+    wire = out[way.first]
+    return SendTask(wire, [message]) if way.via is None else _announced(wire, message)
 
 
 class Receiving(ReceiveTask):
@@ -86,12 +92,24 @@ class Receiving(ReceiveTask):
         self._header, self._size = bytearray(HEADER.size), len(message)
         super().__init__(into, [memoryview(self._header), message], slice)
 
+    def begin(self) -> None:
+        super().begin()
+        self._wire.wake_at(HEADER.size)  # a message may be shorter than the one that is due
+
     def take(self) -> bool:
         before = self._whole - self._due
         whole = super().take()
         if before < HEADER.size <= self._whole - self._due:
             _check(self._header, range(self._size, self._size + 1), self._wire)
         return whole
+
+
+def receiving(way: Way, into: Mapping[str, Wire], message: memoryview, slice: int) -> ReceiveTask:
+    """Receive a message that came along its way."""
+    wire = into[way.last]
+    if way.via is None:
+        return ReceiveTask(wire, [message], slice)
+    return Receiving(wire, message, slice)
 
 
 class Relay:
@@ -190,14 +208,15 @@ def stages(
     for way in ways:
         relayed = way.via is not None
         if way.target == rank:
-            task = Receiving(into[way.last], messages[way.name], slice)
-            (second if relayed and whole else first).append(task)
+            (second if relayed and whole else first).append(
+                receiving(way, into, messages[way.name], slice)
+            )
         elif way.source == rank:
-            first.append(sending(out[way.first], messages[way.name]))
+            first.append(sending(way, out, messages[way.name]))
         elif way.via == rank and whole:
             held = memoryview(bytearray(sizes[way.name][-1]))
             first.append(Receiving(into[way.first], held, slice))
-            second.append(sending(out[way.last], held))
+            second.append(_announced(out[way.last], held))
         elif way.via == rank:
             first.append(Relay(into[way.first], out[way.last], sizes[way.name]))
     return [first, second] if second else [first]
