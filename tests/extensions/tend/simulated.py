@@ -1,0 +1,162 @@
+"""A lab on a clock of its own, for the guard and the loop that are the real ones: plans are names,
+and each phase of the job has a time of an iteration for each.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from extensions.tend.guard import Priced
+from optics import BadFile, Missing, NotVerified, RolledBack
+
+BEGIN = 1_795_000_000.0
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of the process goes on."""
+
+
+class SimLab:
+    """phases: of the job, each with the time (ms) of an iteration by plan. costs: moves, darkness
+    (ms) and watts of a plan; breaks: plans that fail in rehearsal; fails: those that fail on the
+    lab. doom: the process is killed at its so many-th step. slower: how many times as long as
+    rehearsed a change is dark.
+    """
+
+    def __init__(
+        self,
+        phases: Sequence[Mapping[str, float]],
+        *,
+        per_phase: int = 10_000,
+        costs: Mapping[str, tuple[int, float, float]] | None = None,
+        breaks: Sequence[str] = (),
+        fails: Sequence[str] = (),
+        doom: int = 0,
+        slower: float = 1.0,
+        seed: int = 1,
+    ) -> None:
+        self.phases, self.per_phase, self.costs = phases, per_phase, costs or {}
+        self.breaks, self.fails, self.doom, self.slower = breaks, fails, doom, slower
+        self.dice = random.Random(seed)
+        self.plan, self.before, self.due = "base", "", 0.0
+        self.clock, self.steps, self.on = BEGIN, 0, dict[str, int]()
+        self.spent: list[tuple[float, int, float]] = []
+        self.seen = {"base"}
+
+    @property
+    def done(self) -> int:
+        return sum(self.on.values())
+
+    def cost(self, name: str) -> tuple[int, float, float]:
+        return self.costs.get(name, (4, 50.0, 30.0))
+
+    def ms(self, name: str) -> float:
+        return self.phases[self.done // self.per_phase][name]
+
+    def run(self, seconds: float) -> None:
+        """The job goes on for so long."""
+        end = self.clock + seconds
+        while self.clock < end and self.done < self.per_phase * len(self.phases):
+            self.iterate()
+
+    def iterate(self) -> float:
+        """Raises: Missing - the job has finished."""
+        if self.done >= self.per_phase * len(self.phases):
+            raise Missing("job sim is finished")
+        if self.before and self.clock > self.due:
+            self.move(self.before)
+        took = self.ms(self.plan) * self.dice.uniform(0.98, 1.02)
+        self.clock += took / 1e3
+        self.on[self.plan] = self.on.get(self.plan, 0) + 1
+        return took
+
+    def move(self, to: str) -> float:
+        """Change light; the way back is that of the plan that was tried."""
+        tried = self.plan if to == self.before else to
+        moves, dark_ms = self.cost(tried)[0], self.cost(tried)[1] * self.slower
+        self.clock += dark_ms / 1e3
+        self.spent.append((self.clock, moves, dark_ms))
+        self.before = "" if to == self.before else self.plan
+        self.plan = to
+        self.seen.add(to)
+        return dark_ms
+
+    def later(self) -> None:
+        """An hour after the process died: the watch over the deadline has done its work."""
+        if self.before:
+            self.clock = max(self.clock, self.due)
+            self.move(self.before)
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.doom and self.steps >= self.doom:
+            raise Killed
+
+    # --- as the guard sees it
+
+    def now(self) -> float:
+        return self.clock
+
+    def at(self) -> tuple[str, str, Mapping[str, Any]]:
+        return self.plan, self.plan, {"name": self.plan}
+
+    async def rest(self, seconds: float) -> None:
+        self.step()
+        self.run(seconds)
+
+    async def price(self, name: str, text: str) -> Priced:
+        self.step()
+        try:
+            plan = json.loads(text)["name"]
+        except ValueError as error:
+            raise BadFile([f"{name}: {error}"]) from error
+        if plan not in self.phases[0]:
+            raise BadFile([f"{name}: no such plan"])
+        moves, dark_ms, watts = self.cost(plan)
+        return Priced(plan, text, plan, watts, moves, dark_ms)
+
+    async def rehearse(self, priced: Priced) -> Priced:
+        self.step()
+        self.run(5)
+        if priced.name in self.breaks:
+            raise NotVerified("it failed in rehearsal: dark")
+        return replace(priced, place="here")
+
+    async def up(self, priced: Priced, within_s: float) -> float:
+        self.step()
+        assert within_s > 0 and priced.place == "here" and not self.before
+        self.run(2)
+        dark_ms = self.move(priced.name)
+        self.due = self.clock + within_s
+        self.step()
+        if priced.name in self.fails:
+            self.move(self.before)
+            raise RolledBack(f"{priced.name} failed")
+        return dark_ms
+
+    async def iterations(self, count: int, limit_s: float) -> Sequence[float]:
+        self.step()
+        end, found = self.clock + limit_s, list[float]()
+        while len(found) < count and self.clock < end:
+            found.append(self.iterate())
+        self.step()
+        return found
+
+    async def confirm(self) -> None:
+        self.step()
+        self.before = ""
+        self.step()
+
+    async def back(self) -> float | None:
+        self.step()
+        dark_ms = self.move(self.before) if self.before else None
+        self.step()
+        return dark_ms
+
+
+def plan(name: str) -> str:
+    return json.dumps({"name": name})
