@@ -162,7 +162,7 @@ class Loop:
         self.file.now(
             state="waiting",
             trials=len(self.trials),
-            kept=count[KEPT],
+            stayed=count[KEPT],
             back=back,
             refused=count[REFUSED],
             last=text,

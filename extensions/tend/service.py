@@ -70,19 +70,19 @@ class TendState(ServiceState):
     """
 
     trials: int = 0
-    kept: int = 0
+    stayed: int = 0
     back: int = 0
     refused: int = 0
     spent: tuple[str, ...] = ()
     last: str = ""
 
     def text(self) -> str:
-        did = f"{self.trials} trials: {self.kept} kept, {self.back} taken back, {self.refused} refused"
+        did = f"{self.trials} trials: {self.stayed} kept, {self.back} taken back, {self.refused} refused"
         return f"{self.state}, {self.where}; {did}" + (f"; {self.last}" if self.last else "")
 
     @property
     def leaves(self) -> str:
-        return f" after {self.trials} trials, {self.kept} kept"
+        return f" after {self.trials} trials, {self.stayed} kept"
 
 
 KIND = Kind(
