@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 from extensions.tend.budget import Budget, Spent
 from optics import (
@@ -102,7 +102,7 @@ class Bench(Protocol):
     async def confirm(self) -> None:
         """Keep what is up."""
 
-    def back(self) -> Coroutine[None, None, float | None]:
+    def back(self) -> Coroutine[Any, Any, float | None]:
         """Go back from what waits to be confirmed; dark for so long (ms). None: nothing waits."""
 
 

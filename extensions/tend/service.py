@@ -92,11 +92,11 @@ KIND = Kind(
     "extensions.tend.loop:tend",
     TendOptions,
     """
-testbed service start tend --workload dlrm.yaml                       candidates of design match, within usual budgets
-testbed service start tend --workload dlrm.yaml --moves 40 --watts 60  less an hour, and no network of more power
-testbed service run tend --workload dlrm.yaml --trials 3               three trials, in this process
-testbed service start tend --proposer mine:propose                    plans of a function of yours
-testbed service stop tend                                             a trial under way is taken back
+testbed service start tend --workload dlrm.yaml              candidates of design match, usual budgets
+testbed service start tend --workload dlrm.yaml --moves 40   fewer moves an hour
+testbed service run tend --workload dlrm.yaml --trials 3     three trials, in this process
+testbed service start tend --proposer mine:propose           plans of a function of yours
+testbed service stop tend                                    a trial under way is taken back
 """,
     """
 A trial is rehearsed, then brought up to be confirmed; a window of iterations decides. Whatever kills this process, the lab goes

@@ -4,14 +4,21 @@ and each phase of the job has a time of an iteration for each.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from extensions.tend.guard import Priced
+from extensions.tend.loop import Loop
+from extensions.tend.service import KIND, TendOptions
 from optics import BadFile, Missing, NotVerified, RolledBack
+from tests.background.toy import settings
 
 BEGIN = 1_795_000_000.0
 
@@ -160,3 +167,54 @@ class SimLab:
 
 def plan(name: str) -> str:
     return json.dumps({"name": name})
+
+
+# --- the loop over phases of a job
+
+PLANS = ("base", "a", "b", "c", "d", "e")
+PHASES, PER_PHASE = 20, 6000
+
+
+def tended(
+    lab: SimLab, folder: Path, predicted: Mapping[str, float], **options: Any
+) -> tuple[Loop, list[Mapping[str, Any]]]:
+    """The loop, until it has ended; with its events. The job's end is not an error here."""
+    events: list[Mapping[str, Any]] = []
+    here, wanted = settings(folder), TendOptions(workload="w.yaml", **options)
+    known = [
+        {"name": name, "predicted_ms": ms, "watts": 30.0, "plan": {"name": name}}
+        for name, ms in predicted.items()
+    ]
+
+    async def work(one: Loop) -> None:
+        with suppress(Missing):
+            await one.work()
+
+    with KIND.file(here, "lab/ann", KIND.own(here)) as file:
+        one = Loop(lab, file, events.append, wanted, known, [], "sim")
+        asyncio.run(work(one))
+    return one, events
+
+
+def phases(seed: int) -> list[dict[str, float]]:
+    dice = random.Random(seed)
+    return [{name: dice.uniform(60, 140) for name in PLANS} for _ in range(PHASES)]
+
+
+def regrets(seed: int, folder: Path) -> tuple[dict[str, float], Loop]:
+    """The mean iteration (ms) of an oracle, who knows each phase's best plan and changes for
+    nothing, of the loop, of the best fixed plan and of that of the begin; and the loop.
+    """
+    times = phases(seed)
+    lab = SimLab(times, per_phase=PER_PHASE, seed=seed)
+    fixed = {name: mean(phase[name] for phase in times) for name in PLANS}
+    began = lab.clock
+    loop, _ = tended(lab, folder, fixed, moves=10_000, dark_ms=1e6)
+    assert lab.done == PHASES * PER_PHASE
+    found = {
+        "oracle": mean(min(phase.values()) for phase in times),
+        "tend": (lab.clock - began) / lab.done * 1e3,
+        "best fixed": min(fixed.values()),
+        "plan of the begin": fixed["base"],
+    }
+    return found, loop

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -17,42 +14,17 @@ from extensions.tend.asking import checked, proposed
 from extensions.tend.bandit import propose
 from extensions.tend.budget import HOUR_S
 from extensions.tend.guard import BACK, KEPT, REFUSED
-from extensions.tend.loop import Loop
-from extensions.tend.service import KIND, TendOptions
-from optics import BadPlugin, Locked, Missing, NotVerified
+from extensions.tend.service import KIND
+from optics import BadPlugin, Locked, NotVerified
 from tests.background.toy import settings
-from tests.extensions.tend.simulated import SimLab
-
-PLANS = ("base", "a", "b", "c", "d", "e")
-PHASES, PER_PHASE = 20, 6000
-
-
-def tended(
-    lab: SimLab, folder: Path, predicted: Mapping[str, float], **options: Any
-) -> tuple[Loop, list[Mapping[str, Any]]]:
-    """The loop, until it has ended; with its events. The job's end is not an error here."""
-    events: list[Mapping[str, Any]] = []
-    here, wanted = settings(folder), TendOptions(workload="w.yaml", **options)
-    known = [
-        {"name": name, "predicted_ms": ms, "watts": 30.0, "plan": {"name": name}}
-        for name, ms in predicted.items()
-    ]
-
-    async def work(one: Loop) -> None:
-        try:
-            await one.work()
-        except Missing:
-            pass
-
-    with KIND.file(here, "lab/ann", KIND.own(here)) as file:
-        one = Loop(lab, file, events.append, wanted, known, [], "sim")
-        asyncio.run(work(one))
-    return one, events
-
-
-def phases(seed: int) -> list[dict[str, float]]:
-    dice = random.Random(seed)
-    return [{name: dice.uniform(60, 140) for name in PLANS} for _ in range(PHASES)]
+from tests.extensions.tend.simulated import (
+    PER_PHASE,
+    PLANS,
+    SimLab,
+    phases,
+    regrets,
+    tended,
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -62,24 +34,13 @@ def test_over_twenty_phases_it_is_between_the_best_fixed_plan_and_an_oracle(
     """Iterations of 60 to 140 ms, a plan's in each phase by chance; regret is what a mean iteration
     takes beyond the oracle's, who knows each phase's best plan and changes for nothing.
     """
-    times = phases(seed)
-    lab = SimLab(times, per_phase=PER_PHASE, seed=seed)
-    predicted = {name: mean(phase[name] for phase in times) for name in PLANS}
-    began = lab.clock
-    one, _ = tended(lab, tmp_path, predicted, moves=10_000, dark_ms=1e6)
-    assert lab.done == PHASES * PER_PHASE
-    found = {
-        "oracle": mean(min(phase.values()) for phase in times),
-        "tend": (lab.clock - began) / lab.done * 1e3,
-        "best fixed plan": min(predicted.values()),
-        "plan of the begin": predicted["base"],
-    }
+    found, one = regrets(seed, tmp_path)
     with capsys.disabled():
         print(f"\nseed {seed}, {len(one.trials)} trials, {one.report().kept} kept")
         for name, ms in found.items():
             print(f"  {name:18} {ms:6.1f} ms  regret {ms - found['oracle']:5.1f} ms")
-    assert found["oracle"] <= found["tend"] <= found["best fixed plan"]
-    assert found["tend"] - found["oracle"] < (found["best fixed plan"] - found["oracle"]) / 2
+    assert found["oracle"] <= found["tend"] <= found["best fixed"]
+    assert found["tend"] - found["oracle"] < (found["best fixed"] - found["oracle"]) / 2
 
 
 def test_small_budgets_are_kept_for_hours_and_gain_less(tmp_path: Path) -> None:

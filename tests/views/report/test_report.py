@@ -29,7 +29,6 @@ from orchestrator.views.report.topology import Topology
 from orchestrator.views.report.traffic import before_after, iteration_chart
 from orchestrator.views.report.waterfalls import run_waterfall
 from tests.disk import room_for
-from tests.house.repository import ROOT
 from tests.views.report.conftest import Typed
 from tests.views.report.page import Page, disagreeing, from_csv
 from tests.views.report.recorded import CROSSED, KEY, RING, SWITCHES, Lab
@@ -103,20 +102,6 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(
     assert "pause of the job 4.9 s longest time" in page.text
     _, before, _, across, after, _ = reply["throughput"]
     assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
-
-
-def test_power_and_energy_per_iteration_have_their_source_and_need_the_inventory(
-    typed: Typed, lab: Lab
-) -> None:
-    inventory = str(ROOT / "inventory" / "emulated")
-    page, _ = report(typed, lab.up("ring", RING, job_ms=40.0, inventory=inventory))
-    answer = page.numbers["answers"]["power"]
-    row = dict(zip(answer["columns"], answer["rows"][0], strict=True))
-    assert row["network_w"] >= 8 * 3.5, "a transceiver at each end of four links"
-    assert row["iteration_j"] == pytest.approx(row["network_w"] * 0.04, rel=0.05)
-    assert "prices unverified" in page.text and "energy per iteration" in page.text
-    assert recomputed(typed, page) > 200 and shown_as_answered(typed, page) > 60
-    assert "power of the network" not in report(typed, lab.up("ring", RING))[0].text
 
 
 def test_a_number_that_is_not_what_the_journal_says_is_noticed(typed: Typed, lab: Lab) -> None:
