@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
+# What does not wait for each other is installed and checked side by side.
+MAKEFLAGS += -j3
 
 .PHONY: demo test drawing test-all test-deps bench drill fuzz bpf lint setup schema clean help
 help:

@@ -17,7 +17,7 @@ settings.load_profile("busy")
 
 LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills", "installed")
 """Folders whose tests start labs: one after another, begun first since it takes longest."""
-WHOLE = ("backend", "conformance", "dashboards", "telemetry")
+WHOLE = ("backend", "conformance", "dashboards", "house", "telemetry")
 """Folders whose modules share a costly beginning."""
 
 

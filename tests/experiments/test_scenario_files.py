@@ -383,7 +383,9 @@ def test_the_scenarios_promised_are_there() -> None:
         ),
         *(
             "direct-connect-small",
+            "direct-connect-small-2",
             "live-vs-restart",
+            "live-vs-restart-2",
             "local-sgd-wan",
             "local-sgd-wan-2",
             "mixnet-moe",

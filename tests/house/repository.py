@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import re
 import shlex
 import subprocess
@@ -42,6 +44,18 @@ def tracked() -> tuple[Path, ...]:
             )
         ]
     return tuple(path for name in sorted(names) if (path := ROOT / name).is_file())
+
+
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a Python file, outer ones first."""
+    return _nodes(file.read_text())
+
+
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    found = tuple(ast.walk(ast.parse(text)))
+    gc.freeze()  # they stay, and are millions
+    return found
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT, tracked
+from tests.house.repository import ROOT, nodes, tracked
 
 Graph = Mapping[str, set[str]]
 
@@ -25,7 +25,7 @@ def imports(name: str, file: Path) -> Iterator[tuple[str, str]]:
     module itself.
     """
     package = (name if file.name == "__init__.py" else name.rpartition(".")[0]).split(".")
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

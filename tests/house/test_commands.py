@@ -20,7 +20,7 @@ from orchestrator.cli.call import Result
 from orchestrator.cli.groups import TAKE_A_VALUE
 from orchestrator.cli.listing import VERBS, help_text
 from orchestrator.cli.main import app, named
-from tests.house.repository import ROOT, blocks, commands, pages, split
+from tests.house.repository import ROOT, blocks, commands, nodes, pages, split
 
 SHOWN = [
     (str(block), words) for page in pages() for block in blocks(page) for words in commands(block)
@@ -229,7 +229,7 @@ def texts(node: ast.expr) -> Iterator[str]:
 def hints(folder: Path) -> Iterator[tuple[str, str]]:
     """The commands inside what is given as `hint=` anywhere in the program, with their places."""
     for file in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.keyword) and node.arg == "hint":
                 for text in texts(node.value):
                     for found in re.findall(r"\btestbed [a-z][^;,`:()]*", text):

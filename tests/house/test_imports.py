@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, nodes
 
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
     "importlinter"
@@ -163,7 +163,7 @@ def test_a_module_outside_every_room_breaks_the_contract(name: str, copy: Path) 
 
 def imports(file: Path) -> Iterator[str]:
     """The packages that a file imports; of an extension the part."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:

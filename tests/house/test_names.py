@@ -37,7 +37,7 @@ from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewrite_tables
 from orchestrator.verify.power import MeterPoint, Reading, keep
 from orchestrator.verify.report import LevelResult, PairSample
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, nodes
 from tests.kit.labs import lab_of
 
 HOSTS = sorted((ROOT / "orchestrator" / "hosts").glob("*.py"))
@@ -53,7 +53,7 @@ VARIABLE = re.compile(r"\btestbed_[a-z_]+")
 def given() -> dict[str, set[str]]:
     """The variables each playbook gets, from the calls of `Plays.play` in the program."""
     found: dict[str, set[str]] = {}
-    for node in (node for path in HOSTS for node in ast.walk(ast.parse(path.read_text()))):
+    for node in (node for path in HOSTS for node in nodes(path)):
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="play"),
@@ -114,7 +114,7 @@ def test_the_answers_the_program_reads_are_those_of_tasks_there_are() -> None:
 def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
     sent: set[str] = set()
     for path in HOSTS:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="ask" | "send" | "notify"),
@@ -276,7 +276,7 @@ def test_every_measurement_the_source_names_is_declared_and_every_one_declared_i
     named: set[str] = set()
     fields: dict[str, set[str]] = defaultdict(set)
     for path in (*(ROOT / "orchestrator").rglob("*.py"), *(ROOT / "extensions").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="samples"), args=[ast.Constant(value=str(name)), *_]

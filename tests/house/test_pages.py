@@ -78,7 +78,7 @@ from orchestrator.plan.edges import (
 )
 from orchestrator.plan.job_env import ALLOWED
 from orchestrator.plan.reader import read_plan
-from tests.house.repository import ROOT, blocks, pages
+from tests.house.repository import ROOT, blocks, nodes, pages
 from workloads.programs.options import OPTIONS
 
 DOCS = ROOT / "docs"
@@ -521,9 +521,9 @@ def named_pages(folder: Path) -> Iterator[tuple[str, str]]:
     their places.
     """
     for file in sorted(folder.rglob("*.py")):
-        tree = ast.parse(file.read_text())
-        notices = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        found = nodes(file)
+        notices = {id(node.value) for node in found if isinstance(node, ast.Expr)}
+        for node in found:
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT, tracked
+from tests.house.repository import ROOT, nodes, tracked
 
 LINES, METHODS = 370, 25
 LONG, MOST_LONG = 300, 10
@@ -69,7 +69,7 @@ def methods(files: Mapping[str, Path]) -> dict[str, int]:
             isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body
         )
         for name, file in files.items()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes(file)
         if isinstance(node, ast.ClassDef)
     }
 

@@ -61,7 +61,7 @@ def watched() -> Iterator[list[str]]:
     seen: set[tuple[str, bytes]] = set()
 
     def look() -> None:
-        while not over.wait(0.01):
+        while not over.wait(0.05):
             for entry in Path("/proc").iterdir():
                 if not entry.name.isdigit():
                     continue

@@ -17,8 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from tests.workloads.forked import Forked
+
 LANES = 4
 ROOT = Path(__file__).parents[2]
+Process = subprocess.Popen[bytes] | Forked
 
 
 def free_port() -> int:
@@ -36,7 +39,7 @@ class Ranks:
     """The running ranks of one job."""
 
     def __init__(
-        self, processes: list[subprocess.Popen[bytes]], output: Sequence[tuple[IO[str], IO[str]]]
+        self, processes: Sequence[Process], output: Sequence[tuple[IO[str], IO[str]]]
     ) -> None:
         self.processes, self._output = processes, output
 
@@ -69,7 +72,7 @@ def ranks(
     inside: bool = False,
 ) -> Iterator[Ranks]:
     """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill
-    what is left at the end.
+    what is left at the end. `python -m` is a fork of a process that has torch.
 
     more: further environment of a rank. inside: start it in its job directory, as hosts do, not in
     the repository's.
@@ -79,7 +82,7 @@ def ranks(
             (started.enter_context(TemporaryFile("w+")), started.enter_context(TemporaryFile("w+")))
             for _ in range(world)
         ]
-        processes: list[subprocess.Popen[bytes]] = []
+        processes: list[Process] = []
         started.callback(_end, processes)
         port = free_port()
         # files: a pipe nobody reads would be full after some 1000 iterations
@@ -101,15 +104,15 @@ def ranks(
                 **more(rank),
             }
             cwd = directory / str(rank) if inside else ROOT
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, *command], env=env, cwd=cwd, stdout=out, stderr=err
-                )
-            )
+            if command[0] == "-m":
+                processes.append(Forked(command[1], command[2:], env, cwd, out, err))
+            else:
+                line = [sys.executable, *command]
+                processes.append(subprocess.Popen(line, env=env, cwd=cwd, stdout=out, stderr=err))
         yield Ranks(processes, output)
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Sequence[Process]) -> None:
     for process in processes:
         if process.poll() is None:
             process.kill()
