@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.end_to_end.conftest import Lab
 from tests.end_to_end.test_switches import started
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.long,
@@ -47,7 +49,7 @@ def line(lab: Lab, name: str, order: str) -> Path:
     return lab.plan(name, [*pairwise(hosts)], job=job)
 
 
-def test_a_good_plan_stays_a_harmful_one_is_taken_back_and_a_broken_one_moves_nothing(
+def test_a_good_plan_stays_and_a_harmful_one_goes_back_even_if_the_loop_is_killed_on_it(
     tmp_path: Path,
 ) -> None:
     """In the lines 1324 and 1342 the pairs meet on a link, in 1234 each has its own."""
@@ -78,6 +80,14 @@ def test_a_good_plan_stays_a_harmful_one_is_taken_back_and_a_broken_one_moves_no
         status = lab.testbed("status").envelope["data"]
         assert status["plan"] == "good" and "pairs" in str(status["job"])
         assert lab.stored("SELECT count(*) FROM awaited WHERE state='pending'") == [0]
+        assert lab.testbed("verify").must()["ok"]
+        log.unlink()
+        options = ("--proposer", "mine:propose", "--window", "60", "--log", log)
+        begun = lab.testbed("service", "start", "tend", *options, PYTHONPATH=str(tmp_path))
+        until(lambda: '"event": "up"' in (log.read_text() if log.exists() else ""), 200)
+        assert lab.testbed("status").must()["plan"] == "harm"
+        os.kill(begun.must()["state"]["pid"], signal.SIGKILL)
+        until(lambda: lab.testbed("status").must()["plan"] == "good", 240)
         assert lab.testbed("verify").must()["ok"]
     finally:
         lab.testbed("down", "--yes")

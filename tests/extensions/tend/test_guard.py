@@ -98,7 +98,8 @@ def test_killed_at_any_step_it_leaves_the_plan_before_or_a_confirmed_one(name: s
     times = {"base": 100.0, "good": 80.0, "worse": 130.0, "breaks": 50.0, "fails": 50.0}
     reached = set()
     for doom in range(1, 30):
-        lab, saved = SimLab([times], breaks=["breaks"], fails=["fails"], doom=doom), []
+        lab = SimLab([times], breaks=["breaks"], fails=["fails"], doom=doom)
+        saved: list[Sequence[Spent]] = []
         try:
             tried(guard(lab, saved), name)
         except Killed:
