@@ -183,4 +183,5 @@ class Loop:
             for ended in ((KEPT,), (BACK, FAILED), (REFUSED,))
         ]
         first, last = (self.times_ms[0], self.times_ms[-1]) if self.times_ms else (None, None)
-        return TendReport(self.lab, self.name, len(self.trials), *count, first, last)
+        kept, back, refused = count
+        return TendReport(self.lab, self.name, len(self.trials), kept, back, refused, first, last)

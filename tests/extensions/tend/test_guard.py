@@ -23,8 +23,8 @@ WINDOW = 20
 def guard(lab: SimLab, saved: list[Sequence[Spent]] | None = None, **more: Any) -> Guard:
     budget = Budget(more.pop("moves", 1000), more.pop("dark_ms", 1e6))
     kept = [] if saved is None else saved
-    more = {"watts": 0.0, "window": WINDOW, "say": lambda *_, **__: None} | more
-    return Guard(lab, budget, save=lambda spent: kept.append(tuple(spent)), **more)
+    usual: dict[str, Any] = {"watts": 0.0, "window": WINDOW, "say": lambda *_, **__: None}
+    return Guard(lab, budget, save=lambda spent: kept.append(tuple(spent)), **(usual | more))
 
 
 def tried(one: Guard, *names: str) -> list[Trial]:

@@ -71,7 +71,7 @@ def test_a_candidate_is_tried_once_a_phase_and_again_in_the_next() -> None:
     known = [{"name": name, "predicted_ms": ms} for name, ms in (("a", 80.0), ("b", 90.0))]
     view: dict[str, Any] = {"up": "base", "now_ms": 100.0, "candidates": known, "trials": []}
     assert propose(view) == known[0]
-    tried = [
+    tried: list[dict[str, Any]] = [
         {
             "name": "a",
             "over": "base",
