@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -80,10 +80,16 @@ class Trial(JsonReport):
 
 
 class Bench(Protocol):
-    """The lab, as the guard uses it. Every method raises TestbedError."""
+    """The lab, as guard and loop use it. Every method raises TestbedError."""
 
     def now(self) -> float:
         """Wall time (s)."""
+
+    def at(self) -> tuple[str, str, Mapping[str, Any]]:
+        """Hash, name and content of the plan that is up."""
+
+    async def rest(self, seconds: float) -> None:
+        """Wait."""
 
     async def price(self, name: str, text: str) -> Priced:
         """Read a plan and compute its change; writes nothing."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from extensions.tend import bandit
 from extensions.tend.asking import proposed
 from extensions.tend.budget import Budget, Spent
-from extensions.tend.guard import BACK, FAILED, KEPT, REFUSED, Bench, Guard, Trial
+from extensions.tend.guard import FAILED, KEPT, REFUSED, Bench, Guard, Trial
 from extensions.tend.lab import LabBench, candidates
 from extensions.tend.service import KIND, TendOptions, TendReport, TendState
 from optics import BadPlugin, Locked, TestbedError, Usage
@@ -60,21 +60,11 @@ async def tend(command: Command, *, notify: Notify, options: TendOptions) -> Ten
         return loop.report()
 
 
-class Known(Bench, Protocol):
-    """A bench that also knows which plan is up."""
-
-    def at(self) -> tuple[str, str, Mapping[str, Any]]:
-        """Hash, name and content of the plan that is up."""
-
-    async def rest(self, seconds: float) -> None:
-        """Wait."""
-
-
 @dataclass
 class Loop:
     """candidates: as a proposer is told them: name, predicted_ms, watts, plan."""
 
-    bench: Known
+    bench: Bench
     file: StateFile[TendState]
     notify: Notify
     options: TendOptions
@@ -157,14 +147,13 @@ class Loop:
         self.say("trial", text, **trial.to_json())
         if trial.ended == KEPT:
             self.sha, self.name = trial.sha, trial.name
-        count = {ended: sum(one.ended == ended for one in self.trials) for ended in (KEPT, REFUSED)}
-        back = len(self.trials) - sum(count.values())
+        kept, back, refused = self.counts()
         self.file.now(
             state="waiting",
             trials=len(self.trials),
-            stayed=count[KEPT],
+            stayed=kept,
             back=back,
-            refused=count[REFUSED],
+            refused=refused,
             last=text,
             plan=self.name,
         )
@@ -177,11 +166,12 @@ class Loop:
         else:
             self.pauses.worked()
 
+    def counts(self) -> tuple[int, int, int]:
+        """How many trials were kept, taken back, refused."""
+        ended = [one.ended for one in self.trials]
+        kept, refused = ended.count(KEPT), ended.count(REFUSED)
+        return kept, len(ended) - kept - refused, refused
+
     def report(self) -> TendReport:
-        count = [
-            sum(one.ended in ended for one in self.trials)
-            for ended in ((KEPT,), (BACK, FAILED), (REFUSED,))
-        ]
         first, last = (self.times_ms[0], self.times_ms[-1]) if self.times_ms else (None, None)
-        kept, back, refused = count
-        return TendReport(self.lab, self.name, len(self.trials), kept, back, refused, first, last)
+        return TendReport(self.lab, self.name, len(self.trials), *self.counts(), first, last)
