@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -171,7 +172,9 @@ def candidates(bench: LabBench, workload: Path) -> tuple[dict[str, Any], ...]:
             for key in ("rings", "traffic")
             if key in one.content["job"]
         }
-        plan = {**one.content, "name": f"tend-{one.method}"[:60].replace(" ", "-"), "job": job}
+        kind = one.method.replace("*", "all")
+        name = f"tend-{re.sub('[^A-Za-z0-9]+', '-', kind)}"[:60]
+        plan = {**one.content, "name": name, "job": job}
         known.append(
             {
                 "name": plan["name"],
