@@ -5,6 +5,7 @@ and what it reports.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.background.kind import Kind
 from orchestrator.background.options import ServiceOptions, option
@@ -61,6 +62,11 @@ class TendOptions(ServiceOptions):
     trials: int = option(
         0, "--trials", "End after N trials; 0: when it is stopped.", metavar="N", least=0
     )
+
+    def __post_init__(self) -> None:
+        # the guard starts it again from another folder
+        if self.workload:
+            object.__setattr__(self, "workload", str(Path(self.workload).absolute()))
 
 
 @dataclass(frozen=True, slots=True)
