@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from extensions.tend.guard import KEPT, OVER
+from extensions.tend.guard import KEPT, OVER, REFUSED
 
 SHIFT = 0.1
 """The plan that is up takes this share more or less: another phase of the job."""
@@ -26,7 +26,7 @@ def propose(view: Mapping[str, Any]) -> Mapping[str, Any] | None:
     predicted = {one["name"]: one["predicted_ms"] for one in view["candidates"]}
     measured: dict[str, list[float]] = defaultdict(list)
     ratios = [1.0]  # predictors leave out what a host does
-    for one in view["trials"]:
+    for one in (one for one in view["trials"] if one["ended"] != REFUSED):
         for name, ms in ((one["name"], one["after_ms"]), (one["over"], one["before_ms"])):
             if ms is not None and name in predicted:
                 measured[name].append(ms)
@@ -34,27 +34,27 @@ def propose(view: Mapping[str, Any]) -> Mapping[str, Any] | None:
     hoped = {name: ms * median(ratios) for name, ms in predicted.items()}
     for name, times in measured.items():
         hoped[name] = min([*times, *([hoped[name]] if len(times) < KNOWN else [])])
-    phase = [
-        one
-        for one in _phase(view["trials"], view["now_ms"])
-        if not one["why"].startswith(OVER)  # the next hour has room for it
-    ]
-    tried = {view["up"], *(one[key] for one in phase for key in ("name", "over"))}
+    phase = _phase(view["trials"], view["now_ms"])
+    over = {one["name"] for one in phase if one["why"].startswith(OVER)}  # the next hour has room
+    rest = [one for one in phase if not one["why"].startswith(OVER)]
+    tried = {view["up"], *(one[key] for one in rest for key in ("name", "over"))}
     able = [
         one
         for one in view["candidates"]
         if (name := one["name"]) not in tried
         and (len(measured[name]) < KNOWN or hoped[name] < view["now_ms"])
     ]
-    return min(able, key=lambda one: (hoped[one["name"]], one["name"]), default=None)
+    return min(
+        able,
+        key=lambda one: (one["name"] in over, hoped[one["name"]], one["name"]),
+        default=None,
+    )
 
 
 def _phase(trials: Sequence[Mapping[str, Any]], now_ms: float) -> Sequence[Mapping[str, Any]]:
     """Those of the phase that it is now."""
     begin, left = 0, None
     for number, one in enumerate(trials):
-        if one["before_ms"] is None:
-            continue
         if left is not None and abs(one["before_ms"] / left - 1) > SHIFT:
             begin = number
         left = one["after_ms"] if one["ended"] == KEPT else one["before_ms"]
