@@ -8,8 +8,10 @@ stdout, both JSON.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +29,9 @@ ASK_S = 60.0
 LOOK_S = 0.05
 MOST_BYTES = 4 << 20
 """Of an answer."""
+MOST_FILE_BYTES = 1 << 30
+"""Of a file that a proposer writes."""
+PR_SET_PDEATHSIG = 1
 HINT = "mend it, or leave --proposer out"
 
 
@@ -86,7 +91,13 @@ def checked(spec: str, answer: bytes) -> tuple[str, str] | None:
 
 
 def main(spec: str) -> None:
-    """Be that process."""
+    """Be that process, which ends with the loop and stops by itself where it runs away."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    cpu_s = int(ASK_S) * (os.cpu_count() or 1)
+    for kind, most in ((resource.RLIMIT_FSIZE, MOST_FILE_BYTES), (resource.RLIMIT_CPU, cpu_s)):
+        hard = resource.getrlimit(kind)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (soft, hard))
     view, out = json.load(sys.stdin), os.dup(1)
     os.dup2(2, 1)  # what the proposer prints is no answer
     try:
