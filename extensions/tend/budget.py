@@ -6,8 +6,8 @@ it can still be taken back; so no hour has more, whoever takes it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from optics.errors import StoreFailed
 
@@ -17,37 +17,36 @@ HOUR_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class Spent:
     """moves: circuits' settings made or broken. dark_ms: the longest darkness of each change. at:
-    when it was spent, or is by then (wall s).
+    when it was spent, or is by then (wall s). slower: how many times as long as it was rehearsed a
+    change was dark, at the worst.
     """
 
     at: float
     moves: int
     dark_ms: float
+    slower: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.at:.3f} {self.moves} {self.dark_ms:.3f}"
+        return f"{self.at:.3f} {self.moves} {self.dark_ms:.3f} {self.slower:.3f}"
 
     @classmethod
-    def of(cls, text: str) -> Spent:
-        """Raises: StoreFailed - it is not what `str` writes."""
+    def of(cls, text: str, file: Path) -> Spent:
+        """file: has it. Raises: StoreFailed - it is not what `str` writes."""
         try:
-            at, moves, dark_ms = text.split()
-            return cls(float(at), int(moves), float(dark_ms))
+            at, moves, dark_ms, slower = text.split()
+            return cls(float(at), int(moves), float(dark_ms), float(slower))
         except ValueError as error:
-            hint = "rm the file of the service: what earlier trials cost is forgotten with it"
-            raise StoreFailed(f"tend: {text!r} is no cost of a trial", hint=hint) from error
+            hint = f"rm {file}; what earlier trials cost is forgotten with it"
+            raise StoreFailed(f"{file}: {text!r} is no cost of a trial", hint=hint) from error
 
 
 @dataclass
 class Budget:
-    """moves, dark_ms: of an hour. spent: oldest first. slower: how many times as long as it was
-    rehearsed the darkness of a change has been, at the worst.
-    """
+    """moves, dark_ms: of an hour. spent: oldest first."""
 
     moves: int
     dark_ms: float
     spent: list[Spent] = field(default_factory=list)
-    slower: float = 1.0
 
     def left(self, now: float) -> tuple[int, float]:
         """Moves and darkness (ms) that may still be spent."""
@@ -56,12 +55,13 @@ class Budget:
         return self.moves - sum(moves), self.dark_ms - sum(dark_ms)
 
     def there_and_back(self, moves: int, dark_ms: float) -> tuple[int, float]:
-        """What a trial books for a change of this size."""
-        return 2 * moves, 2 * dark_ms * self.slower
+        """What a trial books for a change of this size: as dark as the worst of the hour."""
+        return 2 * moves, 2 * dark_ms * max([1.0, *(one.slower for one in self.spent)])
 
     def why_not(self, now: float, moves: int, dark_ms: float) -> str:
         """Why a change of this size is not to be tried now; empty if it may be."""
-        asked, left = self.there_and_back(moves, dark_ms), self.left(now)
+        left = self.left(now)
+        asked = self.there_and_back(moves, dark_ms)
         if asked[0] > left[0]:
             return f"{asked[0]} moves there and back, {left[0]} of {self.moves} are left this hour"
         if asked[1] > left[1]:
@@ -73,11 +73,6 @@ class Budget:
         self.spent.append(Spent(until, *self.there_and_back(moves, dark_ms)))
         return self.spent[-1]
 
-    def settle(self, booked: Spent, now: float, moves: int, dark_ms: float) -> None:
+    def settle(self, booked: Spent, became: Spent) -> None:
         """Replace what was booked by what it came to."""
-        self.spent[self.spent.index(booked)] = Spent(now, moves, dark_ms)
-
-    def measured(self, rehearsed_ms: float, dark_ms: Iterable[float]) -> None:
-        """Learn from changes that were rehearsed to be dark for so long."""
-        if rehearsed_ms > 0:
-            self.slower = max([self.slower, *(each / rehearsed_ms for each in dark_ms)])
+        self.spent[self.spent.index(booked)] = became

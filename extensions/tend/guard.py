@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from extensions.tend.budget import Budget, Spent
 from optics import (
@@ -27,6 +27,9 @@ from optics import (
 )
 from orchestrator.deadline import unless_stopped
 from orchestrator.results import JsonReport
+from orchestrator.store.confirmations import MOST_S
+
+T = TypeVar("T")
 
 OVER = "over budget"
 KEPT, BACK, REFUSED, FAILED = "kept", "taken back", "refused", "failed"
@@ -63,7 +66,8 @@ class Priced:
 @dataclass(frozen=True, slots=True)
 class Trial(JsonReport):
     """One trial. over: the plan that was up. before_ms, after_ms: medians of the windows; None:
-    there was none. moves, dark_ms: what it cost, its way back included.
+    there was none; of a refused one before_ms is of the window before it was proposed. moves,
+    dark_ms: what it cost, its way back included.
     """
 
     number: int
@@ -80,7 +84,11 @@ class Trial(JsonReport):
 
 
 class Bench(Protocol):
-    """The lab, as guard and loop use it. Every method raises TestbedError."""
+    """The lab, as guard and loop use it. Every method raises TestbedError. longest_s: a change that
+    moves nothing slow takes so long (s) at most.
+    """
+
+    longest_s: float
 
     def now(self) -> float:
         """Wall time (s)."""
@@ -108,8 +116,10 @@ class Bench(Protocol):
     async def confirm(self) -> None:
         """Keep what is up."""
 
-    def back(self) -> Coroutine[Any, Any, float | None]:
-        """Go back from what waits to be confirmed; dark for so long (ms). None: nothing waits."""
+    def back(self, priced: Priced) -> Coroutine[Any, Any, float | None]:
+        """Go back from this plan if it waits to be confirmed; dark for so long (ms). None: it does
+        not, though another command's change may.
+        """
 
 
 Say = Callable[..., None]
@@ -131,6 +141,21 @@ def verdict(before: Sequence[float], after: Sequence[float], window: int) -> tup
     noise = max(LEAST * was, ERRORS * math.hypot(error_ms(before), error_ms(after)))
     text = f"{was:.4g} ms before, {now:.4g} ms on it, noise {noise:.3g} ms"
     return was - now > noise, text
+
+
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """What it returns, however often this task is stopped meanwhile: that counts after it."""
+    task = asyncio.create_task(work)
+    stopped: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            stopped = error
+    found = task.result()
+    if stopped is not None:
+        raise stopped
+    return found
 
 
 class Guard:
@@ -159,20 +184,30 @@ class Guard:
             priced = self.allowed(await self.bench.price(name, text))
             priced = self.allowed(await self.bench.rehearse(priced))
             before = await self.before()  # not sooner: a twin takes processors from the lab's hosts
+            limit_s = BEGIN_S + SLOWEST * self.window * median(before) / 1e3
+            if limit_s + BACK_S > MOST_S:
+                raise Infeasible(
+                    f"a window of it may take {limit_s:.0f} s, and a change waits {MOST_S:.0f} s at most to be confirmed",
+                    hint="testbed service start tend with a smaller --window",
+                )
         except HandsNeeded:
             raise
         except TestbedError as error:
             unless_stopped(error)
             return Trial(number, name, REFUSED, error.line)
         self.say("rehearsed", f"{name}: {priced.moves} moves, {priced.dark_ms:.0f} ms dark")
-        return await self._tried(number, priced, before)
+        return await self._tried(number, priced, before, limit_s)
 
     async def before(self) -> Sequence[float]:
         """A window of the plan that is up."""
         return await self.bench.iterations(self.window, math.inf)
 
     def allowed(self, priced: Priced) -> Priced:
-        """The same. Raises: Infeasible - it is beyond a budget."""
+        """The same. Raises: Infeasible - it is beyond a budget, or `up` would leave nothing to be
+        confirmed.
+        """
+        if not priced.moves:
+            raise Infeasible("it moves no circuit, so nothing would take it back")
         if self.watts and priced.watts > self.watts:
             raise Infeasible(
                 f"its network takes {priced.watts:.4g} W, {self.watts:g} W are allowed"
@@ -181,11 +216,14 @@ class Guard:
             raise Infeasible(f"{OVER}: {why}")
         return priced
 
-    async def _tried(self, number: int, priced: Priced, before: Sequence[float]) -> Trial:
-        bench, was = self.bench, median(before)
-        limit_s = BEGIN_S + SLOWEST * self.window * was / 1e3
-        within_s = limit_s + BACK_S
-        booked = self.budget.book(bench.now() + 2 * within_s + BACK_S, priced.moves, priced.dark_ms)
+    async def _tried(
+        self, number: int, priced: Priced, before: Sequence[float], limit_s: float
+    ) -> Trial:
+        bench, was, within_s = self.bench, median(before), limit_s + BACK_S
+        _, dark_ms = self.budget.there_and_back(priced.moves, priced.dark_ms)
+        # the deadline counts from the end of `up`, and the way back from the deadline
+        until = bench.now() + within_s + 2 * bench.longest_s + dark_ms / 1e3 + BACK_S
+        booked = self.budget.book(until, priced.moves, priced.dark_ms)
         self.save(self.budget.spent)
         dark: list[float] = []
         after: Sequence[float] = ()
@@ -204,8 +242,7 @@ class Guard:
             unless_stopped(error)
             ended, why, unchanged = FAILED, error.line, isinstance(error, UNCHANGED)
         finally:
-            # a task of its own: this one may be stopped, and the way back is to be whole
-            if not kept and (ms := await asyncio.create_task(bench.back())) is not None:
+            if not kept and (ms := await whole(bench.back(priced))) is not None:
                 dark.append(ms)
         ended = REFUSED if unchanged and not dark else ended
         moves, dark_ms = (1 if kept else 2) * priced.moves, sum(dark)
@@ -213,8 +250,8 @@ class Guard:
             moves = 0
         elif not kept and len(dark) < 2:  # the deadline, or `up` itself, went back
             dark_ms = max(dark_ms, booked.dark_ms)
-        self.budget.measured(priced.dark_ms, dark)
-        self.budget.settle(booked, bench.now(), moves, dark_ms)
+        slower = max(dark) / priced.dark_ms if dark and priced.dark_ms else 1.0
+        self.budget.settle(booked, Spent(bench.now(), moves, dark_ms, slower))
         self.save(self.budget.spent)
         return Trial(
             number,

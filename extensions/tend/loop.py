@@ -30,6 +30,8 @@ FAILURES = 3
 """So many trials in a row may fail; then the loop ends."""
 MOST_TOLD = 400
 """A proposer is told so many trials, the latest ones."""
+MOST_SAID = 400
+"""Characters of a trial in the file of the service; the journal has all."""
 
 
 async def tend(command: Command, *, notify: Notify, options: TendOptions) -> TendReport:
@@ -51,7 +53,7 @@ async def tend(command: Command, *, notify: Notify, options: TendOptions) -> Ten
         known: Sequence[Mapping[str, Any]] = ()
         if options.workload:
             known = await asyncio.to_thread(candidates, bench, Path(options.workload))
-        spent = [*map(Spent.of, texts)]
+        spent = [Spent.of(each, file.path) for each in texts]
         loop = Loop(bench, file, notify, options, known, spent, bench.lab.name)
         try:
             await loop.work()
@@ -72,8 +74,9 @@ class Loop:
     spent: list[Spent]
     lab: str = ""
     trials: list[Trial] = field(default_factory=list)
-    times_ms: list[float] = field(default_factory=list)
-    """Medians of windows of the plan that was up."""
+    first_ms: float | None = None
+    now_ms: float | None = None
+    """Median of the latest window of the plan that was up, and of the first."""
 
     def __post_init__(self) -> None:
         self.budget = Budget(self.options.moves, self.options.dark_ms, self.spent)
@@ -103,7 +106,8 @@ class Loop:
             if sha != self.sha:
                 text = "another command changed the plan that is up, so nothing more is tried"
                 raise Locked(text, hint="testbed status; then: testbed service start tend ...")
-            self.times_ms.append(median(await self.guard.before()))
+            self.now_ms = median(await self.guard.before())
+            self.first_ms = self.first_ms or self.now_ms
             try:
                 found = await self.proposal(content)
             except BadPlugin as error:
@@ -133,7 +137,7 @@ class Loop:
         return {
             "up": self.name,
             "plan": content,
-            "now_ms": self.times_ms[-1],
+            "now_ms": self.now_ms,
             "candidates": self.candidates,
             "trials": [one.to_json() for one in self.trials[-MOST_TOLD:]],
             "left": {"moves": moves, "dark_ms": dark_ms, "watts": self.options.watts},
@@ -141,7 +145,8 @@ class Loop:
 
     async def took(self, trial: Trial) -> None:
         """Record a trial. Raises: NotVerified - too many failed in a row."""
-        trial = replace(trial, over=self.name)
+        before_ms = self.now_ms if trial.before_ms is None else trial.before_ms
+        trial = replace(trial, over=self.name, before_ms=before_ms)
         self.trials.append(trial)
         text = f"{trial.name or 'no plan'} {trial.ended}: {trial.why}"
         self.say("trial", text, **trial.to_json())
@@ -154,7 +159,7 @@ class Loop:
             stayed=kept,
             back=back,
             refused=refused,
-            last=text,
+            last=text[:MOST_SAID],
             plan=self.name,
         )
         if trial.ended == FAILED:
@@ -173,5 +178,5 @@ class Loop:
         return kept, len(ended) - kept - refused, refused
 
     def report(self) -> TendReport:
-        first, last = (self.times_ms[0], self.times_ms[-1]) if self.times_ms else (None, None)
-        return TendReport(self.lab, self.name, len(self.trials), *self.counts(), first, last)
+        times = (self.first_ms, self.now_ms)
+        return TendReport(self.lab, self.name, len(self.trials), *self.counts(), *times)

@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from extensions.tend.budget import HOUR_S
 from extensions.tend.guard import Priced
 from extensions.tend.loop import Loop
 from extensions.tend.service import KIND, TendOptions
-from optics import BadFile, Missing, NotVerified, RolledBack
+from optics import BadFile, Interlock, Missing, NotVerified, RolledBack
 from tests.background.toy import settings
 
 BEGIN = 1_795_000_000.0
@@ -30,9 +31,12 @@ class Killed(BaseException):
 class SimLab:
     """phases: of the job, each with the time (ms) of an iteration by plan. costs: moves, darkness
     (ms) and watts of a plan; breaks: plans that fail in rehearsal; fails: those that fail on the
-    lab. doom: the process is killed at its so many-th step. slower: how many times as long as
-    rehearsed a change is dark.
+    lab. doom: the process is killed at its so many-th step; stops: it is stopped so often while it
+    goes back. slower: how many times as long as rehearsed a change is dark; takes_s: `up`. theirs:
+    a plan that another command has brought up, to be confirmed, when `up` begins.
     """
+
+    longest_s = 60.0
 
     def __init__(
         self,
@@ -43,16 +47,21 @@ class SimLab:
         breaks: Sequence[str] = (),
         fails: Sequence[str] = (),
         doom: int = 0,
+        stops: int = 0,
         slower: float = 1.0,
+        takes_s: float = 2.0,
+        theirs: str = "",
         seed: int = 1,
     ) -> None:
         self.phases, self.per_phase, self.costs = phases, per_phase, costs or {}
         self.breaks, self.fails, self.doom, self.slower = breaks, fails, doom, slower
+        self.stops, self.takes_s, self.theirs = stops, takes_s, theirs
         self.dice = random.Random(seed)
         self.plan, self.before, self.due = "base", "", 0.0
         self.clock, self.steps, self.on = BEGIN, 0, dict[str, int]()
         self.spent: list[tuple[float, int, float]] = []
         self.seen = {"base"}
+        self.trying: asyncio.Task[Any] | None = None
 
     @property
     def done(self) -> int:
@@ -117,6 +126,7 @@ class SimLab:
 
     async def price(self, name: str, text: str) -> Priced:
         self.step()
+        self.trying = asyncio.current_task()
         try:
             plan = json.loads(text)["name"]
         except ValueError as error:
@@ -135,8 +145,16 @@ class SimLab:
 
     async def up(self, priced: Priced, within_s: float) -> float:
         self.step()
-        assert within_s > 0 and priced.place == "here" and not self.before
-        self.run(2)
+        assert within_s > 0 and priced.place == "here"
+        if self.theirs:
+            self.move(self.theirs)
+            self.due = self.clock + HOUR_S
+            raise Interlock(f"{self.theirs} waits to be confirmed")
+        assert not self.before
+        self.run(self.takes_s)
+        if not priced.moves:  # there is no deadline then
+            self.plan = priced.name
+            return 0.0
         dark_ms = self.move(priced.name)
         self.due = self.clock + within_s
         self.step()
@@ -158,9 +176,19 @@ class SimLab:
         self.before = ""
         self.step()
 
-    async def back(self) -> float | None:
+    async def back(self, priced: Priced) -> float | None:
         self.step()
-        dark_ms = self.move(self.before) if self.before else None
+        if not self.before or self.plan != priced.name:
+            return None
+        to, self.before = self.before, ""  # once it has begun there is no deadline
+        for _ in range(self.stops):
+            stopped = self.trying
+            assert stopped is not None
+            stopped.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        self.before = to
+        dark_ms = self.move(to)
         self.step()
         return dark_ms
 

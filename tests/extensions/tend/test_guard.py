@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,36 @@ def test_what_is_refused_moves_nothing_and_costs_nothing() -> None:
     assert one.budget.left(lab.now()) == (40, 1000.0)
 
 
+def test_a_plan_that_moves_no_circuit_is_refused_as_nothing_would_take_it_back() -> None:
+    lab = SimLab([{"base": 100.0, "words": 50.0}], costs={"words": (0, 0.0, 30.0)})
+    [one] = tried(guard(lab), "words")
+    assert (one.ended, lab.plan) == (REFUSED, "base")
+    assert one.why == "it moves no circuit, so nothing would take it back"
+
+
+def test_a_change_of_another_command_is_not_taken_back() -> None:
+    lab = SimLab([{"base": 100.0, "good": 80.0, "theirs": 120.0}], theirs="theirs")
+    [one] = tried(guard(lab), "good")
+    assert (one.ended, one.why) == (REFUSED, "theirs waits to be confirmed")
+    assert (lab.plan, lab.before) == ("theirs", "base"), "it still waits for its own operator"
+
+
+@pytest.mark.parametrize("stops", [1, 3])
+def test_stopped_while_it_goes_back_it_goes_back_wholly_and_then_ends(stops: int) -> None:
+    lab = SimLab([{"base": 100.0, "worse": 130.0}], stops=stops)
+    with pytest.raises(asyncio.CancelledError):
+        tried(guard(lab), "worse")
+    assert (lab.plan, lab.before) == ("base", "") and "worse" in lab.seen
+
+
+def test_a_window_longer_than_a_change_may_wait_is_refused_before_anything_moves() -> None:
+    lab = SimLab([{"base": 1e7, "good": 1e6}])
+    saved: list[Sequence[Spent]] = []
+    [one] = tried(guard(lab, saved), "good")
+    assert one.ended == REFUSED and "waits 43200 s at most to be confirmed" in one.why
+    assert not saved and not lab.spent
+
+
 def test_a_change_that_fails_on_the_lab_is_charged_there_and_back() -> None:
     lab = SimLab([{"base": 100.0, "worse": 50.0}], fails=["worse"])
     one = guard(lab, moves=100)
@@ -90,6 +121,9 @@ def test_a_lab_that_is_dark_for_longer_than_rehearsed_is_booked_so_the_next_time
     first, second = tried(one, "worse", "worse")
     assert (first.ended, first.dark_ms) == (BACK, 300.0)
     assert second.why.startswith("over budget: 300 ms dark there and back, 200 of 500")
+    lab.clock += HOUR_S
+    [third] = tried(one, "worse")
+    assert third.ended == BACK, "an hour forgets it"
 
 
 @pytest.mark.parametrize("name", ["good", "worse", "breaks", "fails"])
@@ -112,6 +146,22 @@ def test_killed_at_any_step_it_leaves_the_plan_before_or_a_confirmed_one(name: s
         assert moves <= booked, "what it moved was written before"
         assert not lab.spent or saved[-1][-1].at >= lab.spent[-1][0] or doom not in reached
     assert reached == set(range(1, max(reached) + 1)) and max(reached) >= 2
+
+
+def test_what_is_booked_outlasts_a_slow_change_whose_way_back_is_the_deadline() -> None:
+    lab = SimLab([{"base": 100.0, "worse": 130.0}], takes_s=590.0)
+    lab.longest_s = 600.0
+    saved: list[Sequence[Spent]] = []
+
+    def killed(event: str, *_: object, **__: object) -> None:
+        if event == "up":
+            raise Killed
+
+    with pytest.raises(Killed):
+        tried(guard(lab, saved, say=killed), "worse")
+    lab.plan, lab.before = "worse", "base"  # nothing of the process went back
+    lab.later()
+    assert lab.plan == "base" and saved[-1][-1].at >= lab.spent[-1][0]
 
 
 @settings(deadline=None)
@@ -151,10 +201,11 @@ def test_no_hour_has_more_moves_or_darkness_and_no_plan_more_watts_than_allowed(
 
 
 def test_what_was_spent_outlives_the_process_and_an_hour_forgets_it() -> None:
-    spent = [Spent(1000.0, 3, 20.5), Spent(2000.0, 1, 0.0)]
-    assert [Spent.of(str(one)) for one in spent] == spent
-    budget = Budget(10, 100.0, [Spent.of(str(one)) for one in spent])
+    spent = [Spent(1000.0, 3, 20.5, 1.5), Spent(2000.0, 1, 0.0)]
+    file = Path("ann.json")
+    assert [Spent.of(str(one), file) for one in spent] == spent
+    budget = Budget(10, 100.0, [Spent.of(str(one), file) for one in spent])
     assert budget.left(1000.0 + HOUR_S - 1) == (6, 79.5)
     assert budget.left(1000.0 + HOUR_S) == (9, 100.0)
-    with pytest.raises(StoreFailed, match="is no cost of a trial"):
-        Spent.of("yesterday 3")
+    with pytest.raises(StoreFailed, match=r"ann\.json: 'yesterday 3' is no cost of a trial"):
+        Spent.of("yesterday 3", file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from extensions.tend.asking import checked, proposed
 from extensions.tend.bandit import propose
 from extensions.tend.budget import HOUR_S
 from extensions.tend.guard import BACK, KEPT, REFUSED
-from extensions.tend.service import KIND
+from extensions.tend.service import KIND, TendOptions
 from optics import BadPlugin, Locked, NotVerified
 from tests.background.toy import settings
 from tests.extensions.tend.simulated import (
@@ -85,7 +86,7 @@ def test_a_candidate_is_tried_once_a_phase_and_again_in_the_next() -> None:
             "over": "base",
             "ended": REFUSED,
             "why": "",
-            "before_ms": None,
+            "before_ms": 100.0,
             "after_ms": None,
         },
     ]
@@ -93,10 +94,38 @@ def test_a_candidate_is_tried_once_a_phase_and_again_in_the_next() -> None:
     assert propose(view | {"trials": tried}) is None
     over = tried[1] | {"why": "over budget: 8 moves"}
     assert propose(view | {"trials": [tried[0], over]}) == known[1], "the next hour has room"
+    best = over | {"name": "a"}
+    assert propose(view | {"trials": [best]}) == known[1], "it does not wait for the best one"
+    assert propose(view | {"trials": [best, tried[1]]}) == known[0], "which comes again later"
     assert propose(view | {"trials": tried, "now_ms": 150.0}) == known[0], "another phase"
     often = [tried[0] | {"before_ms": ms} for ms in (100.0, 150.0, 100.0)]
     assert propose(view | {"trials": often, "now_ms": 115.0}) == known[1], "a was never so fast"
     assert propose(view | {"trials": [*often, tried[1]], "now_ms": 115.0}) == known[1]
+
+
+def test_one_that_is_refused_is_not_proposed_again_and_again_in_another_phase(
+    tmp_path: Path,
+) -> None:
+    times = [{"base": 100.0, "a": 50.0, "b": 130.0}, {"base": 200.0, "a": 50.0, "b": 150.0}]
+    lab = SimLab(times, per_phase=1500, breaks=["a"])
+    one, _ = tended(lab, tmp_path, {"a": 50.0, "b": 90.0})
+    names = [each.name for each in one.trials]
+    assert names[:2] == ["a", "b"] and names.count("b") == 2 and names.count("a") <= 4
+    assert one.trials[0].before_ms == pytest.approx(100, rel=0.05) and lab.plan == "b"
+
+
+def test_it_is_started_again_with_what_was_typed_wherever_the_guard_is(tmp_path: Path) -> None:
+    options = TendOptions(workload="w.yaml", window=8, hosts=True)
+    typed = ("--workload", str(Path("w.yaml").absolute()), "--window", "8", "--rehearse-hosts")
+    assert KIND.own(settings(tmp_path), options).options == typed
+
+
+def test_the_file_of_the_service_has_room_for_any_error(tmp_path: Path) -> None:
+    lab = SimLab([{"base": 100.0, "a": 130.0}], per_phase=500)
+    one, events = tended(lab, tmp_path, {"a" * 4000: 90.0}, trials=1)
+    assert len(one.file.state.last) == 400
+    trial = next(each for each in events if each["event"] == "trial")
+    assert "no such plan" in trial["why"]
 
 
 def test_an_error_of_a_proposer_ends_a_trial_and_not_the_loop(
@@ -158,6 +187,13 @@ def waits(view):
 def strange(view):
     return ["a plan"]
 
+def bounded(view):
+    import ctypes, resource
+    signal = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(signal), 0, 0, 0)  # PR_GET_PDEATHSIG
+    most = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)]
+    return {"name": "b", "plan": {"signal": signal.value, "most": most}}
+
 def much(view):
     return {"name": "much", "plan": {"x": "x" * (5 << 20)}}
 """
@@ -193,6 +229,17 @@ async def test_what_a_proposer_returns_is_a_text_and_what_it_prints_is_not(
     view = {"up": "base", "trials": [1, 2]}
     assert await proposed("mine:good", view) == ("after base", '{"n": 2}')
     assert await proposed("mine:nothing", view) is None
+
+
+async def test_a_proposer_ends_with_the_loop_and_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(PROPOSERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = await proposed("mine:bounded", {})
+    assert found is not None
+    plan = json.loads(found[1])
+    assert plan["signal"] == signal.SIGKILL and all(0 < most <= 1 << 30 for most in plan["most"])
 
 
 @pytest.mark.parametrize("answer", [b"", b"[1]", b'{"plan": 3}', b'{"error": "x"}', b"{" * 9999])
