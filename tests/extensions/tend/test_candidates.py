@@ -15,7 +15,7 @@ import pytest
 from extensions.tend import lab as module
 from extensions.tend.guard import Priced
 from extensions.tend.lab import LabBench, candidates, on_circuits, same_work
-from optics import Infeasible
+from optics import BadFile, Infeasible
 from optics.plan import Job, RingGroup, Traffic, Transfer
 from orchestrator.jobs.decision import CHANGES_RINGS, LABELS, differing
 from orchestrator.plan.design.match import match
@@ -28,7 +28,11 @@ from tests.kit.labs import lab_of
 LAB, PRICES = lab_of("emulated-packet"), read_prices()
 REPLAY = {"transfers": [{"among": "all", "bytes": 5_000_000}], "compute_s": 0.01}
 TRAIN = {"collectives": [{"id": "all", "bytes": 50_000_000}], "needs": {"train": {"model": "mlp"}}}
-OWN = {"spares": ["gpu05"], "acceptance": {"max_loss_db": 5.0}, "transition": {"boundary_s": 9.0}}
+OWN = {
+    "interchangeable": "all",
+    "acceptance": {"max_loss_db": 5.0},
+    "transition": {"boundary_s": 9.0},
+}
 
 
 def workload_of(folder: Path, content: dict[str, Any]) -> Path:
@@ -72,7 +76,7 @@ def test_each_candidate_is_read_like_a_file_and_has_the_running_job_on_other_cir
         plan = read_plan(json.dumps(one["plan"]), one["name"], LAB)
         assert plan.job is not None and plan.schedule is None
         assert {*differing(running, plan.job)} <= {*CHANGES_RINGS, *LABELS}, one["name"]
-        assert plan.spares == ("gpu05",) and plan.acceptance.max_loss_db == 5.0
+        assert plan.interchangeable and plan.acceptance.max_loss_db == 5.0
         assert plan.transition.boundary_s == 9.0
         assert one["predicted_ms"] > 0 and one["watts"] > 0
 
@@ -98,17 +102,19 @@ async def test_a_plan_whose_job_does_less_is_refused_and_its_own_acceptance_is_n
 
     monkeypatch.setattr(module.verbs, "plan", plan)
     other = candidates(bench, workload)[1]["plan"]
-    weak = {**other, "acceptance": {"max_loss_db": 60.0, "all_pairs": False}, "spares": []}
+    weak = {**other, "acceptance": {"max_loss_db": 60.0, "all_pairs": False}, "interchangeable": []}
     priced = await bench.price("weak", json.dumps(weak))
     found = read_plan(priced.text, "weak", LAB)
     assert found.acceptance == read_plan(json.dumps(other), "other", LAB).acceptance
-    assert found.spares == ("gpu05",) and found.sha256 == priced.sha
+    assert found.interchangeable and found.sha256 == priced.sha
     assert asked == [UpOptions(job="live", avoid=("gpu01:p1",))]
     for change in ({"compute_s": 0.001}, {"transfers": other["job"]["traffic"]["transfers"][1:]}):
         job = {**other["job"], "traffic": {**other["job"]["traffic"], **change}}
-        for less in ({**other, "job": job}, {k: v for k, v in other.items() if k != "job"}):
-            with pytest.raises(Infeasible, match="computes or sends something else"):
-                await bench.price("less", json.dumps(less))
+        with pytest.raises(Infeasible, match="computes or sends something else"):
+            await bench.price("less", json.dumps({**other, "job": job}))
+    nothing = {key: value for key, value in other.items() if key != "job"}
+    with pytest.raises(BadFile, match="a replay needs traffic"):
+        await bench.price("nothing", json.dumps(nothing))
 
 
 def test_work_is_the_same_however_it_is_cut_and_whichever_way_it_goes() -> None:

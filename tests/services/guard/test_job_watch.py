@@ -16,7 +16,6 @@ import pytest
 from extensions.shadow.plan import Shadow
 from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
 from optics.ranks import RankName, host_of_rank
-from orchestrator.background.options import ServiceOptions
 from orchestrator.background.state import ServiceState
 from orchestrator.change.locking import holding
 from orchestrator.change.report import UpReport
@@ -901,18 +900,18 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
         halts, present = True, True
 
         def running(self, *_: object) -> ServiceState | None:
-            typed = ("--window", "8")
-            return ServiceState(1, log="events.jsonl", options=typed) if self.present else None
+            return (
+                ServiceState(1, log="events.jsonl", options=("--window", "8"))
+                if self.present
+                else None
+            )
 
         def stop(self, *_: object) -> None:
             done.append("stop")
 
-        def start(
-            self, settings: object, tenancy: object, log: Path, options: ServiceOptions
-        ) -> None:
-            record = bench.store.latest_job(bench.tenancy)
-            words = " ".join((str(log), *options.text()))
-            done.append(f"start {words} {record.state if record else ''}")
+        def start(self, settings: object, tenancy: object, log: Path, options: Any) -> None:
+            words, record = options.text(), bench.store.latest_job(bench.tenancy)
+            done.append(" ".join(("start", str(log), *words, record.state if record else "")))
 
     mover = Mover()
     monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("schedule")])
