@@ -48,6 +48,7 @@ NAMES = (
     "planner",
     "prediction",
     "match",
+    "tend",
     "second_opinion",
     "sweep",
     "slices",

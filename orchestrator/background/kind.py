@@ -95,7 +95,12 @@ class Kind(Generic[S]):
         options = options or ServiceOptions()
         keeper = os.getppid() if options.kept else 0
         state = self.state(
-            os.getpid(), settings.user, socket.gethostname(), time.time(), log=options.log
+            os.getpid(),
+            settings.user,
+            socket.gethostname(),
+            time.time(),
+            log=options.log,
+            options=tuple(options.text()),
         )
         return replace(state, keeper=keeper, mark=process_mark(keeper)) if options.kept else state
 

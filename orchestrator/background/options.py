@@ -59,6 +59,16 @@ class ServiceOptions:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed(ServiceOptions):
+    """Those that a service was started with, as they were typed."""
+
+    words: tuple[str, ...] = ()
+
+    def text(self) -> list[str]:
+        return [*self.words]
+
+
 def shown(option: Option, value: object) -> str:
     """A value as it is typed."""
     return (f"{value:g}" if isinstance(value, float) else str(value)) + (

@@ -32,7 +32,7 @@ class ServiceState:
     """What a service says of itself; kinds add fields. Times in wall seconds. log: the file of its
     events.
 
-    keeper, mark: the process that starts it again when it is killed, 0 without one. trouble: what
+    options: as they were typed. keeper, mark: the process that starts it again when it is killed, 0 without one. trouble: what
     keeps it from its work now. error: why it ended, if nobody asked it to. alive: it runs, or is
     about to. Of one that runs and whose file is damaged only the process is known, or nothing; it
     mends the file when it next says something.
@@ -50,6 +50,7 @@ class ServiceState:
     mark: str = ""
     trouble: str = ""
     error: str = ""
+    options: tuple[str, ...] = ()
     alive: bool = field(default=False, compare=False)
 
     @property

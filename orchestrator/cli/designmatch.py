@@ -59,6 +59,10 @@ def match(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show capabilities, all candidates and reasons.")
     ] = False,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Your own table of prices and power."),
+    ] = None,
     only_capabilities: Annotated[
         bool, typer.Option("--capabilities", help="Only show what the lab can do.")
     ] = False,
@@ -67,7 +71,7 @@ def match(
     from orchestrator.plan.design.capabilities import capabilities
     from orchestrator.plan.design.match import match as matched
     from orchestrator.session import load_lab
-    from orchestrator.verbs.design_files import read_lines, read_workload
+    from orchestrator.verbs.design_files import read_lines, read_prices, read_workload
 
     lab, lines = load_lab(call.settings.inventory), read_lines(call.settings.inventory)
     named = tuple(host.strip() for host in (hosts or "").split(",") if host.strip())
@@ -83,8 +87,15 @@ def match(
             f"{call.verb}: --try: {LEAST} iterations are the least that say anything",
             hint=f"--iterations {LEAST}, or more",
         )
+    table = read_prices(prices)
     found = matched(
-        read_workload(workload), lab, hosts=named, lines=lines, iterations=iterations, name=name
+        read_workload(workload),
+        lab,
+        hosts=named,
+        lines=lines,
+        prices=table,
+        iterations=iterations,
+        name=name,
     )
     best = found.best
     if out is not None:
@@ -93,9 +104,10 @@ def match(
         "plan": dict(best.content),
         "candidates": [_row(one) for one in found.candidates],
         "unmet": dict(best.unmet),
+        "prices": table.mark,
         "capabilities": found.capabilities.to_json(),
     }
-    text = shown(found, explain=explain)
+    text = shown(found, table.mark, explain=explain)
     if try_ is not None:
         result["tried"], lines_ = _tried(call, lab, found, try_, repeats, iterations or 20)
         text = "\n".join([*lines_, text])
@@ -115,6 +127,7 @@ def _row(one: Candidate) -> dict[str, Any]:
         "transport": one.transport,
         "function": one.function,
         "iteration_ms": None if one.seconds is None else round(one.seconds * 1e3, 3),
+        "watts": None if one.watts is None else round(one.watts, 3),
         "refused": one.refused,
         "unmet": dict(one.unmet),
         "why": list(one.why),
@@ -132,18 +145,21 @@ def _lab_lines(texts: list[str]) -> list[str]:
     return [f"  {'' if number else 'lab':<10} {line}" for number, line in enumerate(texts)]
 
 
-def shown(found: Match, *, explain: bool = False) -> str:
-    """The candidates, the clauses that are not met, and the choice; times of this lab."""
+def shown(found: Match, mark: str, *, explain: bool = False) -> str:
+    """The candidates, the clauses that are not met, and the choice; times of this lab. mark: of
+    the table of power.
+    """
     from optics.plain import counted, seconds_text
     from orchestrator.cli.text import columns
 
     able = found.able if explain else found.able[:SHOWN]
     lines = _lab_lines(found.capabilities.texts) if explain else []
-    rows: list[tuple[str, ...]] = [("  candidate", "iteration", "not met")]
+    rows: list[tuple[str, ...]] = [("  candidate", "iteration", "W", "not met")]
     for one in able:
-        assert one.seconds is not None
-        rows.append((f"  {one.name}", seconds_text(one.seconds), ", ".join(one.unmet)))
-    lines += columns(rows)
+        assert one.seconds is not None and one.watts is not None
+        times = (seconds_text(one.seconds), f"{one.watts:.4g}")
+        rows.append((f"  {one.name}", *times, ", ".join(one.unmet)))
+    lines += [*columns(rows), f"  (W: {mark})"]
     refused = [one for one in found.candidates if one.seconds is None]
     if explain:
         lines += [f"  refused    {one.name}: {one.refused}" for one in refused]

@@ -269,12 +269,14 @@ DATA: dict[str, Shapes] = {
                     "transport": str,
                     "function": str,
                     "iteration_ms": float | None,
+                    "watts": float | None,
                     "refused": str,
                     "unmet": dict[str, str],
                     "why": list[str],
                 }
             ],
             "unmet": dict[str, str],
+            "prices": str,
             "capabilities": Capabilities,
             "tried?": {
                 "comparison": str,

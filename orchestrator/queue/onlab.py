@@ -42,6 +42,7 @@ from orchestrator.store.scope import Scope
 from orchestrator.store.tagouts import Tagouts, place_of
 from orchestrator.telemetry.progress import Silent
 from orchestrator.verbs import change as verbs
+from orchestrator.verbs.design_files import read_prices
 from orchestrator.verbs.invoke import copy_journals
 from planner.model.needs import Needs
 from planner.topology.methods import Wanted
@@ -329,7 +330,14 @@ def designed(
                 hint="testbed design match --workload FILE --out plan.json, then testbed job queue add plan.json",
             )
         best = match(
-            read, lab, hosts=hosts, iterations=iterations, name=name, schedules=False, shared=False
+            read,
+            lab,
+            hosts=hosts,
+            prices=read_prices(),
+            iterations=iterations,
+            name=name,
+            schedules=False,
+            shared=False,
         ).best
         if best.unmet:
             why = "; ".join(f"needs.{clause}: {text}" for clause, text in best.unmet.items())

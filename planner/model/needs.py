@@ -68,12 +68,13 @@ class Requests(Part):
 
 class Needs(Part):
     """deadline_ms: of an iteration. latency_ms: the longest that a message may wait and travel.
-    loss: the share of a sum that may be missing.
+    loss: the share of a sum that may be missing. watts: of the network that the plan uses.
     """
 
     deadline_ms: Time | None = None
     latency_ms: Time | None = None
     loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    watts: Annotated[float, Field(gt=0, le=1e9)] | None = None
     checkpoints: Checkpoints | None = None
     train: Train | None = None
     requests: Requests | None = None

@@ -22,6 +22,7 @@ from orchestrator.plan.design.workload import read_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.queue.onlab import designed
 from orchestrator.session import load_lab
+from orchestrator.verbs.design_files import read_prices
 from planner.predict.services import added_s, lookups, tcp_mbps
 from tests.house.repository import ROOT
 from tests.kit.labs import lab_of
@@ -43,7 +44,8 @@ def whole(lab: Lab) -> list[str]:
 def matched(lab: Lab, needs: Mapping[str, Any] | None = None, **more: Any) -> Match:
     lines = more.pop("lines", None)
     count = more.pop("ranks", len(whole(lab)))
-    return match(read_text(text(count, needs, **more), "w.yaml"), lab, lines=lines)
+    read = read_text(text(count, needs, **more), "w.yaml")
+    return match(read, lab, lines=lines, prices=read_prices())
 
 
 def named(found: Match, method: str, **more: str) -> Candidate:
@@ -76,6 +78,23 @@ def test_the_fastest_is_chosen_and_what_cannot_be_is_kept_with_the_reason(packet
         abs=1e-2,  # type: ignore[operator]
     )
     assert found.best.name in found.best.content["description"]
+
+
+def test_a_network_that_takes_more_power_than_allowed_is_no_choice_though_it_is_faster(
+    packet: Lab,
+) -> None:
+    """A ring of four hosts with two ports each: 8 transceivers and 8 ports of optical switches;
+    four ports of a packet switch: 8 transceivers and 4 ports."""
+    found = matched(packet)
+    assert named(found, "ring").watts == pytest.approx(8 * 3.5 + 8 * 0.3)
+    assert named(found, "electrical over ideal").watts == pytest.approx(8 * 3.5 + 4 * 10)
+    [light, packets] = (one.watts for one in (found.best, named(found, "electrical over ideal")))
+    faster = matched(packet, {"watts": packets}, compute_s=0.1).best
+    slower = matched(packet, {"watts": light}, compute_s=0.1).best
+    assert not faster.unmet and not slower.unmet and slower.watts <= light  # type: ignore[operator]
+    unmet = named(matched(packet, {"watts": 40.0}), "electrical over ideal").unmet
+    assert unmet == {"watts": "its network takes 68 W, 40 W are allowed"}
+    assert matched(packet, {"watts": 1.0}).best.unmet.keys() == {"watts"}
 
 
 def test_a_training_may_have_a_switch_add_and_goes_round_rings_else(packet: Lab) -> None:

@@ -21,8 +21,10 @@ from orchestrator.plan.design.document import document
 from orchestrator.plan.design.flows import rate_mbps
 from orchestrator.plan.design.periodic import PATTERNS, periodic
 from orchestrator.plan.design.placement import chosen_hosts
+from orchestrator.plan.design.prices import plan_watts
 from orchestrator.plan.reader import read_plan
 from planner.model.backend import Backend
+from planner.predict.cost import Prices
 from planner.predict.services import added_s, lookups, tcp_mbps
 from planner.registry import TOPOLOGIES, plugins
 from planner.topology.methods import METHODS, Wanted
@@ -41,7 +43,7 @@ REFUSALS = (Infeasible, BadFile, BadPlugin)
 class Candidate:
     """One way to run the job. Times (s) of this lab, None where it cannot be, because of `refused`.
     why: its reasons, a line each. unmet: clauses of the needs that it does not meet, by name with
-    the reason. content: of the plan file.
+    the reason. content: of the plan file. watts: of its network, where prices are given.
     """
 
     method: str
@@ -49,6 +51,7 @@ class Candidate:
     transport: str = TCP
     function: str = ""
     seconds: float | None = None
+    watts: float | None = None
     refused: str = ""
     why: tuple[str, ...] = ()
     unmet: Mapping[str, str] = field(default_factory=dict)
@@ -101,6 +104,7 @@ def match(
     *,
     hosts: tuple[HostName, ...] = (),
     lines: Lines | None = None,
+    prices: Prices | None = None,
     iterations: int = 20,
     name: str = "",
     schedules: bool = True,
@@ -110,7 +114,7 @@ def match(
     whose circuits take turns; shared: also functions of switches, and switches with less than full
     rate, which another job may use at the same time. Raises: Infeasible - there is none, and why.
     """
-    work = _Work(read, lab, lines or {}, hosts, iterations, name, shared)
+    work = _Work(read, lab, lines or {}, hosts, iterations, name, shared, prices)
     found = [one for way in _statics(lab, shared) for one in work.static(*way)]
     if schedules:
         found += work.turns()
@@ -155,7 +159,9 @@ class _Work:
         iterations: int,
         name: str,
         shared: bool,
+        prices: Prices | None,
     ) -> None:
+        self.prices = prices
         self.read, self.lab, self.lines, self.name, self.shared = read, lab, lines, name, shared
         self.needs = read.workload.needs
         self.hosts = chosen_hosts(lab, read.demand.n, hosts, each=read.workload.ranks_per_host)
@@ -375,36 +381,42 @@ class _Work:
         plan. reach_s: the longest that a message may wait and travel.
         """
         seconds = sum(times)
-        unmet = self._unmet(seconds, reach_s)
         parts = dict(zip(("compute", "transfers", "allreduce"), times, strict=True))
         predicted = {f"{key}_ms": round(s * 1e3, 3) for key, s in parts.items()}
         workload = self.read.workload
-        told = [
-            f"{workload.description or workload.name}: {one.name}, by testbed design match",
-            *why,
-            *(f"not met: {clause}: {text}" for clause, text in unmet.items()),
-        ]
+        name = self.name or f"{workload.name}-match"
         content = {
             **content,
-            "name": self.name or f"{workload.name}-match",
-            "description": "; ".join(told)[:4000],
-            "job": {**content["job"], "name": self.name or f"{workload.name}-match"},
+            "name": name,
+            "job": {**content["job"], "name": name},
             "predicted": {
                 **content["predicted"],
                 "iteration_ms": round(seconds * 1e3, 3),
                 **predicted,
             },
         }
-        found = replace(one, seconds=seconds, why=tuple(why), unmet=unmet, content=content)
         try:
-            read_plan(found.text, "plan.json", self.lab)
+            plan = read_plan(json.dumps(content), "plan.json", self.lab)
+            watts = plan_watts(self.prices, self.lab, plan) if self.prices else None
         except REFUSALS as error:
             problem = error.problems[0] if isinstance(error, BadFile) else error.line
             return replace(one, refused=problem)
-        return found
+        unmet = self._unmet(seconds, reach_s, watts)
+        told = [
+            f"{workload.description or workload.name}: {one.name}, by testbed design match",
+            *why,
+            *(f"not met: {clause}: {text}" for clause, text in unmet.items()),
+        ]
+        content["description"] = "; ".join(told)[:4000]
+        return replace(
+            one, seconds=seconds, watts=watts, why=tuple(why), unmet=unmet, content=content
+        )
 
-    def _unmet(self, seconds: float, reach_s: float) -> dict[str, str]:
+    def _unmet(self, seconds: float, reach_s: float, watts: float | None) -> dict[str, str]:
         needs, found = self.needs, {}
+        if needs.watts is not None and (watts is None or watts > needs.watts):
+            takes = "an unknown power" if watts is None else f"{watts:.4g} W"
+            found["watts"] = f"its network takes {takes}, {needs.watts:g} W are allowed"
         own_s = seconds / self.time_scale
         if needs.deadline_ms is not None and own_s * 1e3 > needs.deadline_ms:
             found["deadline_ms"] = (

@@ -1,11 +1,18 @@
-"""Compares the prices of fabrics, from the program's price table or the user's own."""
+"""Compares the prices of fabrics, from the program's price table or the user's own; the power of
+what a plan uses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
 from optics import Infeasible
+from optics.plan import Plan, WantedLink
+from orchestrator.fabric.circuits import circuits
+from orchestrator.inventory.lab import Lab, kind_of
+from orchestrator.plan.avoid import choose_ports
 from orchestrator.results import JsonReport
 from planner.predict.cost import TIERS, Fabric, Prices, clos, rails
 
@@ -135,4 +142,31 @@ def clusters(prices: Prices, gpus: int, radix: int, domain: int, gbps: float) ->
     )
     return Clusters(
         prices.mark, prices.currency, gpus, radix, domain, gbps, min(saved), max(saved), rows
+    )
+
+
+def plan_watts(prices: Prices, lab: Lab, plan: Plan) -> float:
+    """Power (W) of the network that a plan uses, NICs aside; of a schedule, in the slot that uses
+    most. Raises: Infeasible - the lab has no such circuits.
+    """
+    if plan.schedule is None:
+        return _links_watts(prices, lab, plan, plan.links)
+    slots = [plan.slot(number).links for number in range(len(plan.schedule.slots))]
+    return max(_links_watts(prices, lab, plan, links) for links in slots)
+
+
+def _links_watts(prices: Prices, lab: Lab, plan: Plan, wanted: Iterable[WantedLink]) -> float:
+    """A circuit takes a port of each optical device that it passes; a robotic panel draws none
+    while nothing moves. A port of a packet switch has a transceiver at both ends of its cable.
+    """
+    links = choose_ports(tuple(wanted), lab, (), frozenset(), plan.avoid)
+    lit = circuits(links, lab)
+    hosts = {end for circuit in lit for end in (circuit.transmitter, circuit.receiver)}
+    passed = (setting.ingress.device for circuit in lit for setting in circuit.path)
+    ports = sum(kind_of(lab, device) != "robot" for device in passed)
+    switched, watts = len(lab.switched(links)), prices.watts
+    return (
+        (len(hosts) + 2 * switched) * watts.transceiver
+        + switched * watts.electrical_port
+        + ports * watts.optical_port
     )

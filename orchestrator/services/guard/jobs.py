@@ -20,7 +20,9 @@ from optics.errors import unplanned
 from optics.plan import Plan
 from optics.ranks import RankName, by_host, host_of_rank
 from orchestrator.background.kind import Kind
+from orchestrator.background.options import Typed
 from orchestrator.background.registry import kind, kinds
+from orchestrator.background.state import ServiceState
 from orchestrator.hosts import JobState, RankTimes
 from orchestrator.hosts.late import BETWEEN, ITERATIONS, silent
 from orchestrator.jobs.attachments import Inspection, launched_without, neglected, tend
@@ -101,7 +103,7 @@ class JobWatch:
         # spares of attempts that failed since the last one that did not
         self.refused: set[HostName] = set()
         self.begun, self.wait_until = False, 0.0
-        self.halted: dict[Kind[Any], Path] = {}
+        self.halted: dict[Kind[Any], ServiceState] = {}
 
     async def watch(self) -> None:
         """Look until cancelled; what fails is looked at again."""
@@ -216,21 +218,17 @@ class JobWatch:
                 await self._act(action, record, by or {})
             finally:
                 ended = (now := store.latest_job(self.tenancy)) is None or now.ended is not None
-                for service, log in self.halted.items() if not ended else ():
-                    await asyncio.to_thread(service.start, settings, self.tenancy, log)
+                for service, was in self.halted.items() if not ended else ():
+                    log = Path(was.log) if was.log else None
+                    options = Typed(words=was.options)
+                    await asyncio.to_thread(service.start, settings, self.tenancy, log, options)
         return action
 
-    def _halting(self) -> dict[Kind[Any], Path]:
-        """The owner's services that run and are to stand still while a job is recovered, each with
-        the file of its events.
-        """
+    def _halting(self) -> dict[Kind[Any], ServiceState]:
+        """The owner's services that run and are to stand still while a job is recovered."""
         settings = self.command.settings
         existing = [(each, each.running(settings, self.tenancy)) for each in kinds() if each.halts]
-        return {
-            each: Path(now.log) if now.log else each.log(settings, self.tenancy)
-            for each, now in existing
-            if now is not None
-        }
+        return {each: now for each, now in existing if now is not None}
 
     async def sight(self, record: JobRecord, attached: Collection[HostName]) -> Sight:
         """What the hosts say of the job's ranks now. One that was switched off keeps its channel

@@ -66,7 +66,7 @@ def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
     return f"{value:.4g}" + (f" {unit}" if unit else "")
 
 
-_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_bytes": "B"}
+_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_bytes": "B", "_w": "W", "_j": "J"}
 
 
 @dataclass(frozen=True, slots=True)

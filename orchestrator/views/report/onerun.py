@@ -23,6 +23,7 @@ from orchestrator.views.report.model import (
     Table,
     result_table,
 )
+from orchestrator.views.report.networkpower import power_tiles
 from orchestrator.views.report.texts import was_up
 from orchestrator.views.report.topology import Topology, planned_switches, topology
 from orchestrator.views.report.waterfalls import device_waterfall, run_waterfall
@@ -34,6 +35,7 @@ def one_run(c: ReportContext, source: Source) -> None:
     circuits = questions.links(book, campaign, source)
     found = topology(source, circuits)
     _tiles(c, source)
+    power_tiles(c, source)
     _topology(c, found, source)
     phases = questions.phases(book, campaign)
     section = ReportSection("time", "Where the time went")

@@ -900,14 +900,18 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
         halts, present = True, True
 
         def running(self, *_: object) -> ServiceState | None:
-            return ServiceState(1, log="events.jsonl") if self.present else None
+            return (
+                ServiceState(1, log="events.jsonl", options=("--window", "8"))
+                if self.present
+                else None
+            )
 
         def stop(self, *_: object) -> None:
             done.append("stop")
 
-        def start(self, settings: object, tenancy: object, log: Path) -> None:
-            record = bench.store.latest_job(bench.tenancy)
-            done.append(f"start {log} {record.state if record else ''}")
+        def start(self, settings: object, tenancy: object, log: Path, options: Any) -> None:
+            words, record = options.text(), bench.store.latest_job(bench.tenancy)
+            done.append(" ".join(("start", str(log), *words, record.state if record else "")))
 
     mover = Mover()
     monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("schedule")])
@@ -915,11 +919,11 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
     assert await bench.look() == "restart"
-    assert done == ["stop", "start events.jsonl running"]
+    assert done == ["stop", "start events.jsonl --window 8 running"]
     mover.present = False
     bench.end(gpu01="killed")
     assert await bench.look() == "restart"
-    assert done[2:] == ["start events.jsonl running"], (
+    assert done[2:] == ["start events.jsonl --window 8 running"], (
         "an adapter ends by itself when the job loses its first rank"
     )
 

@@ -78,6 +78,7 @@ class Lab:
         lab: str = KEY,
         switches: Sequence[str] = (),
         found_job: bool = True,
+        inventory: str = "/nowhere",
     ) -> str:
         """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the
         move, and the job's iterations.
@@ -95,7 +96,7 @@ class Lab:
             plan_name=name,
             plan_sha="ab" * 32,
             plan_text=json.dumps(plan),
-            inventory="/nowhere",
+            inventory=inventory,
             user="ann",
             options=RunOptions(UpOptions()),
         )
