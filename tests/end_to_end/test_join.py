@@ -57,8 +57,8 @@ def test_a_host_joins_a_running_job_and_one_that_dies_leaves_it_as_it_was(small:
 
     killer = small.command("host", "exec", "gpu04", "--", "python3", "-c", KILL)
     refused = small.testbed("job", "join", "gpu04")
-    killer.communicate(timeout=30)
     assert refused.exit_code and "gpu04 cannot join mlp" in refused.envelope["message"], refused
+    killer.communicate(timeout=30)
     status = trained(small, small.testbed("job", "status").must()["iterations"] + 5)
     assert (status["run"], status["state"], status["ranks"]) == (started, "running", 3)
 
@@ -69,7 +69,8 @@ def test_a_host_joins_a_running_job_and_one_that_dies_leaves_it_as_it_was(small:
     assert small.testbed("verify").must()["ok"]
 
     lost = small.command("job", "join", "gpu05")
-    small.testbed("host", "exec", "gpu05", "--", "python3", "-c", STARTED).must()
+    begun = small.command("host", "exec", "gpu05", "--", "python3", "-c", STARTED)
+    begun.communicate(timeout=60)
     small.ask("host.down", host="gpu05")
     said = "".join(lost.communicate(timeout=240))
     assert lost.returncode and "so the rings are closed without it again" in said, said
