@@ -108,10 +108,7 @@ class RingChange:
                 f"job {record.name} cannot take over this plan while it runs: {self.decision.why}"
             )
             if self.live == "require":
-                raise Infeasible(
-                    text,
-                    hint="to restart it with the change: --job restart; to leave it as it is: --job keep",
-                )
+                raise Infeasible(text, hint="; ".join(self._instead))
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
         elif record is not None and self.decision.kind == "restart":
             why = "as --job restart asks" if self.restart else "the plan says live: never"
@@ -402,6 +399,13 @@ class RingChange:
 
     # --- parts
 
+    @property
+    def _instead(self) -> tuple[str, ...]:
+        """What the operator may ask for instead, a restart first."""
+        if self.context.options.joins:
+            return ("testbed up with a plan of more hosts restarts it",)
+        return ("to restart it with the change: --job restart", "to leave it as it is: --job keep")
+
     def _attempt(self, record: JobRecord, move: int) -> Attempt:
         return Attempt(self.hosts, record, move, self.policy.boundary_s)
 
@@ -416,7 +420,7 @@ class RingChange:
             self.notes.append(f"job {record.name} does not pause: {error}")
             return
         if self.live == "require":
-            hint = f"{error.hint + '; ' if error.hint else ''}to restart it with the change: --job restart"
+            hint = "; ".join(filter(None, (error.hint, self._instead[0])))
             raise type(error)(
                 f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint
             ) from error

@@ -530,7 +530,7 @@ class Up:
             self.plan.job,
             context.recorder,
             changed=changed,
-            launch=launch,
+            launch=launch and not context.options.joins,
             restart=self.ring_change.decision.kind == "restart" or self.asked.job == "restart",
             sample=context.sample_hz > 0,
             left_out=context.options.left_out,

@@ -11,7 +11,7 @@ from typing import Any
 
 from optics import BadFile, HostName, Infeasible, LinkKind, Missing
 from optics.plain import did_you_mean, summary
-from optics.plan import Plan, ring_steps
+from optics.plan import Job, Plan, ring_steps
 from optics.ranks import RankName, host_of_rank
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.attached import rewrite_attachments
@@ -72,7 +72,7 @@ def replaced(text: str, plan: Plan, lab: Lab, by: Mapping[HostName, HostName]) -
             rank: by[host_of_rank(rank)] + rank.removeprefix(host_of_rank(rank))
             for rank in _on(by, plan.job.ranks)
         }
-        _note(body, taken)
+        _note(body, plan.job, taken)
     return accepted_text(body, plan, lab, _without(by), "")
 
 
@@ -91,7 +91,7 @@ def plan_without_host(text: str, plan: Plan, lab: Lab, host: HostName) -> str:
     job = plan.job
     if job is not None:
         body["job"]["ranks"] = [rank for rank in body["job"]["ranks"] if host_of_rank(rank) != host]
-        _note(body, dict.fromkeys(_on((host,), job.ranks), ""))
+        _note(body, job, dict.fromkeys(_on((host,), job.ranks), ""))
         for holder in (body["job"], *(body["job"].get("traffic") or {}).get("groups", ())):
             if "rings" in holder:
                 holder["rings"] = [
@@ -162,12 +162,11 @@ def _rewrite(body: dict[str, Any], changed: Any, taken: Iterable[HostName]) -> N
         body["spares"] = [name for name in body["spares"] if name not in set(taken)]
 
 
-def _note(body: dict[str, Any], taken: Mapping[RankName, RankName]) -> None:
+def _note(body: dict[str, Any], job: Job, taken: Mapping[RankName, RankName]) -> None:
     """Record in the plan which ranks took whose place, so that the training stays the same one
-    (`launch.identity`).
+    (`launch.identity`). job: as it was.
     """
-    before: dict[str, str] = body["job"].get("evicted") or {}
-    joined: list[str] = body["job"].get("joined") or []
+    before, joined = job.evicted, job.joined
     now = {rank: taken.get(then, then) for rank, then in before.items()}
     now |= {
         rank: then

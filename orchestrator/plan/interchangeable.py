@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from optics import HostName, HostPort
@@ -81,6 +81,7 @@ def relabelled_text(text: str, by: Labels) -> str:
             segment["hosts"] = [by.get(host, host) for host in segment["hosts"]]
     if job := body.get("job"):
         job["ranks"] = [end(rank, "/") for rank in job["ranks"]]
+        _follow(job, end)
         if "rings" in job:
             job["rings"] = [[by.get(host, host) for host in ring] for ring in job["rings"]]
         for group in (job.get("traffic") or {}).get("groups", ()):
@@ -98,6 +99,20 @@ def relabelled_text(text: str, by: Labels) -> str:
         )
         route["via"] = [by.get(host, host) for host in route["via"]]
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def _follow(job: dict[str, Any], end: Callable[[str, str], str]) -> None:
+    """Have ranks that joined, or took another's place, be ranks of the job. Of hosts that only swap
+    places it is the same training, so none is renamed: `launch.identity` is of all ranks at once.
+    """
+
+    def now(rank: str) -> str:
+        return rank if not rank or rank in job["ranks"] else end(rank, "/")
+
+    if "joined" in job:
+        job["joined"] = [now(rank) for rank in job["joined"]]
+    if "evicted" in job:
+        job["evicted"] = {before: now(rank) for before, rank in job["evicted"].items()}
 
 
 def labels_between(text: str, other: str) -> dict[HostName, HostName] | None:

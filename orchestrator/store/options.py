@@ -57,6 +57,9 @@ class RunOptions:
     those of attachments. left_out: as `Launch.left_out`. broken: why the job that is recorded as
     running cannot make an iteration any more.
 
+    joins: of an `up` with one more host, this one, whose ranks join the job that runs: no job is
+    launched.
+
     slots: of an `up` that makes one slot of a schedule. relaunches: the number of the job that
     `job restart` launches again. around: links that a guard reroutes around. hz: of `sample`.
     dark_s: of a stall curve (s).
@@ -72,6 +75,7 @@ class RunOptions:
     lost: tuple[HostName, ...] = ()
     left_out: bool = False
     broken: str = ""
+    joins: HostName = ""
     slots: SlotsMade | None = None
     relaunches: int = 0
     around: tuple[str, ...] = ()

@@ -167,8 +167,9 @@ class Living(Bench):
         assert record is not None
         return record
 
-    async def change(self, text: str, mode: Mode | None = None) -> Any:
-        plan, asked = read_plan(text, "plan.json", self.lab), RunOptions(UpOptions(job=mode))
+    async def change(self, text: str, mode: Mode | None = None, joins: HostName = "") -> Any:
+        plan = read_plan(text, "plan.json", self.lab)
+        asked = RunOptions(UpOptions(job=mode), joins=joins)
         run, context = self.context(
             "up", asked, plan_name=plan.name, plan_text=text, plan_sha=plan.sha256
         )

@@ -1,5 +1,5 @@
-"""A host joins a running job on a real emulated lab; one that dies meanwhile leaves the job as it
-was.
+"""A host joins a running job on a real emulated lab; a rank or a host that dies meanwhile leaves the
+job as it was.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ pytestmark = [
 THREE = FOUR[:3]
 LINKS = list(zip(THREE, THREE[1:] + THREE[:1], strict=True))
 ARGS = {"iterations": 0, "hidden": 64, "compute_ms": 100}
-KILL = """import glob, json, os, time
+STARTED = """import glob, json, os, time
 while not (found := glob.glob("/var/lib/testbed/started/*.json")):
     time.sleep(0.02)
+"""
+KILL = f"""{STARTED}
 os.killpg(json.load(open(found[0]))["pid"], 9)"""
 
 
@@ -55,8 +57,8 @@ def test_a_host_joins_a_running_job_and_one_that_dies_leaves_it_as_it_was(small:
 
     killer = small.command("host", "exec", "gpu04", "--", "python3", "-c", KILL)
     refused = small.testbed("job", "join", "gpu04")
-    killer.communicate(timeout=30)
     assert refused.exit_code and "gpu04 cannot join mlp" in refused.envelope["message"], refused
+    killer.communicate(timeout=30)
     status = trained(small, small.testbed("job", "status").must()["iterations"] + 5)
     assert (status["run"], status["state"], status["ranks"]) == (started, "running", 3)
 
@@ -65,6 +67,15 @@ def test_a_host_joins_a_running_job_and_one_that_dies_leaves_it_as_it_was(small:
     after = report["ring_change"]["after"]
     trained(small, after + 10)
     assert small.testbed("verify").must()["ok"]
+
+    lost = small.command("job", "join", "gpu05")
+    begun = small.command("host", "exec", "gpu05", "--", "python3", "-c", STARTED)
+    begun.communicate(timeout=60)
+    small.ask("host.down", host="gpu05")
+    said = "".join(lost.communicate(timeout=240))
+    assert lost.returncode and "so the rings are closed without it again" in said, said
+    status = trained(small, small.testbed("job", "status").must()["iterations"] + 5)
+    assert (status["run"], status["state"], status["ranks"]) == (started, "running", 4)
     small.testbed("job", "stop").must()
 
     found = records(small, started)

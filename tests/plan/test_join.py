@@ -12,6 +12,7 @@ from optics.plan import Plan
 from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.evict import plan_without_host, replaced
+from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.plan.join import plan_with_host
 from orchestrator.plan.ports import assign_ports
 from tests.plan.test_evict import HERE, RING, plan_of, text
@@ -81,6 +82,22 @@ def test_a_host_that_joined_leaves_again_and_the_training_stays_the_same(spare: 
     assert gone.job is not None and first.job is not None and not gone.job.evicted
     assert gone.job.joined == (("gpu08",) if spare else ())
     assert identity(gone.job) == identity(first.job)
+
+
+@pytest.mark.parametrize("by", [{"gpu07": "gpu08"}, {"gpu07": "gpu01", "gpu01": "gpu07"}])
+def test_a_rank_that_joined_is_one_after_hosts_were_exchanged(by: dict[str, str]) -> None:
+    after, found = joined(text())
+    other = plan_of(relabelled_text(found, by))
+    assert after.job is not None and other.job is not None
+    assert len(other.job.joined) == 1 and identity(other.job) == identity(after.job)
+
+
+@pytest.mark.parametrize("by", [{"gpu08": "gpu07"}, {"gpu08": "gpu01", "gpu01": "gpu08"}])
+def test_a_rank_that_took_a_place_is_one_after_hosts_were_exchanged(by: dict[str, str]) -> None:
+    first = plan_of(text())
+    other = plan_of(relabelled_text(replaced(text(), first, HERE, {"gpu04": "gpu08"}), by))
+    assert first.job is not None and other.job is not None
+    assert identity(other.job) == identity(first.job)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.workloads.agents import Agents, agents
+from tests.workloads.programs.test_train import until
 from tests.workloads.ranks import LANES, Ranks, free_port, ranks, records
 
 TRAIN = (
@@ -26,9 +27,15 @@ NEW = 3
 
 @contextmanager
 def job(
-    directory: Path, *more: str, new: tuple[str, ...] = TRAIN
+    directory: Path,
+    *more: str,
+    new: tuple[str, ...] = TRAIN,
+    timeout_s: float = 20.0,
+    comes: bool = True,
 ) -> Iterator[tuple[Ranks, Ranks, Agents]]:
-    """Training under way on three ranks, and a fourth that waits to be asked for."""
+    """Training under way on three ranks, and a fourth that waits to be asked for. comes: it gets so
+    far.
+    """
     port = str(free_port())
     with (
         agents(NEW + 1, directory) as (asked, found),
@@ -38,7 +45,7 @@ def job(
             *more,
             directory=directory,
             rings=THREE,
-            timeout_s=20.0,
+            timeout_s=timeout_s,
             more=lambda rank: found(rank) | {"MASTER_PORT": port},
         ) as running,
     ):
@@ -56,9 +63,12 @@ def job(
             *new,
             directory=directory / "new",
             rings=FOUR,
-            timeout_s=20.0,
+            timeout_s=timeout_s,
             more=lambda _: found(NEW) | env,
         ) as newcomer:
+            if not comes:
+                yield running, newcomer, asked
+                return
             try:
                 greeting = asked[NEW].connect()
             except TimeoutError:
@@ -109,6 +119,54 @@ def test_a_rank_joins_and_all_hold_the_same_weights_and_no_iteration_is_lost(
     assert set(samples(tmp_path)[:after]) == {12} and set(samples(tmp_path)[after:]) == {16}
     kept = tmp_path / "new" / "0" / f"checkpoint-{NEW}-{found['iterations']}.pt"
     assert kept.exists(), "it writes checkpoints as all others do"
+    assert kept.with_name(f"given-{NEW}").exists(), "and knows that it has none of before"
+
+
+HANGS = """
+import pathlib, sys, time
+import workloads.collectives.growing as growing
+def take(self, move, after):
+    self._agreed.store.wait([f"state/{{move.number}}"])
+    pathlib.Path({sign!r}).touch()
+    time.sleep(1000)
+growing.Growing._take = take
+sys.argv[1:] = {argv!r}
+from workloads.programs.train import main
+main()
+"""
+
+
+def test_a_job_that_is_asked_to_stop_waits_for_no_rank_that_joins(tmp_path: Path) -> None:
+    sign = tmp_path / "taking"
+    hangs = HANGS.format(sign=str(sign), argv=list(TRAIN[2:]))
+    with job(tmp_path, new=("-c", hangs), timeout_s=500.0) as (running, _, asked):
+        asked.ask("prepare", 1, lease_s=400, rings=FOUR)
+        assert {each["state"] for each in asked.until("prepared", "cannot", move=1)} == {"prepared"}
+        asked.ask("go", 1, decide=True)
+        until(sign.exists, running)
+        stop(running)
+    found = summary(tmp_path)
+    assert found["stopped"] and found["world"] == NEW
+    assert (tmp_path / "1" / f"checkpoint-1-{found['iterations']}.pt").exists()
+
+
+STAYS = """
+import sys
+import workloads.transport.accord as accord
+accord.Accord.leave = lambda *_, **__: print("took leave")
+sys.argv[1:] = {argv!r}
+from workloads.programs.train import main
+main()
+"""
+
+
+def test_a_rank_that_cannot_join_takes_no_leave_of_the_job(tmp_path: Path) -> None:
+    other = STAYS.format(argv=[*TRAIN[2:], "--sync-every", "4"])
+    with job(tmp_path, new=("-c", other), comes=False) as (running, newcomer, _):
+        ((code, out, said),) = newcomer.finish()
+        assert code == 2 and "has as many ranks as it began with" in said
+        assert "took leave" not in out
+        stop(running)
 
 
 DIES = """

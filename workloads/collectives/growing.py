@@ -9,16 +9,17 @@ holds to each new rank, and the ranks agree once more:
     took/N       how many new ranks hold that state
     joined/N     "yes": all go on as one job after K | "no": those that ran go on as before
 
-The last new rank that holds the state writes "yes". Whoever finds a new rank gone, or has waited as
-long as for any peer, writes "no"; a new rank then ends.
+The last new rank that holds the state writes "yes". Whoever finds a new rank gone, is asked to stop,
+or has waited as long as for any peer, writes "no"; a new rank then ends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..transport.accord import appears
@@ -93,22 +94,32 @@ class Growing(RingChanges):
         """Have the new ranks hold the state after `iteration`; whether they are ranks of the job
         now.
         """
-        try:
-            if self._rank == 0:
-                self._give(move, iteration)
-        except RuntimeError as error:
-            move.error = f"a new rank did not take the state: {error}"
-            self._agreed.store.compare_set(f"joined/{move.number}", "", "no")
-        return self._joined(move)
+        failed = list[str]()
+        if self._rank == 0:
+            try:
+                self._give(move, iteration, failed)
+            except RuntimeError as error:
+                failed.append(str(error))
+        return self._joined(move, failed)
 
-    def _give(self, move: Move, iteration: int) -> None:
-        content = self.held.packed(iteration)
+    def _give(self, move: Move, iteration: int, failed: list[str]) -> None:
+        """Begin to send the state to all new ranks at once. failed: gets why one did not take it."""
+        content = bytearray(self.held.packed(iteration))
         about = len(content), hashlib.sha256(content).hexdigest(), self._world
         self._agreed.store.set(f"state/{move.number}", json.dumps(about))
-        tensor = self.torch.frombuffer(bytearray(content), dtype=self.torch.uint8)
+        tensor = self.torch.frombuffer(content, dtype=self.torch.uint8)
         formed: Any = move.formed
-        for rank in range(self._world, move.world):
-            formed.group.send([tensor], rank, 0).wait()
+        sends = [formed.group.send([tensor], rank, 0) for rank in range(self._world, move.world)]
+
+        def wait() -> None:
+            try:
+                for each in sends:
+                    each.wait()
+            except RuntimeError as error:
+                failed.append(str(error))
+
+        # a thread: nothing else interrupts it, and this rank may be asked to stop
+        threading.Thread(target=wait, name=f"state {move.number}", daemon=True).start()
 
     def _take(self, move: Move, after: int) -> None:
         """Take over rank 0's state. Raises: RuntimeError, ValueError - it did not come, or is not
@@ -129,15 +140,23 @@ class Growing(RingChanges):
         if store.add(f"took/{move.number}", 1) == move.world - before:
             store.compare_set(f"joined/{move.number}", "", "yes")
 
-    def _joined(self, move: Move) -> bool:
-        """Wait until it is agreed whether the job grows; if so it has on return."""
+    def _joined(self, move: Move, failed: Sequence[str] = ()) -> bool:
+        """Wait until it is agreed whether the job grows; if so it has on return. failed: why a new
+        rank did not take the state.
+        """
         store, key = self._agreed.store, f"joined/{move.number}"
         formed, until_s = move.formed, time.monotonic() + self._timeout_s
         assert formed is not None
         while not appears(store, key, CHECK_S):
-            if (lost := formed.lost()) or time.monotonic() >= until_s:
+            if failed:
+                move.error = f"a new rank did not take the state: {failed[0]}"
+            elif self._asked_to_stop():
+                move.error = "the job was asked to stop"
+            elif (lost := formed.lost()) or time.monotonic() >= until_s:
                 move.error = f"a new rank was lost: {lost or f'silent for {self._timeout_s:g} s'}"
-                store.compare_set(key, "", "no")
+            else:
+                continue
+            store.compare_set(key, "", "no")
         if store.get(key) != b"yes":
             return False
         self.grown(move.layout, formed)

@@ -323,8 +323,9 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         _end(OK)
     except ValueError as error:
         code, message = USAGE, f"{who}: {error}"
-        if job is not None:
-            # where all ranks found the same fault, rank 0 must not leave first
+        # where all ranks found the same fault, rank 0 must not leave first; the job that a rank
+        # could not join does not end with it
+        if job is not None and not job.place.joining:
             with contextlib.suppress(RuntimeError):
                 job.accord.leave(within_s=2.0)
     except OSError as error:

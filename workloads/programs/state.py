@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..training.checkpoint import KEPT, KEPT_BEHIND, Checkpoints, Damaged, Writer
-from ..transport.accord import common
+from ..transport.accord import common, kept_by_each
 from .observers import Observer, Training, observers
 from .options import OF_SITES, OPTIONS
 
@@ -107,6 +107,8 @@ class State:
                     # else it has its own, of which momentum may be another
                     needed = rank == source or not kept[rank]
                     torch.distributed.broadcast(tensor if needed else tensor.clone(), source)
+                if not kept[rank]:
+                    self._checkpoints.note_given()
         if done and self._has_own:
             self.own_lost = accord.gather("own state", mine).count(False)
         return done
@@ -117,7 +119,8 @@ class State:
         """
         accord, mine = self._job.accord, self._checkpoints.kept()
         for look in itertools.count():
-            kept, state, damaged = accord.gather(f"checkpoints {look}", mine), None, 0
+            found = accord.gather(f"checkpoints {look}", (self._checkpoints.given, mine))
+            kept, state, damaged = kept_by_each(found), None, 0
             if not (done := common(kept)):
                 break
             if done in mine:
@@ -170,6 +173,7 @@ class State:
         if other := [name for name, value in self._same.items() if state[name] != value]:
             raise ValueError(f"the job trains with another {', '.join(other)}")
         self._checkpoints.forget()  # of an earlier time on this host
+        self._checkpoints.note_given()
         with torch.no_grad():
             _copy(state, self._alike)
         return int(state["iteration"])

@@ -51,6 +51,19 @@ class Checkpoints:
         for iteration in self._files():
             for path in self._directory.glob(f"checkpoint-*-{iteration}.pt"):
                 path.unlink(missing_ok=True)
+        self._given.unlink(missing_ok=True)
+
+    @property
+    def _given(self) -> Path:
+        return self._directory / f"given-{self._rank}"
+
+    def note_given(self) -> None:
+        """Keep in mind that another rank gave this one its state: it keeps none of before."""
+        self._given.touch()
+
+    @property
+    def given(self) -> bool:
+        return self._given.exists()
 
     def own(self, iteration: int) -> bool:
         """Whether the checkpoint of `iteration` that is read is one this rank wrote."""

@@ -100,6 +100,15 @@ def appears(store: Any, key: str, within_s: float) -> bool:
     return True
 
 
+def kept_by_each(found: list[tuple[bool, list[int]]]) -> list[list[int]]:
+    """Return which iterations each rank has kept, of (was it given its state by another, which).
+
+    Such a rank that has kept one while another has not yet is as one without any.
+    """
+    oldest = min((max(have) for _, have in found if have), default=0)
+    return [[] if given and have and min(have) > oldest else have for given, have in found]
+
+
 def common(kept: list[list[int]]) -> int:
     """Return the newest iteration that every rank with any checkpoint has kept, 0 when no rank has
     any.

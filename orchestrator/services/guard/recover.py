@@ -261,10 +261,14 @@ def tagged_out(host: HostName, lab: Lab, tags: Iterable[Tagout]) -> list[str]:
 
 
 async def silent_hosts(
-    command: Command, lab: Lab, settings: Settings, names: Collection[HostName]
+    command: Command,
+    lab: Lab,
+    settings: Settings,
+    names: Collection[HostName],
+    instead: str = "another --spare",
 ) -> dict[HostName, str]:
     """Which of these hosts do not answer, and why. Raises: Interlock - one that does carries
-    another owner's plan.
+    another owner's plan. instead: in words, what may be named instead.
     """
     async with command.opened(lab, "job evict") as session:
         answers = await session.hosts.channels.connect(names)
@@ -272,7 +276,7 @@ async def silent_hosts(
     if lines := taken_hosts(
         sorted(active), active, generation_owners(command.store, key_of(lab)), {settings.owner}
     ):
-        raise Interlock("\n".join(lines), hint="another host: one carries one plan at a time")
+        raise Interlock("\n".join(lines), hint=f"{instead}: a host carries one plan at a time")
     return {
         name: answer.line for name, answer in answers.items() if isinstance(answer, TestbedError)
     }

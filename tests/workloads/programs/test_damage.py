@@ -4,6 +4,7 @@ said.
 
 from __future__ import annotations
 
+import json
 import threading
 import zipfile
 from argparse import Namespace
@@ -95,7 +96,7 @@ def test_all_ranks_go_on_from_the_newest_checkpoint_that_none_of_them_has_damage
 
     def rank(me: int) -> object:
         def gather(topic: str, value: object) -> list[object]:
-            reported.setdefault(topic, {})[me] = list(value) if isinstance(value, list) else value
+            reported.setdefault(topic, {})[me] = json.loads(json.dumps(value))
             meet.wait(10)
             return [reported[topic][0], reported[topic][1]]
 

@@ -229,6 +229,28 @@ def test_a_rank_on_a_new_host_is_given_the_state_of_the_others(tmp_path: Path, n
     ), "momentum included"
 
 
+def test_a_rank_that_was_given_its_state_and_kept_it_before_the_others_is_given_it_again(
+    tmp_path: Path,
+) -> None:
+    straight, moved = tmp_path / "straight", tmp_path / "moved"
+
+    def train(directory: Path, goal: int, *more: str) -> None:
+        often = ("--checkpoint-every", "2", "--iterations", str(goal))
+        with ranks(2, *TRAIN, *often, *more, directory=directory, rings=PAIR) as job:
+            assert [(code, err) for code, _, err in job.finish()] == [(0, "")] * 2
+
+    train(straight, 8)
+    train(moved, 4)
+    for path in (moved / "1").glob("checkpoint-*"):
+        path.unlink()  # its host is a new one
+    train(moved, 6, "--resume")
+    (moved / "0" / "checkpoint-0-6.pt").unlink()  # killed before it was there
+    train(moved, 8, "--resume")
+    found = summary(moved)
+    assert found["resumed_from"] == 4
+    assert found["weights_sha256"] == summary(straight)["weights_sha256"]
+
+
 def test_resuming_without_a_common_checkpoint_is_refused(tmp_path: Path) -> None:
     for rank, iteration in ((0, 7), (1, 9)):
         (tmp_path / str(rank)).mkdir()
