@@ -21,9 +21,7 @@ DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
 
 
 def _checks(driver: str) -> tuple[str, ...]:
-    return tuple(
-        check.name for check in chosen(imagined(driver, family(driver).login or ("", "")))
-    )
+    return tuple(check.name for check in chosen(imagined(driver, family(driver).login or ("", ""))))
 
 
 CHECKS = {driver: _checks(driver) for driver in DRIVERS}
