@@ -711,7 +711,7 @@ async def test_a_job_that_was_stopped_while_an_eviction_waited_for_the_lab_is_no
     async def none(*_: object) -> dict[str, str]:
         return {}
 
-    monkeypatch.setattr(recover, "_silent", none)
+    monkeypatch.setattr(recover, "silent_hosts", none)
     with pytest.raises(Locked, match="was stopped, has ended or was launched meanwhile"):
         await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"})  # type: ignore[attr-defined]
 
@@ -838,7 +838,7 @@ async def test_an_eviction_does_without_a_shadow_whose_host_is_dead_too(
 
     monkeypatch.setattr(recover, "load_lab", lambda inventory: HERE)
     monkeypatch.setattr(recover, "ChangeRun", Change)
-    monkeypatch.setattr(recover, "_silent", dead)
+    monkeypatch.setattr(recover, "silent_hosts", dead)
     await recover.evict.__wrapped__(bench.command, {"gpu02": "gpu05"}, lost=["gpu02"])  # type: ignore[attr-defined]
     lost = ("gpu02", *(silent if not linked else ()))
     assert [(options.lost, options.left_out) for options in asked] == [(lost, True)], (
