@@ -19,7 +19,15 @@ from orchestrator.change.standstill import Standstill, pause_parts
 from orchestrator.change.timeline import Figures
 from orchestrator.hosts.launch import layout
 from orchestrator.jobs.attempt import GO_TAKES, LOOK_S, MOST_S, Attempt
-from orchestrator.jobs.decision import JobDecision, Live, cut_off, decide_job, differing, pauses
+from orchestrator.jobs.decision import (
+    JobDecision,
+    Live,
+    cut_off,
+    decide_job,
+    differing,
+    instead,
+    pauses,
+)
 from orchestrator.jobs.record import boundary
 from orchestrator.plan.target import Target, expected_dark_ms
 from orchestrator.store.generations import generation_owners
@@ -108,7 +116,7 @@ class RingChange:
                 f"job {record.name} cannot take over this plan while it runs: {self.decision.why}"
             )
             if self.live == "require":
-                raise Infeasible(text, hint="; ".join(self._instead))
+                raise Infeasible(text, hint="; ".join(instead(self.context.options.joins)))
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
         elif record is not None and self.decision.kind == "restart":
             why = "as --job restart asks" if self.restart else "the plan says live: never"
@@ -399,13 +407,6 @@ class RingChange:
 
     # --- parts
 
-    @property
-    def _instead(self) -> tuple[str, ...]:
-        """What the operator may ask for instead, a restart first."""
-        if self.context.options.joins:
-            return ("testbed up with a plan of more hosts restarts it",)
-        return ("to restart it with the change: --job restart", "to leave it as it is: --job keep")
-
     def _attempt(self, record: JobRecord, move: int) -> Attempt:
         return Attempt(self.hosts, record, move, self.policy.boundary_s)
 
@@ -420,7 +421,7 @@ class RingChange:
             self.notes.append(f"job {record.name} does not pause: {error}")
             return
         if self.live == "require":
-            hint = "; ".join(filter(None, (error.hint, self._instead[0])))
+            hint = "; ".join(filter(None, (error.hint, instead(self.context.options.joins)[0])))
             raise type(error)(
                 f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint
             ) from error

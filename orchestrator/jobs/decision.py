@@ -124,6 +124,13 @@ def _joined(running: Job, job: Job, found: Collection[str]) -> bool:
     )
 
 
+def instead(joins: HostName) -> tuple[str, ...]:
+    """What an operator may ask for instead, a restart first. joins: the host, of `job join`."""
+    if joins:
+        return ("testbed up with a plan of more hosts restarts it",)
+    return ("to restart it with the change: --job restart", "to leave it as it is: --job keep")
+
+
 def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:
     """Whether the job pauses while circuits are dark for `dark_s` (s). cut_off: ring neighbours
     have no path meanwhile.

@@ -7,6 +7,8 @@ from orchestrator.change.expiry import settled
 from orchestrator.change.report import UpReport
 from orchestrator.change.run import ChangeRun
 from orchestrator.hosts.launch import check_launch, why_fixed
+from orchestrator.jobs.jobs import Jobs
+from orchestrator.jobs.record import hosts_of_job
 from orchestrator.jobs.report import ALIVE
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.join import plan_with_host
@@ -17,7 +19,6 @@ from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.verbs.job import job_status
 
 
 @settled
@@ -60,7 +61,10 @@ async def job_join(command: Command, host: HostName) -> UpReport:
             f"{host} does not answer, so it cannot join {running.name}: {silent[host]}",
             hint="testbed doctor says what is wrong there",
         )
-    if (await job_status(command)).state not in ALIVE:  # its end may not have been noticed
+    async with command.opened(lab, "job join") as session:
+        await session.hosts.channels.connect(hosts_of_job(record, lab))
+        status = await Jobs(session, store, key, settings.runs_dir).status(record)
+    if status.state not in ALIVE:  # its end had not been noticed
         raise none
 
     def still() -> None:
