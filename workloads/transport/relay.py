@@ -207,6 +207,8 @@ def stages(
     second: list[Task] = []
     for way in ways:
         relayed = way.via is not None
+        if not relayed and not messages.get(way.name):
+            continue  # nothing would come, so nobody is to wait for it
         if way.target == rank:
             (second if relayed and whole else first).append(
                 receiving(way, into, messages[way.name], slice)
