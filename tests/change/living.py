@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from orchestrator.jobs.record import spec_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.options import RunOptions, UpOptions
 from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal, Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.change.fleet import TENANCY, Bench, Fleet, plan_text, ring
@@ -160,6 +162,19 @@ class Living(Bench):
             self.store.add_job(TENANCY, run.id, "mlp", spec_of(job, self.lab, run.id), "running")
             run.finish("ok")
         self.ranks.ran[job_name("mlp", run.id)] = "running"
+
+    @classmethod
+    async def begun(cls, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Living:
+        """One whose plan `one` is up and whose job runs; its hosts keep no port counters."""
+
+        async def unsampled(*_: Any, **__: Any) -> None:
+            pass
+
+        monkeypatch.setattr("orchestrator.jobs.ports.fetch_samples", unsampled)
+        living = cls(store, folder)
+        await living.up(plan_text("one", *ring(1, 2)))
+        living.start()
+        return living
 
     @property
     def job(self) -> JobRecord:

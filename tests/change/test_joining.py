@@ -52,14 +52,8 @@ class Started:
 
 @pytest.fixture
 async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    async def unsampled(*_: Any, **__: Any) -> None:
-        """These hosts keep no port counters."""
-
-    monkeypatch.setattr("orchestrator.jobs.ports.fetch_samples", unsampled)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
-        living = Living(store, tmp_path)
-        await living.up(plan_text("one", *ring(1, 2)))
-        living.start()
+        living = await Living.begun(store, tmp_path, monkeypatch)
         spec = living.job.spec
         three = replace(spec.wanted, ranks=FOUR[:3], rings=(FOUR[:3],))
         store.set_job_spec(living.job.id, replace(spec, wanted=three))

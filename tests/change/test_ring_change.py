@@ -39,15 +39,8 @@ from tests.hosts.parts import OwnParts
 
 @pytest.fixture
 async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    async def unsampled(*_: Any, **__: Any) -> None:
-        """These hosts keep no port counters."""
-
-    monkeypatch.setattr("orchestrator.jobs.ports.fetch_samples", unsampled)
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
-        living = Living(store, tmp_path)
-        await living.up(plan_text("one", *ring(1, 2)))
-        living.start()
-        yield living
+        yield await Living.begun(store, tmp_path, monkeypatch)
 
 
 MOVED = ring(3, 2)

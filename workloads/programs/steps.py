@@ -69,10 +69,7 @@ class Step(ABC):
     def _average(self, by: Compressor, outer: Outer, weight: float = 1.0) -> None:
         """Step by the average of how far all ranks have come. weight: of this rank in it."""
         parameters = list(self._module.parameters())
-        removed = outer.removed(parameters)
-        if weight != 1.0:
-            for each in removed:
-                each.mul_(weight) if weight else each.zero_()  # 0 x inf is no number
+        removed = outer.removed(parameters, weight)
         self._job.synchronize()
         self._ready(sum(each.numel() * each.element_size() for each in removed), last=True)
         by.begin(range(len(removed)), removed)

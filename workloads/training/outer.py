@@ -26,10 +26,15 @@ class Outer:
         self._torch, self._speed, self._lr, self._momentum = torch, speed, lr, momentum
         self._agreed = [parameter.detach().clone() for parameter in parameters]
 
-    def removed(self, parameters: Sequence[Any]) -> list[Any]:
-        """By how much each parameter has fallen since."""
+    def removed(self, parameters: Sequence[Any], weight: float = 1.0) -> list[Any]:
+        """By how much each parameter has fallen since, times the weight of this rank in the average.
+        With 0 it is nothing, whatever the parameters: those of a diverged rank spoil no sum.
+        """
         with self._torch.no_grad():
-            return [before - now for now, before in zip(parameters, self._agreed, strict=True)]
+            if not weight:
+                return [self._torch.zeros_like(before) for before in self._agreed]
+            fallen = [before - now for now, before in zip(parameters, self._agreed, strict=True)]
+            return fallen if weight == 1.0 else [each.mul_(weight) for each in fallen]
 
     def step(self, parameters: Sequence[Any], removed: Sequence[Any]) -> None:
         """Give the parameters what follows from `removed`, which is the same on all ranks."""

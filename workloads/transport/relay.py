@@ -2,8 +2,8 @@
 are fast, to the receiver's rail.
 
 Such a message begins with its length, so that a rank that sends another one than is due is noticed
-before any of it counts as data. A relay sends what it has received so far: it holds ROOM bytes of a message,
-and the sender waits, by TCP, where the way on is slower.
+before any of it counts as data. A relay sends what it has received so far: it holds ROOM bytes of a
+message, and the sender waits, by TCP, where the way on is slower.
 """
 
 from __future__ import annotations

@@ -63,10 +63,12 @@ def test_declared_traffic_is_counted_in_bytes_of_an_iteration() -> None:
             (Send(0, "a", "b", "a", 0.0, 1.0), Send(0, "b", "a", "b", 0.0, 1.0)),
         ),
     )
-    job = Job("j", "replay", ("a", "b", "c"), traffic=Traffic(groups, (Transfer("a", "c", 70, 1),)))
+    transfers = (Transfer("a", "c", 30, 0, via="b"), Transfer("a", "c", 70, 1))
+    job = Job("j", "replay", ("a", "b", "c"), traffic=Traffic(groups, transfers))
     found = list(flows(job, 2))
     # 2 * 2/3 of a half each
     assert found.count(("a", "b", 0, 2000.0)) == 1 and found.count(("b", "a", 1, 2000.0)) == 1
     # gathered by one send, reduced by the other backwards
     assert found.count(("a", "b", 0, 600.0)) == 2
-    assert found[-1] == ("a", "c", 1, 70.0)
+    # the first over both of its legs
+    assert found[-3:] == [("a", "b", 0, 30.0), ("b", "c", 0, 30.0), ("a", "c", 1, 70.0)]

@@ -76,6 +76,17 @@ def test_the_step_between_sites_is_that_of_nesterov() -> None:
         assert torch.allclose(mine, theirs, rtol=0, atol=1e-6)
 
 
+def test_a_rank_that_diverged_and_takes_no_part_adds_nothing() -> None:
+    weights = torch.nn.Parameter(torch.tensor([3.0, 5.0]))
+    outer = Outer(torch, [weights], (), 1.0, 0.0)
+    with torch.no_grad():
+        weights.copy_(torch.tensor([2.0, 1.0]))
+    assert outer.removed([weights], 2.0)[0].tolist() == [2.0, 8.0]
+    with torch.no_grad():
+        weights.copy_(torch.tensor([float("inf"), float("nan")]))
+    assert outer.removed([weights], 0.0)[0].tolist() == [0.0, 0.0]
+
+
 @given(
     st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12),
     st.floats(0.01, 1.0),

@@ -144,6 +144,16 @@ def test_a_sender_that_sends_beyond_its_credit_is_refused_by_name() -> None:
             carry([receive], [admission])
 
 
+def test_only_a_sender_that_has_credit_is_late() -> None:
+    admission = Admission(TURN)
+    with ExitStack() as stack:
+        first, second = (transfer(stack, n, 0, bytes(TURN), admission)[1] for n in (1, 2))
+        for one in (first, second):
+            one.begin()
+        list(admission.give())
+        assert first.late and not second.late
+
+
 def test_a_credit_that_comes_in_pieces_counts_once_it_is_whole() -> None:
     with ExitStack() as stack:
         (out, _), (back, credits) = joined(stack, 1, 0), joined(stack, 0, 1)

@@ -108,6 +108,15 @@ def test_a_receiver_refuses_a_length_before_any_byte_of_the_message(size: int) -
     assert room == bytes(8)
 
 
+def test_only_a_message_that_is_passed_on_announces_its_length() -> None:
+    for via, sent in ((None, b"abc"), (2, message(b"abc"))):
+        way, out = Way("0", 0, 1, via=via), Fake(space=100)
+        ((task,),) = stages([way], 0, {"0": out}, {}, {"0": memoryview(b"abc")}, {}, 4)  # type: ignore[dict-item]
+        task.begin()
+        task.push()
+        assert out.taken == sent
+
+
 TRAFFIC = st.tuples(
     st.sampled_from([(4, 2), (6, 2), (6, 3), (8, 4)]),
     st.lists(st.sampled_from([0, 1, PIECE, 3 * ROOM + 5]), min_size=1, max_size=12),
