@@ -89,7 +89,7 @@ def reproduce(
         typer.Option(
             "--budget",
             metavar="TIME",
-            help="Begin no round after this time, instead of the scenario's: 30m.",
+            help="Begin no round after this time, instead of the scenario's: 30m. With --resume: after this time in all.",
         ),
     ] = None,
     dilation: Annotated[
@@ -123,9 +123,9 @@ def reproduce(
     if check:
         # what the planner predicts is of the numbers as they are written
         scenario = read(_file(name), 1)
-    if resume is not None and (repeats is not None or budget is not None):
+    if resume is not None and repeats is not None:
         raise Usage(
-            "experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget"
+            "experiment reproduce: --resume makes the rounds that were planned; give no --repeats"
         )
     scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
     scenario = (
@@ -133,16 +133,17 @@ def reproduce(
         if budget is None
         else replace(scenario, budget_s=seconds("--budget", budget, "30m"))
     )
-    kept = None if resume is None else _kept(call, scenario, resume)
+    kept = None if resume is None else _kept(call, scenario, resume, more=budget is not None)
     if scenario.lab is None:
         return _on_lab(call, scenario, kept, check, out)
     with _own_lab(call, scenario, scenario.lab, check=check) as own:
         return _on_lab(own, scenario, kept, check, out)
 
 
-def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
-    """The record that is to be continued. Raises: Usage - it is of another scenario, or of another
-    version of this one.
+def _kept(call: Call, scenario: Scenario, word: str, *, more: bool) -> ComparisonRecord:
+    """The record that is to be continued, with the scenario's budget where that is to be `more`.
+    Raises: Usage - it is of another scenario, or of another version of this one; or it has ended:
+    only a record that is starved, so that it tells nothing yet, gets more time.
     """
     from orchestrator.experiments.scenario.record import again, dilation_of, same_plans
 
@@ -164,7 +165,27 @@ def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
             f"experiment reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name}",
             hint=f"start again: testbed experiment reproduce {scenario.name}",
         )
+    _go_on(found, scenario, more)
     return found
+
+
+def _go_on(kept: ComparisonRecord, scenario: Scenario, more: bool) -> None:
+    """Give a record that ended more time. Raises: Usage."""
+    from orchestrator.experiments.scenario.record import minutes
+
+    command, ended = f"testbed experiment reproduce {scenario.name}", kept.data.get("ended")
+    if ended and kept.data.get("outcome") != "starved":
+        raise Usage(
+            f"experiment reproduce: {kept.name} has all its rounds: {kept.data.get('outcome')}",
+            hint=f"measure again: {command}",
+        )
+    budget_s = scenario.budget_s if more else float(kept.data.get("budget_s", 0))
+    if ended and kept.spent_s >= budget_s:
+        raise Usage(
+            f"experiment reproduce: {kept.name} has spent {minutes(kept.spent_s)}, and its budget is {minutes(budget_s)}",
+            hint=f"allow more time in all: {command} --resume {kept.name} --budget {kept.spent_s * 2 // 60 + 1:.0f}m",
+        )
+    kept.data |= {"budget_s": budget_s, "ended": ""}
 
 
 def read(path: Path, dilation: float | None = None) -> Scenario:
@@ -356,7 +377,7 @@ def _on_lab(
     inventory, k = call.settings.inventory, scenario.dilation
     if emulated.is_emulated(inventory):
         emulated.start_emulated_lab(inventory)
-    kept.data["environment"] = environment_fingerprint(lab)
+    kept.data["environment"] = environment_fingerprint(lab, kept.data.get("environment"))
     kept.save()
     runner = Runner(
         kept,

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.cli.call import Result
 from orchestrator.cli.main import run
 from orchestrator.cli.reproduce import read
 from tests.house.repository import scenarios
@@ -189,6 +191,41 @@ def test_records_of_another_dilation_are_listed_apart_and_not_continued(
         refused["hint"]
         == "testbed experiment reproduce rail-only --dilation 2 --resume reproduce-1"
     )
+
+
+def test_only_a_starved_record_gets_more_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("orchestrator.experiments.scenario.record.same_plans", lambda *_: True)
+    slot = {"arm": "rails", "round": 1, "state": "done", "seconds": 700.0, "runs": []}
+    data = {
+        "schema": "testbed.campaign/1",
+        "name": "reproduce-1",
+        "slots": [slot],
+        "scenario": {"sha256": read(scenarios()["rail-only"]).sha256},
+        "budget_s": 600.0,
+        "ended": "budget",
+        "outcome": "starved",
+    }
+    (folder / "campaign.json").write_text(json.dumps(data))
+    code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1")
+    assert (
+        code == 2 and "reproduce-1 has spent 12 min, and its budget is 10 min" in refused["message"]
+    )
+    assert refused["hint"].endswith("rail-only --resume reproduce-1 --budget 24m")
+    begun: list[dict[str, Any]] = []
+    monkeypatch.setattr("orchestrator.cli.reproduce._own_lab", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(
+        "orchestrator.cli.reproduce._on_lab",
+        lambda _call, _scenario, kept, *_: begun.append(kept.data) or Result({}, ""),
+    )
+    assert reported(capsys, "rail-only", "--resume", "reproduce-1", "--budget", "24m")[0] == 0
+    assert [(one["budget_s"], one["ended"]) for one in begun] == [(1440.0, "")]
+    (folder / "campaign.json").write_text(json.dumps(data | {"outcome": "refuted"}))
+    code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1", "--budget", "24m")
+    assert code == 2 and "reproduce-1 has all its rounds: refuted" in refused["message"]
 
 
 def test_two_commands_do_not_share_the_lab_of_a_scenario(
