@@ -26,7 +26,6 @@ app = typer.Typer()
 testbed experiment compare examples/topoopt-12.json examples/parallel-ring-12.json
 testbed experiment compare a.json b.json c.json --job job.json --iterations 40    run this job with each
 testbed experiment compare --resume compare-2026-11-21-0001                continue one that was stopped
-testbed experiment compare --predicted last                                compare a designed job with its prediction
 """,
     more="""
 The order is A B B A A B ... (of three plans A B C C B A ...), so that slow drift affects all equally. Later plans are compared
@@ -72,23 +71,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")
     ] = None,
-    predicted: Annotated[
-        str | None,
-        typer.Option(
-            "--predicted",
-            metavar="RUN",
-            help="Only compare this run's job with its prediction, as `design compare` does.",
-        ),
-    ] = None,
 ) -> Result:
-    if predicted is not None:
-        from orchestrator.cli import designmore
-
-        if plans or resume is not None:
-            raise Usage(
-                "experiment compare: --predicted examines one run and measures nothing; give no plans and no --resume"
-            )
-        return designmore.predicted(call, predicted)
     from orchestrator.experiments.scenario import compare as c
     from orchestrator.experiments.scenario.record import again, begin_comparison
     from orchestrator.session import load_lab
