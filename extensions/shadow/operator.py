@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from extensions.shadow.hosts import ShadowHosts, tapped
-from extensions.shadow.plan import PlannedShadow, Shadow, shadow_of
-from optics import HostName, Missing, TestbedError, Unreachable
+from extensions.shadow.plan import PlannedShadow, Shadow
+from optics import HostName, Missing, TestbedError
 from optics.plan import Job
 from orchestrator.hosts.api import Tail
-from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs import follow
-from orchestrator.jobs.attachments import Attachment, Figures, Given, Inspection, Launch
+from orchestrator.jobs.attachments import (
+    Attachment,
+    Figures,
+    Given,
+    Inspection,
+    Launch,
+    reach_host,
+    same_training,
+)
 from orchestrator.jobs.iterations import LATEST
 from orchestrator.jobs.rank_records import sound
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
 
-CONNECT_S, AGAIN_S = 3.0, 15.0
-"""How long (s) a shadow's host is waited for; one that did not answer is asked again so much later,
-for many looks would wait.
-"""
 NEEDED = ("iter", "equal", "t_wall_ns")
 FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
@@ -40,8 +42,8 @@ class ShadowOfJob(Attachment[Shadow]):
 
     async def begin(self, value: Shadow, given: Given, launch: Launch) -> Given:
         """Start it. Ranks that resume begin from its state or their own, whichever is newer."""
-        newer = launch.resume and shadowed(launch.job, launch.latest)
-        restore = "shadow" if launch.restore else "newest" if newer else ""
+        newer = launch.resume and same_training(self.key, launch.job, launch.latest)
+        restore = "only" if launch.restore else "newest" if newer else ""
         started = ShadowHosts(launch.session.hosts.channels).start
         why = await started(
             launch.job,
@@ -104,7 +106,7 @@ class ShadowOfJob(Attachment[Shadow]):
             return piece
 
         with suppress(TestbedError):
-            await _connected(session, host)
+            await reach_host(session, host)
             await follow.collect_lines(session, host, local, records, take)
         return state
 
@@ -112,11 +114,11 @@ class ShadowOfJob(Attachment[Shadow]):
         """It writes its checkpoint. A silent host is left alone."""
         if value.host in session.lab.hosts:
             with suppress(TestbedError):
-                await _connected(session, value.host)
+                await reach_host(session, value.host)
                 await ShadowHosts(session.hosts.channels).end(record.spec.on_hosts, value.host)
 
     def followed(self, value: Shadow, job: Job, record: JobRecord, hint: str) -> None:
-        if not shadowed(job, record):
+        if not same_training(self.key, job, record):
             text = f"was another training than the plan's, or had no shadow on {value.host}"
             raise Missing(f"{record.name} ran last, and {text}", hint=hint)
 
@@ -136,34 +138,11 @@ class ShadowOfJob(Attachment[Shadow]):
             raise Missing(f"the shadow of {record.name} on {value.host} {text}", hint=hint)
 
 
-async def _connected(session: Session, host: HostName) -> None:
-    """Raises: Unreachable - it does not answer, or did not a moment ago."""
-    if host not in session.hosts.channels.attached():
-        if time.monotonic() >= session.away.get(host, 0.0):
-            await session.hosts.channels.connect([host], CONNECT_S)
-            session.away[host] = time.monotonic() + AGAIN_S
-        if host not in session.hosts.channels.attached():
-            raise Unreachable(f"{host}: does not answer")
-
-
 def tapped_hosts(job: Job, lab: Lab) -> tuple[HostName, ...]:
     """The hosts whose received packets are copied to the job's shadow, as far as this inventory
     still has the job's.
     """
     return tuple(sorted(tapped(job, lab))) if set(job.hosts) <= lab.hosts.keys() else ()
-
-
-def shadowed(job: Job, record: JobRecord | None) -> bool:
-    """Whether a record is of the same training as a job, with its shadow on the same host: what
-    that kept is of this training.
-    """
-    if record is None or ((was := record.spec.wanted).name, identity(was)) != (
-        job.name,
-        identity(job),
-    ):
-        return False
-    now, before = shadow_of(job), shadow_of(was)
-    return now is not None and before is not None and now.host == before.host
 
 
 ATTACHMENT = ShadowOfJob()

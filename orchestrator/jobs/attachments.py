@@ -4,16 +4,17 @@ they have ended, however that was."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from optics import HostName, Missing, TestbedError
+from optics import HostName, Missing, TestbedError, Unreachable
 from optics.plan import Job
 from orchestrator.extensions import extension_parts
-from orchestrator.hosts.launch import Extra
+from orchestrator.hosts.launch import Extra, identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import JobDecision
 from orchestrator.jobs.keep import is_same
@@ -22,6 +23,10 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 
+CONNECT_S, AGAIN_S = 3.0, 15.0
+"""How long (s) the host of an attachment is waited for; one that did not answer is asked again so
+much later, for many looks would wait.
+"""
 V = TypeVar("V")
 Figures = Mapping[str, int | float | str]
 """What is known of an attachment, by name; `missing`: in words, what it has not of what it should
@@ -339,6 +344,29 @@ def launched_without(job: str, attached: Mapping[str, Sequence[Figures]]) -> lis
     return [
         (kind.noun, f"{job} was {each['missing']}") for kind, each in found if "missing" in each
     ]
+
+
+async def reach_host(session: Session, host: HostName) -> None:
+    """Raises: Unreachable - it does not answer, or did not a moment ago."""
+    if host not in session.hosts.channels.attached():
+        if time.monotonic() >= session.away.get(host, 0.0):
+            await session.hosts.channels.connect([host], CONNECT_S)
+            session.away[host] = time.monotonic() + AGAIN_S
+        if host not in session.hosts.channels.attached():
+            raise Unreachable(f"{host}: does not answer")
+
+
+def same_training(key: str, job: Job, record: JobRecord | None) -> bool:
+    """Whether a record is of the same training as a job, with this attachment on the same host:
+    what that kept is of this training.
+    """
+    if record is None or ((was := record.spec.wanted).name, identity(was)) != (
+        job.name,
+        identity(job),
+    ):
+        return False
+    now, before = job.attached.get(key), was.attached.get(key)
+    return now is not None and before is not None and now.host == before.host
 
 
 def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:

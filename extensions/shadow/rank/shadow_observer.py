@@ -19,9 +19,11 @@ from typing import Any
 
 from workloads.programs.observers import Observer, Training
 from workloads.transport.buffers import Buffer
+from workloads.transport.peers import Meeting, connect, exactly, meeting
 
 from .follower import digest
-from .peers import Meeting, connect, exactly, meeting
+
+VARIABLE = "TESTBED_OBSERVER_SHADOW"
 
 CONNECT_S = 30.0
 """How long (s) a job that starts waits for its shadow, which imports torch as the ranks do."""
@@ -39,7 +41,7 @@ class ShadowObserver(Observer):
     """
 
     def __init__(self, meeting: Meeting) -> None:
-        self._meeting, self.alone = meeting, meeting.restore == "shadow"
+        self._meeting, self.alone = meeting, meeting.restore == "only"
         self._layouts: dict[tuple[Any, ...], int] = {}
         self._buckets: list[Any] = []  # of this iteration, by the ids of its parameters
         self._parts: dict[tuple[int, ...], dict[str, Any]] = {}
@@ -284,4 +286,4 @@ def restored(
 
 def observer(message: str) -> Observer:
     """As workloads/programs/observers.py has it."""
-    return ShadowObserver(meeting(message))
+    return ShadowObserver(meeting(message, VARIABLE))

@@ -29,7 +29,7 @@ KEY = "ab" * 32
 ROOT = Path(__file__).parents[3]
 SHADOW = """
 import json, socket, sys, threading
-from extensions.shadow.rank.peers import Listener
+from workloads.transport.peers import Listener
 from extensions.shadow.rank.segments import segments
 key, seen = bytes.fromhex(sys.argv[1]), []
 
