@@ -56,6 +56,7 @@ class State:
             job.torch,
             KEPT_BEHIND if behind else KEPT,
             job.place.storage_mbps,
+            self._written,
         )
         self._writer = Writer(self._checkpoints) if behind else None
         self._same = {
@@ -70,7 +71,10 @@ class State:
         }
         self._own = {"residuals": by.residuals}
         self._observers = observers(os.environ)
-        self._training = Training(job, list(parameters), list(momentum), arguments.lr, self._same)
+        self._training = Training(
+            job, list(parameters), list(momentum), arguments.lr, self._same, self.take
+        )
+        self._mine = False  # whether what was taken had this rank's own part
         self._has_own = bool(by.residuals) or arguments.sync_every > 1 or bool(speed)
         self.own_lost = self.damaged = 0
 
@@ -82,14 +86,14 @@ class State:
         """
         for observer in self._observers:
             if observer.alone:
-                return observer.restore(self._training, 0)
+                return self._observed(observer, 0)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
             # no rank can have written one of this run: that takes an iteration, and so all ranks
             self._checkpoints.forget()
         kept, done, state = self._newest()
         for observer in self._observers:
-            if newer := observer.restore(self._training, done):
+            if newer := self._observed(observer, done):
                 return newer
         if self.damaged and not done:
             text = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
@@ -112,6 +116,15 @@ class State:
         if done and self._has_own:
             self.own_lost = accord.gather("own state", mine).count(False)
         return done
+
+    def _observed(self, observer: Observer, after: int) -> int:
+        """As Observer.restore."""
+        if newer := observer.restore(self._training, after):
+            if not self._checkpoints.kept():
+                self._checkpoints.note_given()
+            if self._has_own:
+                self.own_lost = self._job.accord.gather("own state", self._mine).count(False)
+        return newer
 
     def _newest(self) -> tuple[list[list[int]], int, dict[str, Any] | None]:
         """The newest iteration that all ranks have undamaged, 0 for none: which ones each has, that
@@ -145,6 +158,10 @@ class State:
             observer.begin(self._training, iteration)
         return self._observers
 
+    def _written(self, iteration: int, path: Path) -> None:
+        for observer in self._observers:
+            observer.written(iteration, path)
+
     def write(self, iteration: int) -> Path:
         """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or
         the one before could not.
@@ -168,14 +185,22 @@ class State:
         """Take over what `packed` of another rank gave; return the iteration. Raises: ValueError -
         it is of another training.
         """
-        torch = self._job.torch
-        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        if other := [name for name, value in self._same.items() if state[name] != value]:
-            raise ValueError(f"the job trains with another {', '.join(other)}")
+        done = self.take(content, own=False)
         self._checkpoints.forget()  # of an earlier time on this host
         self._checkpoints.note_given()
+        return done
+
+    def take(self, content: bytes, own: bool) -> int:
+        """Take over the content of a checkpoint that this rank wrote, or another (not own). Raises:
+        ValueError - it is of another training.
+        """
+        torch = self._job.torch
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        if other := [name for name, value in self._same.items() if state.get(name) != value]:
+            raise ValueError(f"the job trains with another {', '.join(other)}")
         with torch.no_grad():
-            _copy(state, self._alike)
+            _copy(state, self._alike | self._own if own else self._alike)
+        self._mine = own
         return int(state["iteration"])
 
     def finish(self, within_s: float | None = None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -27,10 +27,16 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: Path, rank: int, torch: Any, kept: int = KEPT, storage_mbps: float = 0.0
+        self,
+        directory: Path,
+        rank: int,
+        torch: Any,
+        kept: int = KEPT,
+        storage_mbps: float = 0.0,
+        written: Callable[[int, Path], object] = lambda iteration, path: None,
     ) -> None:
         """storage_mbps: the rate (Mb/s) at which they are written; 0: as fast as the storage takes
-        them.
+        them. written: called with each once it is there.
         """
         self._directory, self._rank, self._torch, self._kept, self._mbps = (
             directory,
@@ -39,6 +45,7 @@ class Checkpoints:
             kept,
             storage_mbps,
         )
+        self._written = written
 
     def kept(self) -> list[int]:
         """Return the iterations there is a checkpoint of, oldest first."""
@@ -94,9 +101,14 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
+        self.drop_older()
+        self._written(iteration, path)
+        return path
+
+    def drop_older(self) -> None:
+        """Drop what this rank wrote and is older than the newest few."""
         for old in self.kept()[: -self._kept]:
             self.path(old).unlink(missing_ok=True)
-        return path
 
     def read(self, iteration: int) -> dict[str, Any]:
         """Return the state of `iteration`, as it was written.
@@ -104,13 +116,9 @@ class Checkpoints:
         torch.save writes a checksum (CRC-32) with every tensor and with what is between them;
         torch.load does not look at it. Raises: Damaged - it is not as it was written.
         """
-        import zipfile
-
         path = self._files()[iteration]
         try:
-            with zipfile.ZipFile(path) as file:
-                if spoilt := file.testzip():
-                    raise ValueError(f"{spoilt} has another checksum than when it was written")
+            check_whole(path)
             state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
             if state["iteration"] != iteration:
                 raise ValueError(f"it is of iteration {state['iteration']}")
@@ -136,6 +144,17 @@ class Checkpoints:
                 raise ValueError(
                     f"{self._files()[iteration]}: was made with {name} {was!r}, this job has {name} {value!r}"
                 )
+
+
+def check_whole(path: Path) -> None:
+    """Raises: ValueError, or anything else that a reader of zip files may - a checkpoint is not as
+    it was written.
+    """
+    import zipfile
+
+    with zipfile.ZipFile(path) as file:
+        if spoilt := file.testzip():
+            raise ValueError(f"{spoilt} has another checksum than when it was written")
 
 
 class Paced:
