@@ -153,6 +153,7 @@ BY_JOBS = {
     "ring_change",
     "ring_change_rank",
     "shadow",
+    "storage",
     "function",
     "requests",
     "serving",
