@@ -26,7 +26,7 @@ class StorageView(View):
         text = f"storage on {found['host']}: "
         if found["checkpoint"]:
             text += f"checkpoint of iteration {found['checkpoint']}, {found['ranks']} of {found['of']} ranks"
-            text += f", {found['mbps']:.0f} of {found['limit_mbps']:.0f} Mb/s"
+            text += f", {_mbps(found['mbps'])} of {_mbps(found['limit_mbps'])} Mb/s"
         else:
             text += "no checkpoint yet"
         text += (
@@ -40,6 +40,10 @@ class StorageView(View):
         text = f"on {newest.get('host', '')}: checkpoint of iteration {newest.get('iter', 0)}, rank {newest.get('rank', 0)}"
         text += "" if newest.get("kept") else ", not sent"
         return [made_mark("storage", text, bad=not newest.get("kept"))]
+
+
+def _mbps(value: int | float | str) -> str:
+    return f"{float(value):.{0 if float(value) >= 10 else 2}f}"
 
 
 VIEW = StorageView()

@@ -101,14 +101,17 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        self.drop_older()
+        self.drop_older(iteration)
         self._written(iteration, path)
         return path
 
-    def drop_older(self) -> None:
-        """Drop what this rank wrote and is older than the newest few."""
+    def drop_older(self, but: int) -> None:
+        """Drop what this rank wrote and is older than the newest few, `but` that of one iteration:
+        a job that was restored from elsewhere may be behind what it wrote before.
+        """
         for old in self.kept()[: -self._kept]:
-            self.path(old).unlink(missing_ok=True)
+            if old != but:
+                self.path(old).unlink(missing_ok=True)
 
     def read(self, iteration: int) -> dict[str, Any]:
         """Return the state of `iteration`, as it was written.

@@ -26,9 +26,9 @@ WHOLE = 256 << 30
 HIGHEST = 1 << 53
 JOB_S, IDLE_S = 600.0, 60.0
 """How long (s) the ranks are waited for: to come; and to come again once all have gone."""
-SLOW_S = 300.0
-"""A rank that sends nothing of its checkpoint for so long (s) is given up: at the slowest rates a
-piece takes minutes.
+SLOW_S = 3600.0
+"""A rank that sends nothing of its checkpoint for so long (s) is given up: at slow rates a piece
+takes minutes.
 """
 TICK_S = 1.0
 
@@ -126,7 +126,7 @@ class Receiver(Server[Sender]):
         file.close()
         peer.file = None
         Path(file.name).replace(checkpoints.path(peer.iteration))
-        checkpoints.drop_older()
+        checkpoints.drop_older(peer.iteration)
         peer.link.send(b".")
 
     def _give(self, peer: Sender, rank: int) -> None:

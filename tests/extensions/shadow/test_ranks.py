@@ -25,12 +25,12 @@ import torch
 from extensions.shadow.rank import shadow_observer
 from extensions.shadow.rank.__main__ import Peer, Reader
 from extensions.shadow.rank.follower import Shape, State
-from workloads.transport.peers import Meeting
 from tests.backend.crew import installed
 from tests.workloads.ranks import ROOT, Ranks, free_port, ranks, records
 from workloads.programs.observers import Training
 from workloads.training.checkpoint import Checkpoints
 from workloads.transport.buffers import Buffer
+from workloads.transport.peers import Meeting
 
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """

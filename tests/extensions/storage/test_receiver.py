@@ -103,6 +103,8 @@ def test_the_newest_four_of_each_rank_are_kept_whole(site: Site) -> None:
         f"checkpoint-{rank}-{iteration}.pt" for rank in (0, 1) for iteration in range(3, 7)
     ]
     assert (site.folder / "checkpoint-1-6.pt").read_bytes() == content("1.6")
+    keep(links[0], 0, 2, content("behind, as it was restored"))
+    assert "checkpoint-0-2.pt" in site.files()
 
 
 def test_who_does_not_know_the_key_or_wants_to_be_something_else_gives_nothing(site: Site) -> None:
