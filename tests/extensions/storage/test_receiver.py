@@ -169,6 +169,8 @@ def test_a_slow_sender_holds_up_nobody_and_is_given_up(
     slow.sendall(HEAD.pack(0, 1, 100) + b"x")
     until(lambda: site.files() == ["checkpoint-0-1.unfinished"])
     keep(site.connect(), 1, 1, content("quick"))
+    [sender] = [each for each in site.receiver._peers if each.file]
+    assert sender.until_s > time.monotonic() + program.SLOW_S / 2
     monkeypatch.setattr(program, "SLOW_S", 0.0)
     slow.sendall(b"x")
     assert is_closed(slow)
@@ -191,6 +193,7 @@ def test_strangers_take_no_place_of_a_rank(tmp_path: Path, monkeypatch: pytest.M
         address = (site.met.address, site.met.port)
         site.links.append(socket.create_connection(address, timeout=20))
     keep(site.connect(), 0, 1, content("in"))
+    assert len(site.receiver._peers) <= 3
     site.end()
 
 
