@@ -51,7 +51,7 @@ class StorageObserver(Observer):
             return 0
         place, iteration, mine, content = training.job.place, 0, False, b""
         try:
-            source, iteration, content = self._fetched(place.rank, place.lane(0))
+            source, iteration, content = self._fetched(place.rank, place.lane(0), after)
             mine = source == place.rank
         except (OSError, ValueError) as error:
             print(f"# storage: nothing is restored from it: {error}", file=sys.stderr, flush=True)
@@ -64,9 +64,9 @@ class StorageObserver(Observer):
             return 0
         return training.take(content, mine)
 
-    def _fetched(self, rank: int, own: str) -> tuple[int, int, bytes]:
-        """Whose checkpoint is the newest for this rank, of which iteration, and its bytes. Raises:
-        OSError, ValueError - there is none.
+    def _fetched(self, rank: int, own: str, after: int) -> tuple[int, int, bytes]:
+        """Whose checkpoint is the newest for this rank, of which iteration, and, if that is beyond
+        `after`, its bytes. Raises: OSError, ValueError - there is none.
         """
         with connect(self._meeting, "restore", CONNECT_S, own if self._optical else "") as link:
             link.settimeout(SEND_S)
@@ -76,7 +76,7 @@ class StorageObserver(Observer):
                 raise ValueError("it has none")
             if not 0 < size <= LARGEST:
                 raise ValueError(f"it announced {size} bytes")
-            content = exactly(link, size)
+            content = exactly(link, size) if iteration > after else b""
         return source, iteration, content
 
     def begin(self, training: Training, iteration: int) -> None:
@@ -90,8 +90,9 @@ class StorageObserver(Observer):
             self._failed(error)
 
     def written(self, iteration: int, path: Path) -> None:
-        begin_s, size, kept = time.monotonic(), path.stat().st_size, 0
+        begin_s, size, kept = time.monotonic(), 0, 0
         try:
+            size = path.stat().st_size
             self._send(iteration, path, size)
             kept = 1
         except OSError as error:
