@@ -35,6 +35,7 @@ MARGIN_MS = 1500
 
 def draw(influx: Influx, journals: Sequence[Path], folder: Path) -> None:
     """Write a picture of each dashboard that shows these runs."""
+    folder.mkdir(parents=True, exist_ok=True)
     influx.make("real")
     times = []
     for journal in journals:

@@ -82,7 +82,9 @@ def progress_of(kept: ComparisonRecord) -> str:
         return f"{made} of {len(kept.slots)} measurements"
     states = [slot["state"] for slot in kept.slots]
     other = "".join(
-        f", {count} {state}" for state in ("void", "stalled") if (count := states.count(state))
+        f", {count} {state}"
+        for state in ("void", "stalled", "failed")
+        if (count := states.count(state))
     )
     return f"{counted(made, 'measurement')} in {counted(kept.rounds, 'round')}{other}"
 

@@ -89,7 +89,7 @@ def reproduce(
         typer.Option(
             "--budget",
             metavar="TIME",
-            help="Begin no round after this time, instead of the scenario's: 30m.",
+            help="Begin no round after this time, instead of the scenario's: 30m. With --resume: after this time in all.",
         ),
     ] = None,
     dilation: Annotated[
@@ -123,9 +123,9 @@ def reproduce(
     if check:
         # what the planner predicts is of the numbers as they are written
         scenario = read(_file(name), 1)
-    if resume is not None and (repeats is not None or budget is not None):
+    if resume is not None and repeats is not None:
         raise Usage(
-            "experiment reproduce: --resume makes the measurements that were planned; give no --repeats and no --budget"
+            "experiment reproduce: --resume makes the rounds that were planned; give no --repeats"
         )
     scenario = scenario if repeats is None else replace(scenario, repeats=repeats)
     scenario = (
@@ -133,18 +133,18 @@ def reproduce(
         if budget is None
         else replace(scenario, budget_s=seconds("--budget", budget, "30m"))
     )
-    kept = None if resume is None else _kept(call, scenario, resume)
+    kept = None if resume is None else _kept(call, scenario, resume, more=budget is not None)
     if scenario.lab is None:
         return _on_lab(call, scenario, kept, check, out)
     with _own_lab(call, scenario, scenario.lab, check=check) as own:
         return _on_lab(own, scenario, kept, check, out)
 
 
-def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
-    """The record that is to be continued. Raises: Usage - it is of another scenario, or of another
-    version of this one.
+def _kept(call: Call, scenario: Scenario, word: str, *, more: bool) -> ComparisonRecord:
+    """The record that is to be continued. Raises: Usage - it is of another scenario, of another
+    version of this one, or has told something; only one that is starved gets `more` time.
     """
-    from orchestrator.experiments.scenario.record import again, dilation_of, same_plans
+    from orchestrator.experiments.scenario.record import again, dilation_of
 
     found = again(call.settings, word, "reproduce")
     k = scenario.dilation
@@ -157,14 +157,40 @@ def _kept(call: Call, scenario: Scenario, word: str) -> ComparisonRecord:
             f"experiment reproduce: {found.name} was measured at dilation {before:g}, not {k:g}",
             hint=hint,
         )
-    if found.data.get("scenario", {}).get("sha256") != scenario.sha256 or not same_plans(
-        found, scenario
-    ):
+    if found.data.get("scenario", {}).get("sha256") != scenario.sha256:
         raise Usage(
             f"experiment reproduce: {found.name} was measured with another scenario file, or other plans, than {scenario.name}",
             hint=f"start again: testbed experiment reproduce {scenario.name}",
         )
+    _go_on(found, scenario, more)
     return found
+
+
+def _go_on(kept: ComparisonRecord, scenario: Scenario, more: bool) -> None:
+    """Have measuring begin again, with the scenario's budget where there is to be `more`. Raises:
+    Usage.
+    """
+    from orchestrator.experiments.scenario.record import minutes
+
+    command, outcome = f"testbed experiment reproduce {scenario.name}", kept.data.get("outcome")
+    claims = [one for one in kept.data.get("findings", ()) if one["role"] == "claim"]
+    if judged := [one for one in claims if one["outcome"] != "starved"]:
+        raise Usage(
+            f"experiment reproduce: {kept.name} has judged {judged[0]['name']}: {judged[0]['outcome']}",
+            hint=f"measure again: {command}",
+        )
+    if more and not outcome:
+        raise Usage(
+            f"experiment reproduce: {kept.name} was broken off, and goes on with the budget that it has",
+            hint=f"{command} --resume {kept.name}",
+        )
+    budget_s = scenario.budget_s if more else float(kept.data.get("budget_s", 0))
+    if outcome and kept.spent_s >= budget_s:
+        raise Usage(
+            f"experiment reproduce: {kept.name} has spent {minutes(kept.spent_s)}, and its budget is {minutes(budget_s)}",
+            hint=f"allow more time in all: {command} --resume {kept.name} --budget {kept.spent_s * 2 // 60 + 1:.0f}m",
+        )
+    kept.data |= {"budget_s": budget_s, "ended": "", "outcome": "", "findings": []}
 
 
 def read(path: Path, dilation: float | None = None) -> Scenario:
@@ -220,9 +246,9 @@ def _listed(call: Call) -> Result:
     found: list[tuple[Scenario, Known]] = []
     for name, path in scenarios().items():
         own = read(path)
-        before = known(call.settings, own)
-        if not before.outcome and (other := shipped(path)).outcome:
-            before = replace(other, each_s=before.each_s or other.each_s)
+        before, came = known(call.settings, own), shipped(path, own)
+        if not before.outcome and came.outcome and came.dilation == own.dilation:
+            before = replace(came, each_s=before.each_s or came.each_s)
         same = (
             data
             for data in read_records(call.settings, name)
@@ -232,6 +258,8 @@ def _listed(call: Call) -> Result:
             read(path, k) for k in sorted({dilation_of(data) for data in same} - {own.dilation})
         ]
         found += [(own, before), *((s, known(call.settings, s)) for s in at_others)]
+        if came.outcome and came.dilation not in {own.dilation, *(s.dilation for s in at_others)}:
+            found.append((read(path, came.dilation), came))
     rows = [("scenario", "label", "hosts", "takes", "found", "when", "commit", "question")]
     rows += [
         (
@@ -325,6 +353,11 @@ def _on_lab(
     lab = load_lab(call.settings.inventory)
     if check:
         return _checked(lab, scenario)
+    if kept is not None and kept.data["lab"] != lab.name:
+        raise Usage(
+            f"experiment reproduce: {kept.name} was measured on the lab {kept.data['lab']}, this is {lab.name}",
+            hint="--inventory DIR of that lab",
+        )
     if scenario.lab is None:
         call.confirm(
             f"Stop jobs and change the lab {lab.name} for {minutes(scenario.budget_s)} at most?"
@@ -356,7 +389,7 @@ def _on_lab(
     inventory, k = call.settings.inventory, scenario.dilation
     if emulated.is_emulated(inventory):
         emulated.start_emulated_lab(inventory)
-    kept.data["environment"] = environment_fingerprint(lab)
+    kept.data["environment"] = environment_fingerprint(lab, kept.data.get("environment"))
     kept.save()
     runner = Runner(
         kept,

@@ -10,7 +10,7 @@ from optics import Db, Dbm, HostPort, SpectralRoute
 from orchestrator.fabric.lightpath import LightMap
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JsonReport
-from orchestrator.verify.power import Reading
+from orchestrator.verify.power import LOS_DBM, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class FibreHop:
     """One part of a path: a `fibre` or `trunk` between two ends, or a `pass` through a device.
 
     name: of the cable or device. expected_db: its loss, deliberate attenuation included. in_dbm,
-    out_dbm: power at its ends where a meter reads this light alone; seen_db: their difference. panels:
+    out_dbm: power at its ends where a meter reads this light alone; seen_db: their difference, where
+    both have light (`LOS_DBM`): below it a meter reads its own noise. panels:
     the positions of patch panels that the light passes, in its direction.
     """
 
@@ -118,6 +119,6 @@ def traced(port: HostPort, lights: LightMap, reading: Reading | None, lab: Lab) 
 
 
 def _seen(hop: FibreHop) -> FibreHop:
-    if hop.in_dbm is None or hop.out_dbm is None:
+    if hop.in_dbm is None or hop.out_dbm is None or min(hop.in_dbm, hop.out_dbm) < LOS_DBM:
         return hop
     return replace(hop, seen_db=round(hop.in_dbm - hop.out_dbm, 2))

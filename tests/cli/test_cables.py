@@ -115,11 +115,13 @@ def test_cables_are_listed_with_label_ends_and_panels(cli: Any, lab: Path) -> No
     assert "f-gpu01-p1  gpu01:p1  ocs1:1" in cli("devices", "cables").out
 
 
-def report(lab: Path, lit: bool = True, held: bool = True) -> TraceReport:
+def report(
+    lab: Path, lit: bool = True, held: bool = True, powers: tuple[float, float] = (-1.0, -2.25)
+) -> TraceReport:
     found = load_lab(lab)
     points = (
-        MeterPoint("in", PATH.ingress, -1.0, alone=True),
-        MeterPoint("out", PATH.egress, -2.25 if lit else None, alone=True),
+        MeterPoint("in", PATH.ingress, powers[0], alone=True),
+        MeterPoint("out", PATH.egress, powers[1] if lit else None, alone=True),
     )
     circuit = Circuit(A, B, (PATH,), 2.0)
     reading = Reading(circuit, (PATH,), points, 1.0, 0.1)
@@ -147,3 +149,8 @@ def test_a_path_that_reaches_no_receiver_says_where_it_ends(lab: Path) -> None:
         dark.receiver == ""
         and "light arrives at ocs1:1, where the device has no circuit" in drawn(dark)
     )
+
+
+def test_no_loss_is_told_where_meters_read_their_own_noise(lab: Path) -> None:
+    hop = report(lab, powers=(-51.7, -50.2)).hops[1]
+    assert (hop.in_dbm, hop.out_dbm, hop.seen_db) == (-51.7, -50.2, None)

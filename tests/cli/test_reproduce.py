@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.cli.call import Result
 from orchestrator.cli.main import run
 from orchestrator.cli.reproduce import read
 from tests.house.repository import scenarios
@@ -37,10 +39,11 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
         listed["live-vs-restart"]["arms"] == ["live", "restart"]
         and listed["rail-only"]["label"] == "native"
     )
-    assert (
-        listed["ring-wavelengths"]["hosts"] == 6 and listed["ring-wavelengths"]["seconds"] == 1800.0
-    )
-    assert all(scenario["claim"] and scenario["source"] for scenario in listed.values())
+    assert listed["ring-wavelengths"]["hosts"] == 6
+    assert all(s["claim"] and s["source"] and s["seconds"] > 0 for s in listed.values())
+    outcomes = {(s["name"], s["dilation"]): s["outcome"] for s in found["data"]["scenarios"]}
+    assert outcomes["topoopt-vs-trees", 3] == "claim holds"
+    assert outcomes["topoopt-vs-trees", 1] == "", "what was found at k = 3 is not said of k = 1"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,51 @@ def test_records_of_another_dilation_are_listed_apart_and_not_continued(
         refused["hint"]
         == "testbed experiment reproduce rail-only --dilation 2 --resume reproduce-1"
     )
+
+
+def test_only_a_starved_record_gets_more_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "STATE" / "campaigns" / "reproduce-1"
+    folder.mkdir(parents=True)
+    slot = {"arm": "rails", "round": 1, "state": "done", "seconds": 700.0, "runs": []}
+    data = {
+        "schema": "testbed.campaign/1",
+        "name": "reproduce-1",
+        "slots": [slot],
+        "scenario": {"sha256": read(scenarios()["rail-only"]).sha256},
+        "budget_s": 600.0,
+        "ended": "budget",
+        "outcome": "starved",
+    }
+
+    def keep(**other: Any) -> None:
+        (folder / "campaign.json").write_text(json.dumps(data | other))
+
+    keep()
+    code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1")
+    assert (
+        code == 2 and "reproduce-1 has spent 12 min, and its budget is 10 min" in refused["message"]
+    )
+    assert refused["hint"].endswith("rail-only --resume reproduce-1 --budget 24m")
+    begun: list[dict[str, Any]] = []
+    monkeypatch.setattr("orchestrator.cli.reproduce._own_lab", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(
+        "orchestrator.cli.reproduce._on_lab",
+        lambda _call, _scenario, kept, *_: begun.append(kept.data) or Result({}, ""),
+    )
+    assert reported(capsys, "rail-only", "--resume", "reproduce-1", "--budget", "24m")[0] == 0
+    assert [(one["budget_s"], one["ended"]) for one in begun] == [(1440.0, "")]
+    assert begun[0]["outcome"] == "", "broken off, it is not starved any more"
+    for outcome in ("claim holds", "starved"):  # by its control
+        keep(outcome=outcome, findings=[{"name": "x", "role": "claim", "outcome": "holds"}])
+        for more in ((), ("--budget", "24m")):
+            code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1", *more)
+            assert code == 2 and "reproduce-1 has judged x: holds" in refused["message"]
+    keep(ended="", outcome="")
+    code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1", "--budget", "24m")
+    assert code == 2 and "was broken off, and goes on with the budget" in refused["message"]
+    assert reported(capsys, "rail-only", "--resume", "reproduce-1")[0] == 0
 
 
 def test_two_commands_do_not_share_the_lab_of_a_scenario(

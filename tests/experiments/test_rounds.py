@@ -153,17 +153,16 @@ def test_no_round_begins_when_the_budget_is_spent_and_one_that_began_is_finished
     )
 
 
-def test_a_void_measurement_is_kept_and_made_again_at_the_end_of_its_round(
+def test_a_void_measurement_is_kept_and_another_round_is_measured(
     settings: Settings, lab: Lab
 ) -> None:
     record = measured(
         settings,
         lab,
-        lambda kept, slot: (
-            0.21 if slot["round"] == 2 and len(kept.slots) == 4 and slot["arm"] == "b" else 0.2
-        ),
+        lambda kept, slot: 0.21 if slot["round"] == 2 and slot["arm"] == "b" else 0.2,
+        lambda kept: sum(slot["state"] == "done" for slot in kept.slots) > 10,
     )
-    assert states(record) == "a1 b1 b2* a2 b2 a3 b3 b4 a4 a5 b5"
+    assert states(record) == "a1 b1 b2* a2 a3 b3 b4 a4 a5 b5 b6 a6"
     void = record.slots[2]
     assert (
         void["slowed"]["share"] == 0.21 and void["slowed"]["limit"] == WAIT_LIMIT and void["jobs"]
@@ -176,13 +175,26 @@ def test_a_scenario_that_compares_losses_alone_has_no_void_measurements(
     record = measured(settings, lab, lambda kept, slot: 3.0, metric="loss")
     assert states(record) == "a1 b1 b2 a2 a3 b3 b4 a4 a5 b5"
     assert record.slots[0]["slowed"]["share"] == 3.0, "the waits are noted all the same"
-    assert "*" in states(measured(settings, lab, lambda kept, slot: 3.0, metric="busbw_gbps"))
+    for timed in ("busbw_gbps", "loss, seconds: 8"):
+        assert "*" in states(measured(settings, lab, lambda kept, slot: 3.0, metric=timed))
+
+
+def test_a_measurement_counts_only_once_it_is_known_what_slowed_it(
+    settings: Settings, lab: Lab
+) -> None:
+    runner, _, record = ready(settings, lab)
+
+    def interrupted(slot: Mapping[str, Any]) -> Slowed:
+        raise KeyboardInterrupt
+
+    runner.slowed = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        runner.measure_rounds(lambda: True)
+    assert record.slots[0]["state"] == "failed"
 
 
 @pytest.mark.parametrize("arm", ["a", "b"])
-def test_the_rule_is_the_same_for_every_arm_and_twice_void_is_given_up_for_this_round(
-    settings: Settings, lab: Lab, arm: str
-) -> None:
+def test_the_rule_is_the_same_for_every_arm(settings: Settings, lab: Lab, arm: str) -> None:
     record = measured(
         settings,
         lab,
@@ -190,9 +202,9 @@ def test_the_rule_is_the_same_for_every_arm_and_twice_void_is_given_up_for_this_
         lambda kept: kept.rounds > 6,
     )
     other = {"a": "b", "b": "a"}[arm]
-    assert states(record).split()[:6] == (
-        ["a1*", "b1", "a1*"] if arm == "a" else ["a1", "b1*", "b1*"]
-    ) + (["b2", "a2*", "a2*"] if arm == "a" else ["b2*", "a2", "b2*"])
+    assert states(record).split()[:4] == (
+        ["a1*", "b1", "b2", "a2*"] if arm == "a" else ["a1", "b1*", "b2*", "a2"]
+    )
     assert record.rounds == 7 and all(
         slot["state"] == "done" for slot in record.slots if slot["arm"] == other
     )
@@ -227,7 +239,7 @@ def test_a_stall_of_ranks_without_processors_is_void_and_of_others_a_stall(
     assert {slot["state"] for slot in stuck.slots if slot["arm"] == "b"} == {"stalled"}
 
 
-def test_an_interrupt_is_continued_in_the_round_that_it_was_in(
+def test_a_round_that_an_interrupt_broke_off_is_not_finished_later_but_followed_by_another(
     settings: Settings, lab: Lab
 ) -> None:
     runner, _, record = ready(settings, lab, fake=Fake(fail={14: KeyboardInterrupt()}))
@@ -237,5 +249,6 @@ def test_an_interrupt_is_continued_in_the_round_that_it_was_in(
         "failed",
         "waiting",
     ] and record.data["ended"] == ""
-    runner.measure_rounds(lambda: True)
-    assert states(record) == "a1 b1 c1 c2 b2 a2" and record.data["ended"] == "width"
+    runner.measure_rounds(lambda: record.rounds > 2)
+    assert states(record) == "a1 b1 c1 c2 b2 a3 b3 c3" and record.data["ended"] == "width"
+    assert record.slots[4]["error"] == "interrupted", "it stays listed"

@@ -78,13 +78,14 @@ def scenario(text: str = STAY) -> Scenario:
 class Fake:
     """A tenant's verbs: the job makes an iteration a second. fail: what the verb of that number
     raises; slow: plans on which no job comes further; again: whether a change launches the job
-    again."""
+    again; ends: the job's last iteration, 0: none is."""
 
     now: float = 0.0
     reported: list[str] = field(default_factory=list)
     fail: dict[int, BaseException] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     renew_all: bool = False
+    ends: int = 0
     plan: str = ""
     job: int = 0
     since: float | None = None
@@ -120,6 +121,8 @@ class Fake:
     def _status(self) -> JobStatus:
         made = 0 if self.since is None or self.plan in self.slow else int(self.now - self.since)
         state = "stopped" if self.since is None else "running"
+        if self.ends and made >= self.ends:
+            state, made = "finished", self.ends
         return JobStatus("j", state, iterations=made, iteration_ms=1000.0, run=f"job-{self.job}")
 
     def stop(self) -> JobStatus:
@@ -262,7 +265,7 @@ def test_what_a_job_makes_before_its_slots_turn_or_its_circuits_follow_it_is_not
     runner.scenario.arms["c"].setups["ann"].plan.document["adapt"] = {"every": 1}  # type: ignore[index]
     runner.measure_rounds(narrow)
     first = {slot["arm"]: slot["jobs"]["ann"][0]["first"] for slot in record.slots}
-    assert first == {"a": 1, "b": 5, "c": 5}
+    assert first == {"a": 5, "b": 5, "c": 5}, "in all arms the same iterations count"
 
 
 def test_a_stall_is_a_result_and_the_others_are_measured_all_the_same(
@@ -304,6 +307,15 @@ def test_a_verb_that_times_out_is_a_stall_and_another_error_ends_the_scenario(
         "waiting",
     ]
     assert record.slots[1]["error"] == "ocs1: no answer" and record.slots[4]["error"] == "refused"
+
+
+def test_a_job_that_ends_before_all_iterations_that_count_is_an_error(
+    settings: Settings, lab: Lab
+) -> None:
+    runner, _, record = ready(settings, lab, fake=Fake(ends=6))
+    with pytest.raises(NotVerified, match="job j ended after 6 iterations, 7 are needed"):
+        runner.measure_rounds(narrow)
+    assert record.slots[0]["state"] == "failed"
 
 
 def test_in_a_comparison_a_stall_is_an_error(settings: Settings, lab: Lab) -> None:
@@ -508,15 +520,16 @@ def test_earlier_records_tell_how_long_a_scenario_takes_and_what_was_found(
 
 
 def test_what_was_found_before_the_program_was_shipped_is_read_if_it_can_be(tmp_path: Path) -> None:
-    file = tmp_path / "scenario.yaml"
-    assert shipped(file) == Known()
+    file, own = tmp_path / "scenario.yaml", scenario()
+    assert shipped(file, own) == Known()
     for bad in ("{", "[]", '{"outcome": "x"}'):
         (tmp_path / "found.json").write_text(bad)
-        assert shipped(file) == Known()
-    (tmp_path / "found.json").write_text(
-        '{"outcome": "refuted", "day": "2026-11-23", "commit": null, "each_s": 40.5}'
-    )
-    assert shipped(file) == Known("refuted", "2026-11-23", "", 40.5, shipped=True)
+        assert shipped(file, own) == Known()
+    found = {"outcome": "refuted", "day": "2026-11-23", "commit": None, "each_s": 40.5}
+    (tmp_path / "found.json").write_text(json.dumps(found | {"dilation": 3, "sha256": own.sha256}))
+    assert shipped(file, own) == Known("refuted", "2026-11-23", "", 40.5, True, 3.0)
+    other = read_scenario(STAY, "s.yaml", lambda name: json.dumps(PLANS[name] | {"name": "new"}))
+    assert shipped(file, other) == Known(), "it was found with other plans"
 
 
 def test_a_judged_record_has_the_file_that_is_shipped_beside_its_scenario(
@@ -529,7 +542,7 @@ def test_a_judged_record_has_the_file_that_is_shipped_beside_its_scenario(
         slot.update(state="done", seconds=seconds)
     record.data["environment"] = {"commit": "c0ffee00"}
     keep_outcome(record, "refuted", [])
-    found = shipped(record.folder / "scenario.yaml")
+    found = shipped(record.folder / "scenario.yaml", small)
     assert found == replace(known(settings, small), shipped=True) and (
         found.outcome,
         found.each_s,

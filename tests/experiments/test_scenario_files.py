@@ -20,6 +20,7 @@ from orchestrator.experiments.files.scenario.documents import differing_fields, 
 from orchestrator.experiments.files.scenario.edges import scenario_schema
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Scenario, WantedLab
+from orchestrator.experiments.scenario import record
 from orchestrator.experiments.scenario.lab import prepare_lab
 from orchestrator.session import load_lab
 from tests.house.repository import ROOT, scenarios
@@ -113,6 +114,10 @@ WRONG = {
         "s.yaml:12:13: arms.b.plan: c.json: No such file or directory",
     ),
     "an arm that is not there": (("of: b", "of: c"), "compare[0].of: there is no arm c"),
+    "two comparisons of one name": (
+        (GOOD[-71:], GOOD[-71:] * 2),
+        "compare[1]: another comparison is called 'iteration_ms b / a', too",
+    ),
     "an arm over itself": (("over: a", "over: b"), "compare[0].over: arm b is divided by itself"),
     "an absolute value": (
         (", over: a", ""),
@@ -326,6 +331,10 @@ def test_a_shipped_scenario_is_named_like_its_folder_fits_the_schema_and_has_its
     page = (path.parent / "README.md").read_text()
     assert f"testbed experiment reproduce {found.name}" in page and f"**{found.label}" in page
     assert all(one.band in page for one in found.compared), "the page states every band"
+    result = path.parent / record.SHIPPED
+    assert not result.exists() or record.shipped(path, found).outcome, (
+        "its result is of other plans, bands or numbers: measure again, or remove found.json"
+    )
 
 
 def test_the_hosts_of_a_lab_keep_checkpoints_at_the_rate_that_the_scenario_says(

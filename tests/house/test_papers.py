@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.cli.reproduce import read
 from orchestrator.experiments.scenario.judging import RESULTS
 from orchestrator.experiments.scenario.record import shipped
 from tests.house.repository import ROOT, scenarios, tracked
@@ -60,7 +61,8 @@ def test_every_row_says_of_the_result_what_the_page_of_its_scenario_says() -> No
 
 def test_what_is_listed_of_a_scenario_is_what_its_page_says() -> None:
     for row in rows(PAGE.read_text()):
-        listed = shipped(ROOT / row["folder"] / "scenario.yaml")
+        path = ROOT / row["folder"] / "scenario.yaml"
+        listed = shipped(path, read(path))
         assert listed.outcome == row["verdict"], f"{row['folder']}/found.json"
         found = section((ROOT / row["folder"] / "README.md").read_text(), "What was found here")
         assert listed.day in ("", *re.findall(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", found)), (

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal
 
 from optics.errors import BadFile
@@ -158,7 +159,7 @@ def at_two(
     judged: Sequence[JudgedComparison], data: Mapping[str, Any], other: Mapping[str, Any]
 ) -> list[AtTwo]:
     """Each ratio of a record beside that of another one (`at_other_dilations`). The same: no
-    further apart than `MOVED`, and both intervals as narrow as the scenario wants them; it moves:
+    further apart than `MOVED`, and both intervals as narrow, by their ratio, as the scenario wants them; it moves:
     further apart, and the intervals do not overlap. Both need the least rounds."""
     # older records do not count rounds
     theirs = {one["name"]: one for one in other["findings"] if "n" in one}
@@ -197,9 +198,16 @@ def _moving(
     moved = two.value / one.value - 1
     if min(low.n, high.n) < LEAST_ROUNDS:
         return moved, "not told"
-    if max(low.width, high.width) <= width and abs(moved) <= MOVED:
+    if max(map(_relative_width, (one, two))) <= width and abs(moved) <= MOVED:
         return moved, "same"
     ends = (one.low, one.high, two.low, two.high)
     if None in ends or abs(moved) <= MOVED or (two.low <= one.high and one.low <= two.high):  # type: ignore[operator]
         return moved, "not told"
     return moved, "moves"
+
+
+def _relative_width(found: Interval) -> float:
+    """Of an interval, by its ratio; infinite without one."""
+    if found.low is None or found.high is None or not found.value:
+        return inf
+    return (found.high - found.low) / found.value

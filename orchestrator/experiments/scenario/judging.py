@@ -29,6 +29,8 @@ RESULTS: tuple[Result, ...] = get_args(Result)
 STALLED = "stalled"
 MADE = ("done", STALLED)
 """States of a measurement that counts; void ones do not."""
+COUNTS = ("circuits_moved", "asked_bytes", "wire_bytes")
+"""Metrics of which none and none are alike; of the others 0 says that nothing worked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,8 @@ def judge_comparison(
     """Hold one comparison against its band. slots: the record's measurements, of all arms, each
     with its round and its state.
 
-    A void measurement is as if it had not been made. A stalled one has no figure: with one in
-    either arm nothing is shown.
+    A void measurement is as if it had not been made. A stalled one has no figure, nor may one that
+    is done: with one in either arm nothing is shown, as those that have one may be the good ones.
     """
     if compared.metric == STALLED:
         seen = [
@@ -136,26 +138,19 @@ def judge_comparison(
         samples.get((arm, compared.tenant, compared.metric, compared.extent), {})
         for arm in (compared.of, compared.over)
     )
-    values = [
-        (median(of[one]), median(over[other]))
-        for one, other in pairs
-        if of.get(one) and over.get(other)
-    ]
-    if any(under == 0 < value for value, under in values):
-        return JudgedComparison(
-            compared,
-            None,
-            "not shown",
-            0,
-            f"{compared.metric} of arm {compared.over} was 0 in a round",
-        )
-    if not values and pairs:
-        missing = compared.over if any(of.get(one) for one, _ in pairs) else compared.of
-        return JudgedComparison(
-            compared, None, "not shown", 0, f"{compared.metric} of arm {missing} was not recorded"
-        )
-    if not values:
+    if not pairs:
         return JudgedComparison(compared, None, "starved", 0, _starved(0))
+    for arm, missing in (
+        (compared.of, sum(not of.get(one) for one, _ in pairs)),
+        (compared.over, sum(not over.get(other) for _, other in pairs)),
+    ):
+        if missing:
+            why = f"{compared.metric} of arm {arm} was not recorded in {missing} of {len(pairs)} rounds"
+            return JudgedComparison(compared, None, "not shown", 0, why)
+    values = [(median(of[one]), median(over[other])) for one, other in pairs]
+    if any(under == 0 and (value or compared.metric not in COUNTS) for value, under in values):
+        why = f"{compared.metric} of arm {compared.over} was 0 in a round"
+        return JudgedComparison(compared, None, "not shown", 0, why)
     found = paired_ratio([value / under if under else 1.0 for value, under in values])
     return _in_band(compared, found.found, found.n, found.how)
 
@@ -208,8 +203,10 @@ def result_of(findings: Sequence[JudgedComparison]) -> Result:
     """
     claims = {one.outcome for one in findings if one.compared.role == "claim"}
     controls = {one.outcome for one in findings if one.compared.role == "control"}
-    if "refuted" in claims:
+    if "refuted" in claims and controls <= {"holds"}:
         return "refuted"
+    if "refuted" in claims:
+        return "starved" if "starved" in controls else "not shown"
     if "starved" in claims or (claims == {"holds"} and "starved" in controls):
         return "starved"
     if claims != {"holds"}:

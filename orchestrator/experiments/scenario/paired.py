@@ -7,20 +7,19 @@ one after the other; between rounds nothing is compared.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import cos, exp, fsum, inf, log, pi, sin, sqrt, tan
+from math import cos, exp, fsum, log, pi, sin, sqrt, tan
 from typing import Literal
 
-from orchestrator.experiments.scenario.interval import LEVEL, RESAMPLES, SEED, Interval
+from orchestrator.experiments.scenario.interval import LEVEL, Interval
 
 LARGEST_LOG = 700.0
 """Of a number that a float holds: two rounds that have nothing in common say next to nothing."""
-How = Literal["t", "bootstrap", ""]
+How = Literal["t", "arithmetic", ""]
 HOW_TEXT = {
     "t": f"geometric mean of the rounds' ratios, {LEVEL} % t-interval of their logarithms",
-    "bootstrap": f"mean of the rounds' ratios, {LEVEL} % of {RESAMPLES} bootstrap resamples of the rounds (seed {SEED})",
+    "arithmetic": f"mean of the rounds' ratios, of which one is 0, and their {LEVEL} % t-interval",
 }
 
 
@@ -34,38 +33,30 @@ class PairedRatio:
     n: int
     how: How
 
-    @property
-    def width(self) -> float:
-        """Of the interval; without one there is none narrow enough."""
-        low, high = self.found.low, self.found.high
-        return inf if low is None or high is None else high - low
-
 
 def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
     """The ratio that the rounds have in common, whatever their order. Ratios are of times, bytes or
     losses: 0 or more.
 
-    Where one of them is 0 there is no logarithm, and the mean and its bootstrap are taken in place
-    of the geometric mean. Raises: ValueError - there is no ratio.
+    Where one of them is 0 there is no logarithm, and the mean is taken in place of the geometric
+    mean. Raises: ValueError - there is no ratio.
     """
     if not ratios:
         raise ValueError("no round has a ratio")
     n = len(ratios)
     if n == 1:
         return PairedRatio(Interval(ratios[0], None, None), 1, "")
-    if min(ratios) > 0:
-        logs = [log(ratio) for ratio in ratios]
-        mean = fsum(logs) / n
-        half = t_quantile(n - 1) * sqrt(fsum((each - mean) ** 2 for each in logs) / (n - 1) / n)
-        return PairedRatio(
-            Interval(exp(mean), exp(mean - half), exp(min(mean + half, LARGEST_LOG))), n, "t"
-        )
-    ordered = sorted(ratios)
-    value = fsum(ordered) / n
-    generator = random.Random(SEED)
-    drawn = sorted(fsum(generator.choices(ordered, k=n)) / n for _ in range(RESAMPLES))
-    tail = round(RESAMPLES * (100 - LEVEL) / 200)
-    return PairedRatio(Interval(value, drawn[tail], drawn[-1 - tail]), n, "bootstrap")
+    how: How = "t" if min(ratios) > 0 else "arithmetic"
+    if min(ratios) == max(ratios):  # as it is: exp(log(x)) is not always x
+        return PairedRatio(Interval(ratios[0], ratios[0], ratios[0]), n, how)
+    values = [log(ratio) for ratio in ratios] if how == "t" else ratios
+    mean = fsum(values) / n
+    half = t_quantile(n - 1) * sqrt(fsum((each - mean) ** 2 for each in values) / (n - 1) / n)
+    if how == "arithmetic":
+        return PairedRatio(Interval(mean, max(0.0, mean - half), mean + half), n, how)
+    return PairedRatio(
+        Interval(exp(mean), exp(mean - half), exp(min(mean + half, LARGEST_LOG))), n, how
+    )
 
 
 def t_quantile(freedom: int) -> float:

@@ -156,13 +156,14 @@ def again(settings: Settings, word: str, kind: str = "compare") -> ComparisonRec
 class Known:
     """What earlier records of a scenario tell: what the latest one that was judged has shown, when
     and on which commit, and how long (s) a measurement took. shipped: it was not made here, but
-    came with the program (`SHIPPED`)."""
+    came with the program (`SHIPPED`). dilation: of the lab it was measured on."""
 
     outcome: str = ""
     day: str = ""
     commit: str = ""
     each_s: float | None = None
     shipped: bool = False
+    dilation: float = 1.0
 
 
 SHIPPED = "found.json"
@@ -170,12 +171,14 @@ SHIPPED = "found.json"
 shows. Every judged record has one, to be copied there."""
 
 
-def shipped(scenario: Path) -> Known:
+def shipped(path: Path, scenario: Scenario) -> Known:
     """What was found before the program was shipped, with the scenario of this file; nothing where
-    that was not kept.
+    that was not kept, or was found with other plans, bands or numbers than it has now.
     """
     try:
-        found = json.loads((scenario.parent / SHIPPED).read_text(encoding="utf-8"))
+        found = json.loads((path.parent / SHIPPED).read_text(encoding="utf-8"))
+        if found["sha256"] != scenario.sha256:
+            return Known()
         each_s = None if found["each_s"] is None else float(found["each_s"])
         return Known(
             str(found["outcome"]),
@@ -183,6 +186,7 @@ def shipped(scenario: Path) -> Known:
             str(found["commit"] or ""),
             each_s,
             shipped=True,
+            dilation=float(found["dilation"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return Known()
@@ -201,6 +205,8 @@ def keep_outcome(record: ComparisonRecord, outcome: str, findings: list[dict[str
         "day": day,
         "commit": record.data["environment"]["commit"],
         "each_s": each_s,
+        "dilation": dilation_of(record.data),
+        "sha256": record.data["scenario"]["sha256"],
     }
     (record.folder / SHIPPED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -413,19 +419,6 @@ def _plans(arm: Arm, lab: Lab, scenario: Scenario) -> list[Plan]:
             )  # fmt: skip
         found.append(plan)
     return found
-
-
-def same_plans(record: ComparisonRecord, scenario: Scenario) -> bool:
-    """Whether the record was begun with the plans that the scenario's arms have now."""
-    for name, arm in scenario.arms.items():
-        for tenant, setup in arm.setups.items():
-            for plan, then in ((setup.plan, False), (setup.then, True)):
-                path = record.plan(name, tenant, then=then)
-                if plan is not None and not (
-                    path.is_file() and path.read_text(encoding="utf-8") == plan.text
-                ):
-                    return False
-    return True
 
 
 def _folder(place: Path, kind: str) -> Path:

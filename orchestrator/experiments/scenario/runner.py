@@ -79,35 +79,21 @@ class Runner:
         """Measure rounds until the intervals are narrow, or the record's budget is spent; what they
         show has no part in it.
 
-        A measurement that is void is made again at the end of its round, once; a round without one
-        of an arm is none for that arm. Raises: as the verbs; finished measurements are kept.
+        A round that was broken off is not finished another day, under other conditions: the next
+        one begins. Raises: as the verbs; finished measurements are kept.
         """
-        record, arms = self.record, [*self.scenario.arms]
+        record = self.record
+        record.data["slots"] = [slot for slot in record.slots if slot["state"] != "waiting"]
         try:
-            while True:
-                for number, slot in enumerate(record.slots):
-                    if slot["state"] in OPEN:
-                        self._one(number, slot)
-                if again := [arm for arm in round_of(arms, record.rounds) if self._void(arm)]:
-                    record.add(again, record.rounds)
-                    continue
-                if self._over(narrow):
-                    return
-                record.add(round_of(arms, record.rounds + 1), record.rounds + 1)
+            while not self._over(narrow):
+                number = record.rounds + 1
+                record.add(round_of([*self.scenario.arms], number), number)
+                for at, slot in enumerate(record.slots):
+                    if slot["state"] == "waiting":
+                        self._one(at, slot)
         finally:
             if self.scenario.changes:
                 self._stop()
-
-    def _void(self, arm: str) -> bool:
-        """Whether this round's only measurement of the arm is void, and there is time for
-        another.
-        """
-        states = [
-            slot["state"]
-            for slot in self.record.slots
-            if slot["round"] == self.record.rounds and slot["arm"] == arm
-        ]
-        return states == [VOID] and self.record.spent_s < self.record.data["budget_s"]
 
     def _over(self, narrow: Callable[[], bool]) -> bool:
         """Whether no round follows, which the record then says with the reason."""
@@ -150,17 +136,15 @@ class Runner:
                 self._change(slot, arm)
             else:
                 self._iterations(slot, arm)
-            slot["state"] = "done"
-            self._note(number, slot)
+            self._note(number, slot, "done")
         except (Stalled, TimedOut) as error:
             slot["error"] = first_line(error)
             if not self.stalls:
                 hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
                 raise NotVerified(str(error), hint=hint) from error
-            slot["state"] = STALLED
             self.emit(f"measurement {number + 1} stalled: {slot['error']}")
             self._stop()
-            self._note(number, slot)
+            self._note(number, slot, STALLED)
         except BaseException as error:
             slot["error"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
@@ -185,18 +169,19 @@ class Runner:
         ) * len(self.scenario.arms)
         return f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
 
-    def _note(self, number: int, slot: dict[str, Any]) -> None:
-        """Note what slowed the ranks down, which may void the measurement: by that figure alone,
-        whatever was measured. What is learnt by an iteration does not change with its time: a
-        scenario that compares losses alone has no void measurements.
+    def _note(self, number: int, slot: dict[str, Any], state: str) -> None:
+        """The measurement ended in this state. Note what slowed the ranks down, which may void it:
+        by that figure alone, whatever was measured. What is learnt by an iteration does not change
+        with its time: a scenario that compares losses after iterations alone has no void ones.
         """
-        if self.slowed is None or not slot["jobs"]:
-            return
-        found = self.slowed(slot)
-        slot["slowed"] = found.to_json()
-        if found.void and any(one.metric != "loss" for one in self.scenario.compared):
-            slot["state"] = VOID
-            self.emit(f"measurement {number + 1} is void: {found.message}")
+        timed = any(one.metric != "loss" or one.seconds for one in self.scenario.compared)
+        if self.slowed is not None and slot["jobs"]:
+            found = self.slowed(slot)
+            slot["slowed"] = found.to_json()
+            if found.void and timed:
+                state = VOID
+                self.emit(f"measurement {number + 1} is void: {found.message}")
+        slot["state"] = state
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:
         """Bring the plans up, launch the jobs, begin what runs beside them, wait for the jobs'
@@ -211,8 +196,11 @@ class Runner:
                 jobs[tenant] = self._launched(slot, tenant)
             for name, tenant, how in arm.shared:
                 self._begin(slot, name, tenant, how)
-            # not what was made alone, or over circuits that rested
-            if len(jobs) > 1 or arm.shared or arm.has_schedule:
+            # not what was made alone, or over circuits that rested; in no arm, if not in one
+            if any(
+                len(each.setups) > 1 or each.shared or each.has_schedule
+                for each in self.scenario.arms.values()
+            ):
                 jobs = {tenant: self.verbs[tenant].status() for tenant in jobs}
                 for tenant, job in jobs.items():
                     slot["jobs"][tenant][0]["first"] = job.iterations + 1
@@ -324,6 +312,11 @@ class Runner:
             part["last"] = job.iterations
             if job.state == "failed":
                 raise NotVerified(f"job {job.name} failed: {job.detail}", hint="testbed job logs")
+            if job.iterations < wanted:
+                raise NotVerified(
+                    f"job {job.name} ended after {job.iterations} iterations, {wanted} are needed",
+                    hint="a longer job",
+                )
 
     def _up(
         self,

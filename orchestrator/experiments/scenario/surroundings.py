@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def commit() -> str:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def environment_fingerprint(lab: Lab) -> dict[str, Any]:
-    """What of the environment may change what is measured; what cannot be read is left out."""
+def environment_fingerprint(lab: Lab, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What of the environment may change what is measured; what cannot be read is left out.
+
+    before: that of the first measurements of a record that is continued: all commits are named.
+    """
+    commits = [*str((before or {}).get("commit", "")).split(", "), commit()]
     found: dict[str, Any] = {
         "versions": versions(),
-        "commit": commit(),
+        "commit": ", ".join(dict.fromkeys(filter(None, commits))),
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
         "congestion_control": {

@@ -215,16 +215,12 @@ def loss_after(
     found: Sequence[IterationEnd], losses: Sequence[float | None], begin: int, seconds: float
 ) -> float | None:
     """The median loss of the iterations that ended in the last part of so many seconds after the end
-    of `found[begin]`; None: none did.
+    of `found[begin]`; None: none did, or one has no loss.
     """
     until = found[begin].end_ns + seconds * 1e9
     since = until - LAST_PART * seconds * 1e9
-    ended = [
-        loss
-        for step, loss in zip(found, losses, strict=True)
-        if loss is not None and since < step.end_ns <= until
-    ]
-    return median(ended) if ended else None
+    ended = [loss for step, loss in zip(found, losses, strict=True) if since < step.end_ns <= until]
+    return median(ended) if ended and None not in ended else None  # type: ignore[type-var]
 
 
 def percentile_99(values: Sequence[float]) -> float:
@@ -236,14 +232,12 @@ def percentile_99(values: Sequence[float]) -> float:
     return sorted(values)[-(-99 * len(values) // 100) - 1]
 
 
-def metric_samples(
-    book: Ledger, kept: Mapping[str, Any], needed: Sequence[Compared] | None = None
-) -> Samples:
-    """The values of the metrics that the scenario compares (by default those, and iteration times),
-    from the journals.
+def metric_samples(book: Ledger, kept: Mapping[str, Any]) -> Samples:
+    """The values of the metrics that the scenario compares, and iteration times, from the
+    journals.
     """
     found: dict[tuple[str, str, str, float], dict[int, list[float]]] = {}
-    wanted = list(compared_of(kept) if needed is None else needed)
+    wanted = compared_of(kept)
     arms = [str(slot["arm"]) for slot in kept["slots"]]
 
     def add(number: int, tenant: str, metric: str, values: list[float], extent: float = 0) -> None:
@@ -256,9 +250,8 @@ def metric_samples(
                 add(number, tenant, metric, values)
         # One value: losses of single iterations differ by their samples, which are the same in
         # every arm.
-        if losses := [line["loss"] for line in lines if line["loss"] is not None][
-            : kept.get("iterations")
-        ]:
+        losses = [line["loss"] for line in lines]
+        if None not in losses:  # one that is no number is not recorded: the training diverged
             add(number, tenant, "loss", [median(losses)])
         add(
             number, tenant, "iteration_p99_ms", [percentile_99([line["iter_ms"] for line in lines])]

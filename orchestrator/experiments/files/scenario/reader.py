@@ -58,8 +58,15 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
     edge = check(ScenarioEdge, document.value, problems)
     if edge is None:
         raise BadFile(problems.lines(), hint="see docs/how-to/scenarios.md")
-    arms = _Arms(edge, _Files(fetch, problems), problems).all()
+    files = _Files(fetch, problems)
+    arms = _Arms(edge, files, problems).all()
     compared = tuple(_compared(edge, arms, problems))
+    for index, one in enumerate(compared):
+        if one.name in (other.name for other in compared[:index]):
+            problems.add(
+                ("compare", index),
+                f"another comparison is called {one.name!r}, too: give each a `name` of its own",
+            )
     if all(one.role != "claim" for one in compared):
         problems.add(("compare",), "no comparison has the role claim, so nothing could be shown")
     if not problems:
@@ -83,7 +90,7 @@ def read_scenario(text: str, filename: str, fetch: Fetch) -> Scenario:
         warm_up=edge.warm_up,
         description=edge.description,
         differs=tuple(edge.differs),
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        sha256=hashlib.sha256("\0".join([text, *files.texts]).encode()).hexdigest(),
     )
 
 
@@ -110,6 +117,11 @@ class _Files:
     def __init__(self, fetch: Fetch, problems: Problems) -> None:
         self._fetch, self._problems = fetch, problems
         self._read: dict[str, tuple[str, Mapping[str, Any]]] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        """The names and texts of all that were read."""
+        return [part for name, (text, _) in sorted(self._read.items()) for part in (name, text)]
 
     def read(self, name: str, path: Path) -> tuple[str, Mapping[str, Any]]:
         """The file's text and document, empty after adding to the problems what is wrong with
@@ -297,7 +309,11 @@ def _with_band(
         )
     if one.seconds is not None and one.metric != "loss":
         problems.add((*path, "seconds"), f"only loss is of a time, not {one.metric}")
-    text = one.name or f"{one.metric} {one.of}" + (f" / {one.over}" if one.over else "")
+    whose = f"{tenant}: " if len(edge.tenants) > 1 else ""
+    after = f" after {one.seconds:g} s" if one.seconds else ""
+    text = one.name or f"{whose}{one.metric}{after} {one.of}" + (
+        f" / {one.over}" if one.over else ""
+    )
     count = (one.iterations or edge.iterations) if one.metric == "span_ms" else 0
     seconds = one.seconds or 0.0
     return Compared(text, one.metric, one.of, one.over, tenant, low, high, one.role, count, seconds)
