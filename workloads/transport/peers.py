@@ -3,7 +3,8 @@ else is said.
 
 The listener says a number, the other answers with what it wants, a number of its own and a proof,
 and the listener proves itself. A process that took the listener's port meanwhile gets nothing, and
-nobody else can give the listener anything. The agent has the same (extensions/shadow/host/tap.py).
+nobody else can give the listener anything. A process of the agent may be the other end, in code of
+its own.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 def connect(meeting: Meeting, role: str, within_s: float, own: str = "") -> socket.socket:
     """A connection to the listener, in this role; tries until the time is over, as it may not
-    listen yet. own: the address to connect from; empty: any.
+    listen yet; a listener has as long to answer, 1 s at least. own: the address to connect from;
+    empty: any.
 
     Raises: OSError - it does not answer, or does not know the key.
     """
@@ -92,7 +94,7 @@ def connect(meeting: Meeting, role: str, within_s: float, own: str = "") -> sock
             time.sleep(0.1)
     try:
         notice_silence(link)
-        link.settimeout(GREETING_S)
+        link.settimeout(min(GREETING_S, max(within_s, 1.0)))
         first, second, who = (
             exactly(link, NUMBER),
             secrets.token_bytes(NUMBER),
@@ -239,6 +241,12 @@ class Server(Generic[C]):
             role = f" ({peer.role})" if peer.role else ""
             print(f"{self.name}: {peer.who}{role}: {why}", flush=True)
         self.closed(peer)
+
+    def release(self, peer: C) -> socket.socket:
+        """Leave a connection to the caller, who closes it."""
+        self._peers.discard(peer)
+        self._selector.unregister(peer.link)
+        return peer.link
 
     def _accept(self) -> None:
         try:
