@@ -31,7 +31,7 @@ class Training:
     momentum: Sequence[Any]
     lr: float
     same: Mapping[str, Any]
-    take: Callable[[bytes, bool], int] = lambda content, own: 0
+    take: Callable[[bytes, bool], int]
 
 
 class Observer:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have
 # reached the disk
@@ -51,14 +51,20 @@ class Checkpoints:
         """Return the iterations there is a checkpoint of, oldest first."""
         return sorted(self._files())
 
-    def forget(self) -> None:
-        """Drop every checkpoint: a job that starts again must not be resumed from what went
-        before.
+    def forget(self, beyond: int = 0) -> None:
+        """Drop every checkpoint of an iteration `beyond` this one: a job that starts again, or
+        further back, must not be resumed from what went before.
         """
         for iteration in self._files():
-            for path in self._directory.glob(f"checkpoint-*-{iteration}.pt"):
+            for path in self.of(iteration) if iteration > beyond else ():
                 path.unlink(missing_ok=True)
-        self._given.unlink(missing_ok=True)
+        if not beyond:
+            self._given.unlink(missing_ok=True)
+
+    def of(self, iteration: int) -> list[Path]:
+        """The checkpoints of `iteration`, whichever rank wrote them; this rank's own first."""
+        found = self._directory.glob(f"checkpoint-*-{iteration}.pt")
+        return sorted(found, key=lambda path: (path != self.path(iteration), path))
 
     @property
     def _given(self) -> Path:
@@ -101,17 +107,10 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        self.drop_older(iteration)
+        for old in self.kept()[: -self._kept]:
+            self.path(old).unlink(missing_ok=True)
         self._written(iteration, path)
         return path
-
-    def drop_older(self, but: int) -> None:
-        """Drop what this rank wrote and is older than the newest few, `but` that of one iteration:
-        a job that was restored from elsewhere may be behind what it wrote before.
-        """
-        for old in self.kept()[: -self._kept]:
-            if old != but:
-                self.path(old).unlink(missing_ok=True)
 
     def read(self, iteration: int) -> dict[str, Any]:
         """Return the state of `iteration`, as it was written.
@@ -160,12 +159,20 @@ def check_whole(path: Path) -> None:
             raise ValueError(f"{spoilt} has another checksum than when it was written")
 
 
+class Sink(Protocol):
+    """What takes all bytes of each write, or raises."""
+
+    def write(self, data: Any, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class Paced:
     """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is
     written is not made up for.
     """
 
-    def __init__(self, file: BinaryIO, mbps: float) -> None:
+    def __init__(self, file: Sink, mbps: float) -> None:
         self._file, self._rate = file, mbps * 1e6 / 8
         self._due_s = time.monotonic()
 

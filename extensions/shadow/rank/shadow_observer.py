@@ -55,13 +55,14 @@ class ShadowObserver(Observer):
         self._link: socket.socket | None = None
 
     def restore(self, training: Training, after: int) -> int:
-        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as
-        `restored`, if it is `alone`.
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises:
+        ValueError - there is none, and it is `alone`; on all ranks.
         """
         if not self._meeting.restore:
             return 0
         rank, torch = training.job.place.rank, training.job.torch
         tensors, iteration = [*training.parameters, *training.momentum], 0
+        why = "rank 0 was given no checkpoint of the job's shadow"
         with torch.no_grad():
             if rank == 0:
                 try:
@@ -72,13 +73,10 @@ class ShadowObserver(Observer):
                         )
                     iteration = found
                 except (OSError, ValueError) as error:
-                    if self.alone:
-                        raise
-                    print(
-                        f"# shadow: the ranks' own checkpoints are used: {error}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    why = str(error)
+                    if not self.alone:
+                        text = f"# shadow: the ranks' own checkpoints are used: {error}"
+                        print(text, file=sys.stderr, flush=True)
                 else:
                     for tensor, was in zip(
                         tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True
@@ -87,6 +85,8 @@ class ShadowObserver(Observer):
             iteration = int(max(training.job.accord.gather("from the shadow", iteration)))
             for tensor in tensors if iteration else ():
                 torch.distributed.broadcast(tensor, 0)
+        if self.alone and not iteration:
+            raise ValueError(why)
         return iteration
 
     def begin(self, training: Training, iteration: int) -> None:

@@ -1,9 +1,10 @@
 """Sends each checkpoint that this rank has written to the job's storage, at this rank's share of its
 rate; gives ranks that begin again what that has.
 
-Before a checkpoint's bytes go its rank, iteration and size. The storage answers with a byte once it
-is on its disk, and with nothing else: what it does not want ends the connection. A rank that begins
-says its number, and is sent a checkpoint in the same form.
+Before a checkpoint's bytes go the rank's number, how many it could not send, iteration and size.
+The storage answers with a byte once it is on its disk, and with nothing else: what it does not want
+ends the connection. A rank that begins says its number and the iteration it has, and is sent a newer
+one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from workloads.programs.observers import Observer, Training
@@ -20,133 +22,142 @@ from workloads.training.checkpoint import PIECE, Paced
 from workloads.transport.peers import Meeting, connect, exactly, meeting
 
 VARIABLE = "TESTBED_OBSERVER_STORAGE"
-RECORDS = "storage.jsonl"
-HEAD, RANK = struct.Struct("!IQQ"), struct.Struct("!I")
+HEAD, ASKED, GIVEN = struct.Struct("!IIQQ"), struct.Struct("!IQ"), struct.Struct("!?QQ")
+"""Of a checkpoint that comes; of a rank that begins; of one that it is given: whether the rank wrote
+it, its iteration (0: there is none) and size.
+"""
 LARGEST = 1 << 30
-"""Bytes of a checkpoint."""
+"""Bytes of a checkpoint: a rank that begins from it has it in memory twice."""
 CONNECT_S, AGAIN_S = 10.0, 15.0
 """How long (s) a job that starts waits for its storage; after a failure it is tried again so much
 later, and for a second only, as training may wait.
 """
-SEND_S = 60.0
-"""A storage that takes nothing for so long (s), or does not answer, is given up."""
+SEND_S, RESTORE_S = 10.0, 600.0
+"""A storage that takes nothing for so long (s), or does not answer, is given up: as training may
+wait for it; as all ranks begin, and it reads all that they are given.
+"""
+
+
+UNKNOWN = -1
+"""The iteration of what a rank asked for, where it got no answer."""
+
+
+class Wire:
+    """A connection, as Paced writes to it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.write = link.sendall
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 class StorageObserver(Observer):
     """A checkpoint that cannot be sent is counted and said, and the job goes on: the rank has its
-    own.
+    own. ranks: the number of each.
     """
 
-    def __init__(self, known: Meeting, mbps: float, optical: bool) -> None:
-        self._meeting, self._mbps, self._optical = known, mbps, optical
+    def __init__(self, known: Meeting, mbps: float, optical: bool, ranks: Sequence[int]) -> None:
+        self._meeting, self._mbps, self._optical, self._ranks = known, mbps, optical, ranks
         self.alone = known.restore == "only"
+        self._where = f"the job's storage at {known.address}:{known.port}"
         self._link: socket.socket | None = None
-        self._own, self._rank, self._again_s = "", 0, 0.0
+        self._own, self._rank, self._unsent, self._again_s = "", 0, 0, 0.0
 
     def restore(self, training: Training, after: int) -> int:
         """Every rank is sent the newest checkpoint: what it wrote itself or, where that is not
-        there, what another did.
+        there, what another did. Raises: ValueError - only some were, and ranks have none to go on
+        from; on all ranks.
         """
         if not self._meeting.restore:
             return 0
-        place, iteration, mine, content = training.job.place, 0, False, b""
+        place, iteration, mine, content = training.job.place, UNKNOWN, False, b""
         try:
-            source, iteration, content = self._fetched(place.rank, place.lane(0), after)
-            mine = source == place.rank
-        except (OSError, ValueError) as error:
-            print(f"# storage: nothing is restored from it: {error}", file=sys.stderr, flush=True)
+            own = place.lane(0) if self._optical else ""
+            mine, iteration, content = self._fetched(self._ranks[place.rank], own, after)
+        except OSError as error:
+            text = f"# storage: rank {place.rank} begins from nothing of {self._where}: {error}"
+            print(text, file=sys.stderr, flush=True)
         found = training.job.accord.gather("from the storage", iteration)
-        if len({*found}) > 1 or iteration <= after:
-            if self.alone:
-                raise ValueError(
-                    "the job's storage has no checkpoint for all ranks; without it: testbed job launch"
-                )
-            return 0
-        return training.take(content, mine)
+        if iteration > 0 and len({*found}) == 1:
+            return training.take(content, mine)
+        if self.alone or (any(found) and not after):
+            given = ", ".join(str(each) if each > 0 else "none" for each in found)
+            raise ValueError(
+                f"{self._where} has no checkpoint for all ranks (iterations, by rank: {given});"
+                " again, or from the ranks' own: testbed up; from the beginning: testbed job launch"
+            )
+        return 0
 
-    def _fetched(self, rank: int, own: str, after: int) -> tuple[int, int, bytes]:
-        """Whose checkpoint is the newest for this rank, of which iteration, and, if that is beyond
-        `after`, its bytes. Raises: OSError, ValueError - there is none.
+    def _fetched(self, rank: int, own: str, after: int) -> tuple[bool, int, bytes]:
+        """Whether this rank wrote the newest checkpoint beyond `after`, its iteration, its bytes; 0
+        for none. Raises: OSError.
         """
-        with connect(self._meeting, "restore", CONNECT_S, own if self._optical else "") as link:
-            link.settimeout(SEND_S)
-            link.sendall(RANK.pack(rank))
-            source, iteration, size = HEAD.unpack(exactly(link, HEAD.size))
-            if not iteration:
-                raise ValueError("it has none")
-            if not 0 < size <= LARGEST:
-                raise ValueError(f"it announced {size} bytes")
-            content = exactly(link, size) if iteration > after else b""
-        return source, iteration, content
+        with connect(self._meeting, "restore", CONNECT_S, own) as link:
+            link.settimeout(RESTORE_S)
+            link.sendall(ASKED.pack(rank, after))
+            mine, iteration, size = GIVEN.unpack(exactly(link, GIVEN.size))
+            if size > LARGEST:
+                raise OSError(f"it announced {size} bytes")
+            return mine, iteration, exactly(link, size)
 
     def begin(self, training: Training, iteration: int) -> None:
         place = training.job.place
-        self._rank, self._mbps = place.rank, self._mbps / place.dilation
+        self._rank, self._mbps = self._ranks[place.rank], self._mbps / place.dilation
         self._own = place.lane(0) if self._optical else ""
-        self._records = (place.job_dir / RECORDS).open("a", buffering=1)
         try:
             self._link = self._connected(CONNECT_S)
         except OSError as error:
             self._failed(error)
 
     def written(self, iteration: int, path: Path) -> None:
-        begin_s, size, kept = time.monotonic(), 0, 0
         try:
-            size = path.stat().st_size
-            self._send(iteration, path, size)
-            kept = 1
+            self._send(iteration, path)
         except OSError as error:
-            self._failed(error)
-        record = {
-            "iter": iteration,
-            "bytes": size,
-            "send_ms": round(1e3 * (time.monotonic() - begin_s), 3),
-            "kept": kept,
-            "limit_mbps": self._mbps,
-            "t_wall_ns": time.time_ns(),
-        }
-        self._records.write(json.dumps(record) + "\n")
+            self._unsent += 1
+            self._failed(error, f"the checkpoint of iteration {iteration} is not at ")
 
     def end(self) -> None:
         if self._link is not None:
             self._link.close()
 
-    def _send(self, iteration: int, path: Path, size: int) -> None:
+    def _send(self, iteration: int, path: Path) -> None:
         """Raises: OSError - the storage does not have it."""
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise OSError(f"it has {size} bytes, and {LARGEST} are the most that a storage takes")
         if self._link is None:
             if time.monotonic() < self._again_s:
                 raise ConnectionError("it is not there")
             self._link = self._connected(1.0)
-        link = self._link
-        with path.open("rb") as file, link.makefile("wb") as out:
-            out.write(HEAD.pack(self._rank, iteration, size))
-            paced = Paced(out, self._mbps)
+        self._link.sendall(HEAD.pack(self._rank, self._unsent, iteration, size))
+        paced = Paced(Wire(self._link), self._mbps)
+        with path.open("rb") as file:
             while piece := file.read(PIECE):
                 paced.write(piece)
-        exactly(link, 1)
+        exactly(self._link, 1)
 
     def _connected(self, within_s: float) -> socket.socket:
         link = connect(self._meeting, "keep", within_s, self._own)
         link.settimeout(SEND_S)
         return link
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: OSError, what: str = "") -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()
         if time.monotonic() >= self._again_s:
-            print(
-                f"# storage: not sent, the job goes on: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
-        self._again_s = time.monotonic() + AGAIN_S
+            text = f"# storage: {what}{self._where}: {error}; the rank has its own, and the job goes on"
+            hint = "if this goes on: testbed job stop, then testbed up"
+            print(f"{text}; {hint}", file=sys.stderr, flush=True)
+            self._again_s = time.monotonic() + AGAIN_S
 
 
 def observer(message: str) -> Observer:
     """As workloads/programs/observers.py has it."""
     known, values = meeting(message, VARIABLE), json.loads(message)
     try:
-        return StorageObserver(known, float(values["mbps"]), bool(values["lane"]))
+        numbers = [int(each) for each in values["ranks"]]
+        return StorageObserver(known, float(values["mbps"]), bool(values["lane"]), numbers)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{VARIABLE}: {error!r} of mbps, lane") from error
+        raise ValueError(f"{VARIABLE}: {error!r} of mbps, lane, ranks") from error

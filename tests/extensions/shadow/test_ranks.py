@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
         torch=torch,
         accord=SimpleNamespace(gather=lambda _, value: [value]),
     )
-    own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {})
+    own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {}, lambda *_: 0)
     monkeypatch.setattr(shadow_observer, "restored", lambda *_: (9, torch.zeros(7)))
     assert (
         shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "newest")).restore(own, 5) == 0
