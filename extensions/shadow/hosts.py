@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from extensions.shadow.plan import Shadow, shadow_of
 from optics import HostName, Refused, TestbedError
 from optics.plan import Job
-from orchestrator.hosts.api import Tail
 from orchestrator.hosts.aside import Aside
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.launch import MASTER_PORTS, identity, job_name, on_host
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.keeper import Restore
 from planner.operate.taps import receivers
 
 PORT = 27400
@@ -33,11 +33,6 @@ minutes: it is waited for as long as it lives, and the time of the command ends 
 does."""
 LOOK_S = 1.0
 """How often (s) it is asked whether the shadow still lives."""
-RECORDS = "shadow.jsonl"
-Restore = Literal["", "only", "newest"]
-"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer
-(workloads/transport/peers.py).
-"""
 Notify = Callable[[str], object]
 """Called with what is waited for."""
 
@@ -160,19 +155,9 @@ class ShadowHosts:
         than what its host says.
         """
         with suppress(TestbedError):
-            await self.end(name, host, 1.0)
+            await Aside(self.channels, host, name).end(1.0)
         with suppress(TestbedError):
             await self.channels.ask({at: {"name": name} for at in taps}, "tap.stop")
-
-    async def end(self, job: str, host: HostName, grace_s: float = 10.0) -> None:
-        """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on
-        the hosts.
-        """
-        await Aside(self.channels, host, job).end(grace_s)
-
-    async def records(self, job: str, host: HostName, offset: int) -> Tail:
-        """What a shadow wrote of each iteration, from byte `offset` on."""
-        return await Aside(self.channels, host, job).tail(RECORDS, offset)
 
 
 def _shadow(job: Job) -> Shadow:

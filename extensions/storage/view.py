@@ -19,31 +19,26 @@ class StorageView(View):
 
     def text(self, found: Figures) -> str:
         """What is kept, and how fast it came: `storage on gpu07: checkpoint of iteration 312, 4 of
-        4 ranks, 198 of 200 Mb/s`. Of a job that was launched without, why.
+        4 ranks, 198 Mb/s`. Of a job that was launched without, why.
         """
         if "missing" in found:
             return str(found["missing"])
         text = f"storage on {found['host']}: "
         if found["checkpoint"]:
             text += f"checkpoint of iteration {found['checkpoint']}, {found['ranks']} of {found['of']} ranks"
-            text += f", {_mbps(found['mbps'])} of {_mbps(found['limit_mbps'])} Mb/s"
+            mbps = float(found["mbps"])
+            text += f", {mbps:.{0 if mbps >= 10 else 2}f} Mb/s"
         else:
             text += "no checkpoint yet"
-        text += (
-            f"; {counted(int(found['unsent']), 'checkpoint')} not sent" if found["unsent"] else ""
-        )
+        if found["unsent"]:
+            text += f"; {counted(int(found['unsent']), 'checkpoint')} not sent"
         running = found.get("state", "running") == "running"
         return text if running else f"{text}; it is {found['state']}"
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         newest = points[-1].fields
         text = f"on {newest.get('host', '')}: checkpoint of iteration {newest.get('iter', 0)}, rank {newest.get('rank', 0)}"
-        text += "" if newest.get("kept") else ", not sent"
-        return [made_mark("storage", text, bad=not newest.get("kept"))]
-
-
-def _mbps(value: int | float | str) -> str:
-    return f"{float(value):.{0 if float(value) >= 10 else 2}f}"
+        return [made_mark("storage", text)]
 
 
 VIEW = StorageView()

@@ -369,20 +369,36 @@ def same_training(key: str, job: Job, record: JobRecord | None) -> bool:
     return now is not None and before is not None and now.host == before.host
 
 
+def restoring(job: Job) -> list[tuple[Attachment[Any], Any]]:
+    """What of a job keeps checkpoints that it can begin from."""
+    return [(kind, value) for kind, value in _of(job) if kind.restores]
+
+
 def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:
     """What kept checkpoints of the latest job that this one could begin from. Raises: Missing -
     nothing did.
     """
-    able = [kind for kind in attachments() if kind.restores]
-    having = [(kind, value) for kind, value in _of(job) if kind in able]
+    having = restoring(job)
     if not having:
-        raise Missing(
-            f"job {job.name} has no {' or '.join(kind.noun for kind in able)} in this plan",
-            hint=hint,
-        )
+        nouns = " or ".join(kind.noun for kind in attachments() if kind.restores)
+        raise Missing(f"job {job.name} has no {nouns} in this plan", hint=hint)
+    return willing(having, lambda kind, value: kind.followed(value, job, record, hint))
+
+
+def willing(
+    having: Sequence[tuple[Attachment[Any], Any]], ask: Callable[[Attachment[Any], Any], None]
+) -> list[tuple[Attachment[Any], Any]]:
+    """Those that do not refuse. Raises: Missing - as the last, where all do."""
+    found, why = [], None
     for kind, value in having:
-        kind.followed(value, job, record, hint)
-    return having
+        try:
+            ask(kind, value)
+            found.append((kind, value))
+        except Missing as error:
+            why = error
+    if why is not None and not found:
+        raise why
+    return found
 
 
 async def elsewhere(

@@ -389,7 +389,7 @@ def steps(index: int) -> Iterator[Wanted]:
                 "bytes": 3_200_000,
                 "send_ms": 128.0 + sin(n),
             }
-            stored |= {"kept": int(n != 300), "limit_mbps": 200.0, "rank": 0, "host": "gpu06"}
+            stored |= {"unsent": n // 300, "rank": 0, "host": "gpu06", "over": "management"}
             yield at, "storage", {"job": "ddp"}, stored
             had: dict[str, FieldValue] = {
                 "size": 16,

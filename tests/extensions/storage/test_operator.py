@@ -12,13 +12,22 @@ from typing import Any, cast
 
 import pytest
 
-from extensions.storage.operator import ATTACHMENT
+from extensions.shadow.plan import Shadow
+from extensions.storage.operator import ATTACHMENT, _numbers
 from extensions.storage.plan import Storage
 from extensions.storage.view import VIEW
 from optics import Missing, Refused, Unreachable
 from optics.plan import Job
-from orchestrator.hosts.api import ClockReading, Tail
-from orchestrator.jobs.attachments import Inspection, Launch, attachment_figures, stop_attachments
+from orchestrator.hosts.api import ClockReading
+from orchestrator.jobs.attachments import (
+    Inspection,
+    Launch,
+    attachment_figures,
+    followers,
+    restoring,
+    stop_attachments,
+    willing,
+)
 from orchestrator.jobs.record import spec_of
 from orchestrator.session import Session
 from orchestrator.store.store import Store
@@ -43,8 +52,9 @@ class Bench:
         self.session = Session(self.lab, folder, {}, cast(Any, self))
         self.channels = self.jobs = self.measure = self
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.log, self.state, self.present, self.refuses = "storage: listens", "running", True, ""
-        self.sent = dict.fromkeys(TWO, "")
+        self.state, self.present, self.refuses = "running", True, ""
+        self.log = "storage: listens on port 4711, newest checkpoint 0\n"
+        self.sent = ""
 
     def attached(self) -> tuple[str, ...]:
         return ("gpu04",) if self.present else ()
@@ -58,13 +68,12 @@ class Bench:
         self.asked.append((op, {name: dict(fields) for name, fields in requests.items()}))
         if op == self.refuses:
             raise Unreachable("gpu02: no answer")
-        reply = {"state": self.state, "code": 1, "data": self.log}
+        text, size = self.log, 0
+        if op == "job.tail" and (fields := requests["gpu04"])["file"] == "storage.jsonl":
+            assert fields["name"] == "mlp.r1.storage"
+            text, size = self.sent[fields["offset"] :], len(self.sent)
+        reply = {"state": self.state, "code": 1, "data": text, "offset": size, "size": size}
         return dict.fromkeys(requests, reply)
-
-    async def tail(self, job: str, rank: str, file: str, offset: int) -> Tail:
-        assert (job, file) == ("mlp.r1", "storage.jsonl")
-        text = self.sent[rank]
-        return Tail(text[offset:], len(text), len(text), "running")
 
     async def clocks(self, names: Any) -> dict[str, ClockReading]:
         return {name: ClockReading(0, 0) for name in names}
@@ -104,12 +113,12 @@ async def test_the_receiver_listens_before_ranks_know_of_it_and_the_key_is_on_no
     known = json.loads(start["env"]["TESTBED_OBSERVER_STORAGE"])
     assert start["name"] == "mlp.r1.storage", "a shadow on that host is mlp.r1"
     assert start["argv"] == ["python3", "-m", "extensions.storage.rank"]
-    assert start["env"]["TESTBED_STORAGE_RANKS"] == "2"
     assert (known["mbps"], known["restore"], known["lane"]) == (100.0, "", False)
+    assert known["port"] == 0 and len({*known["ranks"]}) == 2
     assert known["address"] == bench.lab.hosts["gpu04"].mgmt_address and len(known["key"]) == 64
-    assert secret["gpu02"]["name"] == "mlp.r1" and secret["gpu02"]["env"] == {
-        "TESTBED_OBSERVER_STORAGE": start["env"]["TESTBED_OBSERVER_STORAGE"]
-    }
+    assert secret["gpu02"]["name"] == "mlp.r1"
+    told = json.loads(secret["gpu02"]["env"]["TESTBED_OBSERVER_STORAGE"])
+    assert told == {**known, "port": 4711}, "where it says that it listens"
     bench.asked.clear()
     await ATTACHMENT.begin(replace(VALUE, over="optical"), {}, bench.launch())
     known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
@@ -131,7 +140,33 @@ async def test_ranks_begin_from_it_only_after_the_same_training_with_the_same_ho
     launched(bench)
     assert await restore(resume=True) == "newest"
     assert await restore() == ""
+    bench.log = bench.log.replace("checkpoint 0", "checkpoint 1000")
     assert await restore(resume=True, restore=True) == "only"
+
+
+async def test_what_cannot_be_restored_is_refused_once_the_receiver_has_said_what_it_has(
+    bench: Bench,
+) -> None:
+    """What ranks sent in the latest run says little: it may have ended before the first one."""
+    launched(bench)
+    with pytest.raises(Missing, match="the storage of job mlp on gpu04 has no checkpoint"):
+        await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=True, restore=True))
+    assert [op for op, _ in bench.asked][-1] == "job.stop"
+    record = bench.store.latest_job("lab/ann")
+    assert record is not None
+    ATTACHMENT.restorable(VALUE, record, [{"checkpoint": 0}], "")
+    both = replace(JOB, attached={"shadow": Shadow("gpu04"), "storage": VALUE})
+    launched(bench, both)
+    launch = replace(bench.launch(resume=True, restore=True), job=both)
+    assert await ATTACHMENT.begin(VALUE, {}, launch) == {}, "the shadow may have one"
+
+
+def test_a_rank_keeps_its_number_when_another_leaves_and_hands_it_on_to_a_spare() -> None:
+    before = _numbers(replace(JOB, ranks=("gpu01", "gpu02", "gpu03")))
+    without = replace(JOB, ranks=("gpu01", "gpu03"), evicted={"gpu02": ""})
+    assert _numbers(without) == [before[0], before[2]]
+    spare = replace(JOB, ranks=("gpu01", "gpu04", "gpu03"), evicted={"gpu02": "gpu04"})
+    assert _numbers(spare) == before
 
 
 async def test_a_receiver_that_ends_as_it_starts_is_said_and_one_that_may_be_left_out_is(
@@ -156,33 +191,32 @@ async def test_ranks_are_not_launched_where_only_some_know_of_the_storage(bench:
     assert [op for op, _ in bench.asked][-2:] == ["job.secret", "job.stop"]
 
 
-def line(iteration: int, kept: int) -> str:
-    record = {"iter": iteration, "bytes": 1_250_000, "send_ms": 101.0, "kept": kept}
-    return json.dumps({**record, "limit_mbps": 100.0, "t_wall_ns": iteration}) + "\n"
+def line(rank: int, iteration: int, unsent: int = 0) -> str:
+    record = {"rank": rank, "iter": iteration, "bytes": 1_250_000, "send_ms": 101.0}
+    return json.dumps({**record, "unsent": unsent, "t_wall_ns": iteration}) + "\n"
 
 
-async def test_what_ranks_sent_is_brought_home_once_and_shown(bench: Bench) -> None:
+async def test_what_the_receiver_has_is_brought_home_once_and_shown(bench: Bench) -> None:
     launched(bench)
     found = await bench.look()
     assert VIEW.text(found) == "storage on gpu04: no checkpoint yet"
-    bench.sent = {"gpu01": line(10, 1) + line(20, 1), "gpu02": line(10, 1) + line(20, 1)[:9]}
-    text = "storage on gpu04: checkpoint of iteration 20, 1 of 2 ranks, 198 of 200 Mb/s"
+    bench.sent = line(0, 10) + line(1, 10) + line(0, 20) + line(1, 20)[:9]
+    text = "storage on gpu04: checkpoint of iteration 20, 1 of 2 ranks, 198 Mb/s"
     assert VIEW.text(await bench.look()) == text
-    bench.sent["gpu02"] = line(10, 1) + line(20, 1)
-    bench.sent["gpu01"] += line(30, 0)
+    bench.sent = bench.sent[:-9] + line(1, 20) + line(1, 20).replace('"rank": 1', '"rank": 0.5')
+    bench.sent += line(0, 30, unsent=2) + line(1, 30, unsent=1)
     bench.state = "killed"
     found = await bench.look()
-    assert (found["checkpoint"], found["ranks"], found["unsent"]) == (20, 2, 1)
-    text = "storage on gpu04: checkpoint of iteration 20, 2 of 2 ranks, 198 of 200 Mb/s"
-    assert VIEW.text(found) == f"{text}; 1 checkpoint not sent; it is killed"
+    assert (found["checkpoint"], found["ranks"], found["unsent"]) == (30, 2, 3)
+    text = "storage on gpu04: checkpoint of iteration 30, 2 of 2 ranks, 198 Mb/s"
+    assert VIEW.text(found) == f"{text}; 3 checkpoints not sent; it is killed"
     points = [each for each in read_points(bench.folder / "run") if each.measurement == "storage"]
     assert sorted((each.fields["iter"], each.fields["rank"]) for each in points) == [
-        (10, 0),
-        (10, 1),
-        (20, 0),
-        (20, 1),
-        (30, 0),
+        (iteration, rank) for iteration in (10, 20, 30) for rank in (0, 1)
     ]
+    assert {(each.fields["host"], each.fields["over"]) for each in points} == {
+        ("gpu04", "management")
+    }
     [mark] = VIEW.marks(points[-1:])
     assert str(mark["message"]).startswith("on gpu04: checkpoint of iteration")
     bench.present = False
@@ -200,19 +234,30 @@ async def test_it_is_stopped_with_the_job_and_a_silent_host_is_left_alone(bench:
     assert bench.asked == []
 
 
-def test_what_cannot_be_restored_is_said(bench: Bench) -> None:
+def test_a_storage_on_another_host_has_nothing_of_the_latest_job(bench: Bench) -> None:
     launched(bench)
     record = bench.store.latest_job("lab/ann")
     assert record is not None
     ATTACHMENT.followed(VALUE, JOB, record, "")
-    ATTACHMENT.restorable(VALUE, record, [{"checkpoint": 7}], "")
-    for found in ({"checkpoint": 0}, {"missing": "launched without", "checkpoint": 0}):
-        with pytest.raises(Missing):
-            ATTACHMENT.restorable(VALUE, record, [found], "")
+    other = Storage("gpu03", 1.0)
     with pytest.raises(Missing, match="had no storage on gpu03"):
-        ATTACHMENT.followed(
-            Storage("gpu03", 1.0),
-            replace(JOB, attached={"storage": Storage("gpu03", 1.0)}),
-            record,
-            "",
-        )
+        ATTACHMENT.followed(other, replace(JOB, attached={"storage": other}), record, "")
+
+
+def test_a_job_is_restored_from_what_does_not_refuse(bench: Bench) -> None:
+    record = replace(JOB, attached={"shadow": Shadow("gpu03"), "storage": VALUE})
+    launched(bench, record)
+    latest = bench.store.latest_job("lab/ann")
+    assert latest is not None
+    job = replace(record, attached={"shadow": Shadow("gpu04"), "storage": VALUE})
+    assert [kind.key for kind, _ in followers(job, latest, "")] == ["storage"]
+    nowhere = replace(job, attached={**job.attached, "storage": Storage("gpu02", 1.0)})
+    with pytest.raises(Missing, match="had no storage on gpu02"):
+        followers(nowhere, latest, "")
+    found = [{"checkpoint": 0, "state": "exited"}]
+    having = restoring(job)
+
+    def restorable(kind: Any, value: Any) -> None:
+        kind.restorable(value, latest, found, "")
+
+    assert [kind.key for kind, _ in willing(having, restorable)] == ["storage"]
