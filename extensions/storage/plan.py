@@ -4,14 +4,14 @@ network they go there. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from optics import HostName, HostPort, LinkKind
-from optics.plan import WantedLink
+from optics import HostName
+from optics.plan import reached, steps_of
 from optics.ranks import hosts_of
 from orchestrator.inventory.schema import Edge
 from orchestrator.plan.attached import Planned, Site
@@ -65,7 +65,9 @@ class PlannedStorage(Planned[Storage]):
             text = "the job would write no checkpoints while it runs: write checkpoint_every in job.args, the iterations between two"
             problems.add(path, text)
         if section.over == "optical" and known and host not in hosts:
-            far = [each for each in hosts if not _joined(each, host, at.always)]
+            steps = steps_of(at.always)
+            back = reached(host, steps)
+            far = [one for one in hosts if one not in back or host not in reached(one, steps)]
             if far:
                 text = f"no links of the plan lead from {', '.join(far[:4])} to {host} and back: add some, or leave over out"
                 problems.add((*path, "over"), text)
@@ -82,25 +84,6 @@ class PlannedStorage(Planned[Storage]):
 
     def without(self, section: Any, host: HostName) -> Any:
         return None if section["host"] == host else section
-
-
-def _joined(a: HostName, b: HostName, links: Sequence[WantedLink]) -> bool:
-    """Whether these links lead from each of two hosts to the other, over others perhaps."""
-    edges = set[tuple[HostName, HostName]]()
-    for link in links:
-        one, other = (end.host if isinstance(end, HostPort) else end for end in (link.a, link.b))
-        edges |= {(one, other)} if link.kind is LinkKind.SIMPLEX else {(one, other), (other, one)}
-    return b in _reached(a, edges) and a in _reached(b, edges)
-
-
-def _reached(start: HostName, edges: Iterable[tuple[HostName, HostName]]) -> set[HostName]:
-    found, due = {start}, [start]
-    while due:
-        here = due.pop()
-        new = {b for a, b in edges if a == here} - found
-        found |= new
-        due += new
-    return found
 
 
 PLANNED = PlannedStorage()
