@@ -13,11 +13,11 @@ from optics.plan import Job
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import Figures, Given, Inspection, Launch
 from orchestrator.jobs.iterations import LATEST
-from orchestrator.jobs.keeper import Keeper
+from orchestrator.jobs.keeper import CheckpointKeeper
 from orchestrator.store.records import JobRecord
 
 
-class ShadowOfJob(Keeper[Shadow]):
+class ShadowOfJob(CheckpointKeeper[Shadow]):
     """When it ends it writes its checkpoint, and its taps end."""
 
     key = PlannedShadow.key

@@ -18,14 +18,14 @@ from optics.plan import Job
 from orchestrator.hosts.aside import BEGUN_S, Aside
 from orchestrator.hosts.launch import identity, job_name, on_host
 from orchestrator.jobs.attachments import Figures, Given, Inspection, Launch, restoring
-from orchestrator.jobs.keeper import Keeper
+from orchestrator.jobs.keeper import CheckpointKeeper
 
 LOOK_S = 0.05
 READY = re.compile(r"^storage: listens on port (\d+), newest checkpoint (\d+)$", re.MULTILINE)
 VARIABLE = "TESTBED_OBSERVER_STORAGE"
 
 
-class StorageOfJob(Keeper[Storage]):
+class StorageOfJob(CheckpointKeeper[Storage]):
     """Ranks of which only some know of it would wait for each other, so each of their hosts has to
     answer.
     """

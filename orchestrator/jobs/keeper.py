@@ -43,7 +43,7 @@ class OnHost(Protocol):
 K = TypeVar("K", bound=OnHost)
 
 
-class Keeper(Attachment[K]):
+class CheckpointKeeper(Attachment[K]):
     """One kind. A job may do without, where its host does not answer: a guard that restarts one
     says so.
     """
