@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have
 # reached the disk
@@ -102,7 +102,8 @@ class Checkpoints:
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
             self._torch.save(
-                state | {"iteration": iteration}, Paced(file, self._mbps) if self._mbps else file
+                state | {"iteration": iteration},
+                Paced(file.write, self._mbps) if self._mbps else file,
             )
             file.flush()
             os.fsync(file.fileno())
@@ -159,21 +160,14 @@ def check_whole(path: Path) -> None:
             raise ValueError(f"{spoilt} has another checksum than when it was written")
 
 
-class Sink(Protocol):
-    """What takes all bytes of each write, or raises."""
-
-    def write(self, data: Any, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
 class Paced:
     """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is
     written is not made up for.
     """
 
-    def __init__(self, file: Sink, mbps: float) -> None:
-        self._file, self._rate = file, mbps * 1e6 / 8
+    def __init__(self, into: Callable[[memoryview], object], mbps: float) -> None:
+        """into: takes all of a piece, or raises."""
+        self._into, self._rate = into, mbps * 1e6 / 8
         self._due_s = time.monotonic()
 
     def write(self, data: Any) -> int:
@@ -181,7 +175,7 @@ class Paced:
         memory = memoryview(data).cast("B")
         for at in range(0, len(memory), PIECE):
             piece = memory[at : at + PIECE]
-            self._file.write(piece)
+            self._into(piece)
             self._due_s = (
                 max(self._due_s, time.monotonic() - PIECE / self._rate) + len(piece) / self._rate
             )
@@ -189,7 +183,7 @@ class Paced:
         return len(memory)
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing waits here."""
 
 
 class Damaged(Exception):

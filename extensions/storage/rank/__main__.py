@@ -73,6 +73,7 @@ class Receiver(Server[Sender]):
         super().__init__(listener, key, Sender, max(CONNECTIONS, 2 * len(ranks)))
         self._ranks, self._directory, self._anew = ranks, directory, directory / ANEW
         self._records = records.open("a", buffering=1)
+        self._folder = os.open(directory, os.O_RDONLY)
         self._giving = set[int]()
         self._came = self.stopped = False
         for left in directory.glob("*.unfinished"):
@@ -100,6 +101,7 @@ class Receiver(Server[Sender]):
         for peer in [*self._peers]:
             self.close(peer)
         self._records.close()
+        os.close(self._folder)
         return 0 if self._came or self.stopped else 75
 
     def greeted(self, peer: Sender) -> None:
@@ -159,7 +161,7 @@ class Receiver(Server[Sender]):
     def _finished(self, peer: Sender, file: FileIO) -> None:
         os.fsync(file.fileno())
         peer.path.with_suffix(".unfinished").replace(peer.path)
-        self._fsync()
+        os.fsync(self._folder)
         file.close()
         peer.file = None
         self._drop(peer.path, peer.iteration)
@@ -174,14 +176,6 @@ class Receiver(Server[Sender]):
         with suppress(OSError):  # it is kept, said or not
             self._records.write(json.dumps(record) + "\n")
         peer.link.send(b".")
-
-    def _fsync(self) -> None:
-        """Have names outlive a power cut."""
-        folder = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _drop(self, new: Path, iteration: int) -> None:
         """Drop what the `new` one takes the place of: of what was there at first, and beyond the

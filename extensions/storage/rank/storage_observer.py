@@ -42,16 +42,6 @@ UNKNOWN = -1
 """The iteration of what a rank asked for, where it got no answer."""
 
 
-class Wire:
-    """A connection, as Paced writes to it."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.write = link.sendall
-
-    def flush(self) -> None:
-        """Nothing waits here."""
-
-
 class StorageObserver(Observer):
     """A checkpoint that cannot be sent is counted and said, and the job goes on: the rank has its
     own. ranks: the number of each.
@@ -131,7 +121,7 @@ class StorageObserver(Observer):
                 raise ConnectionError("it is not there")
             self._link = self._connected(1.0)
         self._link.sendall(HEAD.pack(self._rank, self._unsent, iteration, size))
-        paced = Paced(Wire(self._link), self._mbps)
+        paced = Paced(self._link.sendall, self._mbps)
         with path.open("rb") as file:
             while piece := file.read(PIECE):
                 paced.write(piece)
