@@ -287,7 +287,6 @@ def test_what_an_earlier_training_left_stays_until_the_new_one_has_a_checkpoint(
     for iteration in (10, 20):
         keep(link, 0, iteration, content(f"old {iteration}"))
     anew = again(site, "")
-    link = anew.connect()
     old = ["checkpoint-0-10.pt", "checkpoint-0-20.pt"]
     assert anew.restored(0) == (False, 0, b"") and anew.files() == old
     anew = again(anew, "newest")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from workloads.transport import peers
 from workloads.transport.peers import GREETING_S, Meeting, connect
 
 
@@ -34,7 +33,7 @@ def test_a_listener_that_says_nothing_is_waited_for_as_long_as_one_that_is_not_t
     def connected(*_: Any, **__: Any) -> Any:
         return link
 
-    monkeypatch.setattr(peers.socket, "create_connection", connected)
+    monkeypatch.setattr("socket.create_connection", connected)
     with pytest.raises(TimeoutError):
         connect(Meeting("127.0.0.1", 1, bytes(32)), "keep", within_s)
     assert link.waits == [waits_s] and link.closed
