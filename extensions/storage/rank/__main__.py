@@ -237,13 +237,12 @@ def main() -> int:
     try:
         met = meeting(text, VARIABLE)
         ranks = [int(each) for each in json.loads(text)["ranks"]]
+        job, kept = (Path(os.environ[f"TESTBED_{name}_DIR"]) for name in ("JOB", "CHECKPOINT"))
     except (ValueError, KeyError, TypeError) as error:
-        print(f"storage: {VARIABLE}: {error}", file=sys.stderr)
+        print(f"storage: its environment: {error!r}", file=sys.stderr)
         return 2
-    job = Path(os.environ.get("TESTBED_JOB_DIR", "."))
-    directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or job)
     listener = socket.create_server((met.address, met.port), backlog=CONNECTIONS)
-    receiver = Receiver(listener, met.key, ranks, met.restore, directory, job / RECORDS)
+    receiver = Receiver(listener, met.key, ranks, met.restore, kept, job / RECORDS)
 
     def stop(_number: int, _frame: object) -> None:
         receiver.stopped = True

@@ -217,8 +217,6 @@ async def test_what_the_receiver_has_is_brought_home_once_and_shown(bench: Bench
     assert {(each.fields["host"], each.fields["over"]) for each in points} == {
         ("gpu04", "management")
     }
-    [mark] = VIEW.marks(points[-1:])
-    assert str(mark["message"]).startswith("on gpu04: checkpoint of iteration")
     bench.present = False
     assert VIEW.text(await bench.look()).endswith("it is silent")
 
