@@ -311,3 +311,23 @@ def test_a_training_that_went_back_drops_what_was_kept_of_later_iterations(site:
     keep(back.connect(), 1, 20, content("another's"))
     assert "checkpoint-0-20.pt" in back.files(), "that of a quicker rank stays"
     back.end()
+
+
+@pytest.mark.parametrize(("gone_s", "looks"), [(61.0, 3), (3700.0, 1)])
+def test_a_receiver_waits_an_hour_for_ranks_that_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone_s: float, looks: int
+) -> None:
+    listener, seen = socket.create_server(("127.0.0.1", 0)), list[float]()
+    records = tmp_path / "storage.jsonl"
+    receiver = Receiver(listener, bytes(32), [0], "", tmp_path, records)
+    receiver._came = True
+
+    def wait(within_s: float) -> float:
+        seen.append(within_s)
+        receiver.stopped = len(seen) == 3
+        return time.monotonic() + gone_s
+
+    monkeypatch.setattr(receiver, "wait", wait)
+    assert receiver.run() == 0 and len(seen) == looks
+    receiver._selector.close()
+    listener.close()
