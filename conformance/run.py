@@ -110,7 +110,7 @@ def chosen(subject: Subject, only: Iterable[str] = ()) -> tuple[Check, ...]:
 
 async def run_check(subject: Subject, check: Check) -> Result:
     """Run one check and clean up after it, whatever its outcome."""
-    began = time.monotonic()
+    began = subject.began_s = time.monotonic()
 
     def result(verdict: Verdict, text: str = "") -> Result:
         return Result(check, verdict, text, time.monotonic() - began)

@@ -80,6 +80,8 @@ class Subject:
         self.egress: tuple[str, ...] = ()
         # of each ingress, where none shares its egress ports with another
         self.exits: Mapping[str, tuple[str, ...]] = {}
+        # when the check began (s, monotonic): of a long history no more is asked for
+        self.began_s = 0.0
 
     # ---- the device
 
@@ -300,12 +302,12 @@ class Subject:
         )
 
     def since(self, settings: Iterable[Setting]) -> dict[Lit, float]:
-        """When each of `settings` was last made, from the emulator's history; -1 if it was broken
-        since.
+        """When each of `settings` was last made in this check, from the emulator's history; -1 if
+        it was broken since.
         """
         wanted = self.keys(settings)
         found: dict[Lit, float] = dict.fromkeys(wanted, -1.0)
-        for event in self.known.events():
+        for event in self.known.events(self.began_s):
             where: Lit = event[2:]
             if where in found and event[1] in ("making", "broken"):
                 found[where] = event[0] if event[1] == "making" else -1.0

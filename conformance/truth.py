@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,9 @@ class Truth:
     @property
     def lit(self) -> frozenset[Lit]:
         """The connections that pass light now."""
-        return frozenset(_lit(row) for row in self.ask("light")["light"][self.device])
+        return frozenset(
+            _lit(row) for row in self.ask("light", device=self.device)["light"][self.device]
+        )
 
     @property
     def writes(self) -> int:
@@ -69,13 +72,15 @@ class Truth:
     @property
     def sessions(self) -> int:
         """How many sessions it holds open."""
-        return len(self.ask("truth", device=self.device)["sessions"])
+        asked = self.ask("truth", device=self.device, after_s=time.monotonic())  # without history
+        return len(asked["sessions"])
 
-    def events(self) -> list[tuple[Any, ...]]:
-        """The history of its connections: (time, "making" | "lit" | "broken", ingress, egress,
-        ...).
+    def events(self, after_s: float = 0.0) -> list[tuple[Any, ...]]:
+        """The history of its connections from a time on: (time (s, monotonic), "making" | "lit" |
+        "broken", ingress, egress, ...).
         """
-        return [tuple(event) for event in self.ask("history", device=self.device)["history"]]
+        asked = self.ask("history", device=self.device, after_s=after_s)
+        return [tuple(event) for event in asked["history"]]
 
     def fault(self, kind: str, **values: object) -> int:
         """Arm a fault; return its number."""
@@ -101,12 +106,12 @@ class Truth:
 
     def fired(self, number: int) -> int:
         """How often an armed fault took effect."""
-        found = self.ask("faults.list")["faults"][self.device]
+        found = self.ask("faults.list", device=self.device)["faults"][self.device]
         return next((int(fault["fired"]) for fault in found if fault["number"] == number), 0)
 
     def mend(self) -> None:
         """Disarm every fault of this device, whichever client armed it."""
-        for fault in self.ask("faults.list")["faults"][self.device]:
+        for fault in self.ask("faults.list", device=self.device)["faults"][self.device]:
             self.lift(int(fault["number"]))
 
     def light(self, port: str, dbm: float | None) -> None:

@@ -53,7 +53,8 @@ async def attenuation_in_place(s: Subject) -> None:
         held = [route for route in await s.device.read() if s.key(route) == s.key(plain)]
         wanted = replace(plain, attenuation_db=attenuation_db)
         broken = sum(
-            event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events()
+            event[1] == "broken" and event[2:] == s.key(plain)
+            for event in s.known.events(s.began_s)
         )
         outcome = await s.apply(remove=held, add=[wanted, other])
         want(not outcome.failed, f"{dict(outcome.failed)}")
@@ -63,7 +64,8 @@ async def attenuation_in_place(s: Subject) -> None:
         )
         await s.shows([wanted, other])
         again = sum(
-            event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events()
+            event[1] == "broken" and event[2:] == s.key(plain)
+            for event in s.known.events(s.began_s)
         )
         want(
             again == broken,

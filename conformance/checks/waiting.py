@@ -67,7 +67,7 @@ async def settles_in_time(s: Subject) -> None:
         )
         if s.truth:  # it uses this machine's clock
             early_s = (
-                max(event[0] for event in s.known.events() if event[1] == "lit")
+                max(event[0] for event in s.known.events(s.began_s) if event[1] == "lit")
                 - outcome.settled_ns / 1e9
             )
             want(

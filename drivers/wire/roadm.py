@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from drivers.wire import netconf
@@ -28,7 +28,8 @@ _PORT = re.compile(r"ne=1;chassis=1;card=1;port=([0-9]{4})")
 @dataclass(frozen=True, slots=True)
 class Connection:
     """One connection; `power`: what its input and output channel carry (dBm), where the device
-    says.
+    says. Connections that differ in it alone are equal: a report is watched until it rests, which
+    readings never do.
     """
 
     module: int
@@ -39,7 +40,7 @@ class Connection:
     attenuation_db: Decimal
     lit: bool
     name: str = ""
-    power: tuple[Decimal | None, Decimal | None] = (None, None)
+    power: tuple[Decimal | None, Decimal | None] = field(default=(None, None), compare=False)
 
     @property
     def dn(self) -> str:

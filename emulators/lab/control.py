@@ -2,12 +2,13 @@
 answered by one.
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is
-no bad request if the machine failed us. Ops: status, light, writes, history {device}, settle
-{device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device, kind,
-...}, faults.remove {device, number} (host instead of device for faults of hosts and links),
+no bad request if the machine failed us. Ops: status, light, writes, history {device, after_s},
+settle {device, s}, pieces {device, as}, power {device, port, dbm or weaker_db}, faults.add {device,
+kind, ...}, faults.remove {device, number} (host instead of device for faults of hosts and links),
 faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
 queue.share {share}, queue.job {hosts}, priority {for_s}, host.sshd {host, up, slow_s}, host.down
-{host}, stop. What changed the lab is kept in a log, which faults.list returns.
+{host}, stop. With {device}, light and faults.list are of that device alone. What changed the lab is
+kept in a log, which faults.list of all devices returns.
 
 The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and
 the boot clock only (time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
@@ -110,7 +111,13 @@ class Control:
         self._priority, self._asker = RanksPriority(lab), object()
         self._operations: dict[str, Callable[[Request], Fields]] = {
             "status": self._status,
-            "light": lambda _: {"light": {name: sorted(pairs) for name, pairs in lab.lit.items()}},
+            "light": lambda request: {
+                "light": {
+                    name: sorted(pairs)
+                    for name, pairs in lab.lit.items()
+                    if name == request.get("device", name)
+                }
+            },
             "history": self._history,
             "writes": self._writes,
             "settle": self._settle,
@@ -239,15 +246,17 @@ class Control:
         }
 
     def _history(self, request: Request) -> Fields:
-        """The history of a device's connections: [time (s, monotonic), event, ingress, egress].
+        """The history of a device's connections, all of it or what was after a time:
+        [time (s, monotonic), event, ingress, egress].
 
         Light ends when the fabric had followed: until then packets may pass.
         """
-        server = self._server(request)
+        server, after_s = self._server(request), float(str(request.get("after_s", 0.0)))
         return {
             "history": [
                 [server.shown_s(e.at_s) if e.what == "broken" else e.at_s, e.what, *e.pair]
                 for e in server.plant.history
+                if e.at_s >= after_s
             ]
         }
 
@@ -273,7 +282,10 @@ class Control:
             "schedule": _schedule(plant),
         }
 
-    def _list_faults(self, _: Request) -> Fields:
+    def _list_faults(self, request: Request) -> Fields:
+        if "device" in request:
+            server = self._server(request)
+            return {"faults": {server.name: _numbered(server.list_faults())}}
         faults = {
             name: _numbered(server.list_faults()) for name, server in self._lab.servers.items()
         }

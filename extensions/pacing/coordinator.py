@@ -242,8 +242,8 @@ class Coordinator:
             self.last,
         )
 
-    def emit(self, event: str, text: str) -> None:
-        """Emit one event."""
+    def emit(self, event: str, text: str, state: str = "") -> None:
+        """Emit one event. state: what is so now, where that is not `state`."""
         self.last = text
         emit(self.notify, event, text, score=self.phases.score)
         plan, corrections = (
@@ -251,7 +251,7 @@ class Coordinator:
             max(0, self.corrections),
         )
         reply = {"score": self.phases.score, "corrections": corrections, "last": text}
-        self.file.now(state=self.state, plan=plan, by=self.options.by, **reply)
+        self.file.now(state=state or self.state, plan=plan, by=self.options.by, **reply)
 
     async def work(self) -> None:
         """Measure, pace, look again. Raises: as `coordinate`; NotVerified - hosts failed several
@@ -279,7 +279,7 @@ class Coordinator:
                     self.emit("ended", "fewer than two jobs run")
                     return
                 if why := await self.changed(found):
-                    self.emit("changed", why)
+                    self.emit("changed", why, "measuring")  # for which ranks are let go
                     await connect(self.session, found)
                     await self.renew_all(found)
                 elif self.longer():

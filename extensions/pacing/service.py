@@ -11,7 +11,8 @@ from orchestrator.background.state import ServiceState
 
 @dataclass(frozen=True, slots=True)
 class CoordinateState(ServiceState):
-    """What it reports of itself. state: starting, pacing, alone (it leaves the jobs alone).
+    """What it reports of itself. state: starting, pacing, measuring (jobs that
+    have changed), alone (it leaves the jobs alone).
 
     corrections: how often shifts or periods were worked out again. score: of the worst link; last:
     the latest event in words.

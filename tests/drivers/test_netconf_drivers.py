@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from drivers.api import Attenuator, CircuitSwitch, PortControl, PowerMeter
 from drivers.registry import open_device
+from drivers.wire.roadm import Connection
 from optics import (
     BadFile,
     Change,
@@ -404,6 +407,13 @@ async def test_lumentum_refusals_fall_on_the_route_they_mean(tmp_path: Path) -> 
         }
         outcome = await apply(device, add=frozenset(wrong))
         assert outcome.failed.keys() == wrong and outcome.writes == 0
+
+
+def test_lumentum_reports_that_differ_in_readings_alone_are_the_same() -> None:
+    """A report is watched until it rests, which readings never do."""
+    slot, power = FrequencySlot.flexgrid(-280, 4), (Decimal("-12.0"), Decimal("-17.5"))
+    one = Connection(1, 1, "4101", "4201", slot, Decimal(0), True, power=power)
+    assert one == replace(one, power=(Decimal("-12.1"), None)) != replace(one, lit=False)
 
 
 async def test_lumentum_power_of_ports(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Lab:
 
     folder: Path
     extra: dict[str, str] = field(default_factory=dict)
+    clear: bool = False  # whether nothing is up for certain
 
     @property
     def inventory(self) -> Path:
@@ -153,6 +154,7 @@ class Lab:
             for fault in faults:
                 self.ask("faults.remove", device=device, number=fault["number"])
         self.testbed("down", "--yes").must()
+        self.clear = True
 
 
 @pytest.fixture(scope="session")
@@ -181,8 +183,10 @@ def running_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(running_lab: Lab) -> Iterator[Lab]:
-    """The lab with nothing up."""
-    running_lab.clean()
+    """The lab with nothing up, as the test before left it."""
+    if not running_lab.clear:
+        running_lab.clean()
+    running_lab.clear = False
     yield running_lab
     running_lab.ask("host.sshd", host="gpu03", up=True)
     running_lab.clean()

@@ -38,10 +38,10 @@ def triangle(*hosts: str, ports: tuple[int, int] = (1, 2)) -> list[tuple[str, st
 def shared(lab: Lab) -> Iterator[Lab]:
     """The lab; what its owners and tags left is gone afterwards."""
     yield lab
-    for tag in lab.testbed("tagout", "list").must()["tagouts"]:
-        lab.testbed("tagout", "remove", tag["id"], "--steal", "--reason", "the test is over").must()
-    for lock in lab.testbed("lock").must()["locks"]:
-        lab.testbed("lock", "release", lock["id"], "--steal", "--reason", "the test is over")
+    for tag in lab.stored("SELECT id FROM tagouts WHERE ended IS NULL"):
+        lab.testbed("tagout", "remove", tag, "--steal", "--reason", "the test is over").must()
+    for lock in lab.stored("SELECT id FROM locks WHERE ended IS NULL"):
+        lab.testbed("lock", "release", lock, "--steal", "--reason", "the test is over")
     for owner in (ANN, BOB):
         lab.testbed("down", "--yes", **owner).must()
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import optical_testbed
+from optics import TestbedError
 from orchestrator.telemetry.reader import read_points
 from tests.end_to_end.conftest import Lab, ring
 from tests.kit.waiting import until
@@ -185,15 +187,19 @@ BAD_PLANS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_PLANS)
-def test_a_bad_plan_is_refused_with_its_place_and_changes_nothing(lab: Lab, case: str) -> None:
-    text, word = BAD_PLANS[case]
+def test_a_bad_plan_is_refused_with_its_place_and_changes_nothing(lab: Lab) -> None:
     path = lab.folder / "bad.json"
-    path.write_text(text)
     before = lab.writes()
+    places = {f"{name}_dir": lab.folder / name for name in ("data", "state", "lock")}
+    with optical_testbed.Lab.open(lab.inventory, settings=places) as script:
+        for case, (text, word) in BAD_PLANS.items():
+            path.write_text(text)
+            with pytest.raises(TestbedError) as caught:
+                script.up(path)
+            message = str(caught.value)
+            assert caught.value.exit_code == 3 and word in message and "bad.json:" in message, case
     answer = lab.up(path)
-    assert answer.exit_code == 3, answer.envelope
-    assert word in answer.envelope["message"] and "bad.json:" in answer.envelope["message"]
+    assert answer.exit_code == 3 and "bad.json:" in answer.envelope["message"], answer.envelope
     assert lab.writes() == before
 
 

@@ -1,6 +1,6 @@
 """Processes that begin with torch imported, as forks of one that has: a rank is `python -m MODULE`
-without a second of importing. What a rank does from its first line on is the same; only its end
-passes through `multiprocessing`, which skips the interpreter's own finalization.
+or `python -c CODE` without two seconds of importing. What a rank does from its first line on is the
+same; only its end passes through `multiprocessing`, which skips the interpreter's own finalization.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def _context() -> ForkServerContext:
 
 
 def _become(
-    module: str,
+    kind: str,
+    program: str,
     words: Sequence[str],
     env: Mapping[str, str],
     folder: Path,
     output: tuple[str, str],
 ) -> None:
-    """Be `python -m module words`, in `folder`, with this environment and these files."""
+    """Be `python kind program words`, in `folder`, with this environment and these files."""
     for number, path in enumerate(output, 1):
         opened = os.open(path, os.O_WRONLY)
         os.dup2(opened, number)
@@ -41,8 +42,12 @@ def _become(
     os.environ.update(env)
     os.chdir(folder)
     sys.path[0] = str(folder)
-    sys.argv = [module, *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if kind == "-c":
+        sys.argv = [kind, *words]
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - the test's own
+    else:
+        sys.argv = [program, *words]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 class Forked:
@@ -50,7 +55,8 @@ class Forked:
 
     def __init__(
         self,
-        module: str,
+        kind: str,
+        program: str,
         words: Sequence[str],
         env: Mapping[str, str],
         folder: Path,
@@ -59,7 +65,7 @@ class Forked:
     ) -> None:
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
         self._process = _context().Process(
-            target=_become, args=(module, words, env, folder, (files[0], files[1]))
+            target=_become, args=(kind, program, words, env, folder, (files[0], files[1]))
         )
         self._process.start()
         assert self._process.pid is not None

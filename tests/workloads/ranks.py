@@ -72,7 +72,7 @@ def ranks(
     inside: bool = False,
 ) -> Iterator[Ranks]:
     """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill
-    what is left at the end. `python -m` is a fork of a process that has torch.
+    what is left at the end. `python -m` and `python -c` are forks of a process that has torch.
 
     more: further environment of a rank. inside: start it in its job directory, as hosts do, not in
     the repository's.
@@ -104,8 +104,8 @@ def ranks(
                 **more(rank),
             }
             cwd = directory / str(rank) if inside else ROOT
-            if command[0] == "-m":
-                processes.append(Forked(command[1], command[2:], env, cwd, out, err))
+            if command[0] in ("-m", "-c"):
+                processes.append(Forked(command[0], command[1], command[2:], env, cwd, out, err))
             else:
                 line = [sys.executable, *command]
                 processes.append(subprocess.Popen(line, env=env, cwd=cwd, stdout=out, stderr=err))

@@ -15,9 +15,13 @@ from typing import Literal, Protocol, runtime_checkable
 
 from emulators.devices.dialects.base import AnyDialect, Session
 
-BYTEWISE = 4096
-"""This much of an answer is sent one byte at a time if requested; the rest of a long one is sent in
-larger pieces.
+BYTEWISE = 256
+"""So many bytes at either end of an answer are sent one at a time if requested: what frames it is
+there, and all of a command line's answer.
+"""
+SHORT = 61
+"""Bytes of the pieces between them, if requested: a prime, so that no length of rows or chunks
+keeps cuts away from what is inside.
 """
 
 Chunking = Literal["whole", "split", "byte"]
@@ -212,9 +216,10 @@ class Conversation:
         if self.device.chunking == "whole":
             return [data]
         if self.device.chunking == "byte":
-            first, rest = data[:BYTEWISE], data[BYTEWISE:]
-            bytewise = [first[i : i + 1] for i in range(len(first))]
-            return [*bytewise, *(rest[i : i + BYTEWISE] for i in range(0, len(rest), BYTEWISE))]
+            first = min(BYTEWISE, len(data))
+            last = max(first, len(data) - BYTEWISE)
+            cuts = [*range(first), *range(first, last, SHORT), *range(last, len(data)), len(data)]
+            return [data[a:b] for a, b in pairwise(cuts)]
         count = min(len(data) - 1, self._random.randint(1, 4))
         cuts = (
             [0, *sorted(self._random.sample(range(1, len(data)), count)), len(data)]

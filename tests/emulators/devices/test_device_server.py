@@ -1,13 +1,17 @@
 """The socket side: pieces, pipelines, time, and a clean end."""
 
 import asyncio
+import random
 import socket
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from emulators.devices.families import device_from_config
 from emulators.devices.server import DeviceServer
+from emulators.devices.transports.base import BYTEWISE, SHORT, Conversation
 from tests.emulators.emulated import Start
 
 
@@ -34,6 +38,17 @@ async def test_replies_leave_in_the_pieces_asked_for(
     while not pieces[-1].endswith(b";") or b"".join(pieces).count(b";") < 2:
         pieces.append(await client.reader.read(1000))
     assert len(pieces) >= fewest
+
+
+@pytest.mark.parametrize("length", [0, 1, 512, 513, 5000])
+def test_of_an_answer_sent_byte_by_byte_both_ends_are_single_bytes(length: int) -> None:
+    device: Any = SimpleNamespace(chunking="byte")
+    data = random.Random(length).randbytes(length)
+    talk = Conversation(device, device, device, random.Random(0))
+    pieces = list(talk._cut(data))
+    assert b"".join(pieces) == data
+    assert {len(piece) for piece in (*pieces[:BYTEWISE], *pieces[-BYTEWISE:])} <= {1}
+    assert all(0 < len(piece) <= SHORT for piece in pieces)
 
 
 async def test_light_is_told_within_milliseconds_of_settling(start: Start) -> None:

@@ -14,7 +14,7 @@ import pytest
 from emulators.inventory.config import read_config
 from emulators.lab.control import Control
 from emulators.lab.running import Lab, Listeners, build_devices
-from emulators.optics.light import total_dbm
+from emulators.optics.light import Event, total_dbm
 from tests.emulators.emulated import Client, Device
 
 
@@ -64,6 +64,20 @@ async def test_the_truth_of_a_device_is_told_at_once(lab: Control) -> None:
     assert ask(lab, "truth", device="ocs9")["error"] == "no device ocs9; there are ocs1, ocs2"
     client.writer.close()
     await client.writer.wait_closed()
+
+
+async def test_of_one_device_no_light_fault_or_history_of_more_is_told(lab: Control) -> None:
+    plant = lab._lab.servers["ocs1"].plant
+    number = ask(lab, "faults.add", device="ocs1", kind="refuse")["number"]
+    assert set(ask(lab, "faults.list")) == {"ok", "faults", "log"}
+    found = ask(lab, "faults.list", device="ocs1")
+    assert set(found) == {"ok", "faults"} and set(found["faults"]) == {"ocs1"}
+    assert [fault["number"] for fault in found["faults"]["ocs1"]] == [number]
+    assert set(ask(lab, "light")["light"]) == {"ocs1", "ocs2"}
+    assert ask(lab, "light", device="ocs1")["light"] == {"ocs1": []}
+    plant.history.extend(Event(at_s, ("1", "17"), "lit") for at_s in (1.0, 2.0))
+    assert [at_s for at_s, *_ in ask(lab, "history", device="ocs1")["history"]] == [1.0, 2.0]
+    assert ask(lab, "history", device="ocs1", after_s=1.5)["history"] == [[2.0, "lit", "1", "17"]]
 
 
 async def test_swapped_cables_carry_their_light_to_the_other_device(lab: Control) -> None:
