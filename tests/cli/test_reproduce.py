@@ -15,6 +15,7 @@ import pytest
 from orchestrator.cli.call import Result
 from orchestrator.cli.main import run
 from orchestrator.cli.reproduce import read
+from tests.experiments.test_scenario import PLANS, STAY
 from tests.house.repository import scenarios
 
 
@@ -238,6 +239,20 @@ def test_only_a_starved_record_gets_more_time(
     code, refused = reported(capsys, "rail-only", "--resume", "reproduce-1", "--budget", "24m")
     assert code == 2 and "was broken off, and goes on with the budget" in refused["message"]
     assert reported(capsys, "rail-only", "--resume", "reproduce-1")[0] == 0
+
+
+def test_a_record_of_another_lab_is_not_gone_on_with(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, plan in PLANS.items():
+        (tmp_path / name).write_text(json.dumps(plan))
+    (file := tmp_path / "s.yaml").write_text(STAY)
+    (folder := tmp_path / "STATE" / "campaigns" / "reproduce-1").mkdir(parents=True)
+    data = {"schema": "testbed.campaign/1", "name": "reproduce-1", "slots": [], "lab": "elsewhere"}
+    data["scenario"] = {"sha256": read(file).sha256}
+    (folder / "campaign.json").write_text(json.dumps(data))
+    code, refused = reported(capsys, file, "--resume", "reproduce-1", "--yes")
+    assert code == 2 and "was measured on the lab elsewhere, this is emulated" in refused["message"]
 
 
 def test_two_commands_do_not_share_the_lab_of_a_scenario(

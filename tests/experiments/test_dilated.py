@@ -212,6 +212,15 @@ def test_a_ratio_at_two_dilations_stays_or_moves_or_tells_nothing(
     ), "made before rounds"
 
 
+def test_narrow_is_by_the_ratio_however_far_the_band_reaches() -> None:
+    wide = judged(1.0, 0.9, 1.1)
+    far = replace(wide, compared=replace(wide.compared, high=10.0))
+    assert far.width < 0.05, "by the band it is"
+    data: dict[str, Any] = {"width": 0.05, "scenario": {"lab": {"dilation": 1}}}
+    (one,) = at_two([far], data, {"dilation": 2.0, "record": "r", "findings": [far.to_json()]})
+    assert one.moving == "not told"
+
+
 def test_records_of_another_dilation_are_kept_apart_and_compared_from_twice_on(
     lab: Lab,  # noqa: F811
     settings: Settings,  # noqa: F811

@@ -68,6 +68,7 @@ differs: [plan.links]
 compare:
   - {metric: iteration_ms, of: b, over: a, band: {min: 0.9, max: 1.1}}
 """
+COMPARED = GOOD.splitlines(keepends=True)[-1]
 
 
 def fetch(name: str) -> str:
@@ -115,7 +116,7 @@ WRONG = {
     ),
     "an arm that is not there": (("of: b", "of: c"), "compare[0].of: there is no arm c"),
     "two comparisons of one name": (
-        (GOOD[-71:], GOOD[-71:] * 2),
+        (COMPARED, COMPARED * 2),
         "compare[1]: another comparison is called 'iteration_ms b / a', too",
     ),
     "an arm over itself": (("over: a", "over: b"), "compare[0].over: arm b is divided by itself"),

@@ -42,9 +42,11 @@ mount -t overlay overlay -o lowerdir=/,upperdir=$1/upper,workdir=$1/work $root
 mount -t proc proc $root/proc
 mount -t sysfs -o ro sysfs $root/sys
 mount -t tmpfs tmpfs $root/run
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then mount -t cgroup2 cgroup2 $root/sys/fs/cgroup; else
 mount -t tmpfs tmpfs $root/sys/fs/cgroup
 mkdir $root/sys/fs/cgroup/systemd
 mount -t cgroup -o none,name=systemd cgroup $root/sys/fs/cgroup/systemd
+fi
 mount --rbind /dev $root/dev
 ip link set lo up
 for port in {" ".join(PORTS)}; do ip link add $port type veth peer name far-$port; done

@@ -159,8 +159,8 @@ def at_two(
     judged: Sequence[JudgedComparison], data: Mapping[str, Any], other: Mapping[str, Any]
 ) -> list[AtTwo]:
     """Each ratio of a record beside that of another one (`at_other_dilations`). The same: no
-    further apart than `MOVED`, and both intervals as narrow, by their ratio, as the scenario wants them; it moves:
-    further apart, and the intervals do not overlap. Both need the least rounds."""
+    further apart than `MOVED`, and both intervals, by their ratio, as narrow as the scenario wants
+    them; it moves: further apart, and the intervals do not overlap. Both need the least rounds."""
     # older records do not count rounds
     theirs = {one["name"]: one for one in other["findings"] if "n" in one}
     swap, found = other["dilation"] < dilation_of(data), []

@@ -29,8 +29,6 @@ RESULTS: tuple[Result, ...] = get_args(Result)
 STALLED = "stalled"
 MADE = ("done", STALLED)
 """States of a measurement that counts; void ones do not."""
-COUNTS = ("circuits_moved", "asked_bytes", "wire_bytes")
-"""Metrics of which none and none are alike; of the others 0 says that nothing worked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,8 @@ def judge_comparison(
             why = f"{compared.metric} of arm {arm} was not recorded in {missing} of {len(pairs)} rounds"
             return JudgedComparison(compared, None, "not shown", 0, why)
     values = [(median(of[one]), median(over[other])) for one, other in pairs]
-    if any(under == 0 and (value or compared.metric not in COUNTS) for value, under in values):
+    # no circuit and no circuit are alike; any other 0 says that nothing worked
+    if any(not under and (value or compared.metric != "circuits_moved") for value, under in values):
         why = f"{compared.metric} of arm {compared.over} was 0 in a round"
         return JudgedComparison(compared, None, "not shown", 0, why)
     found = paired_ratio([value / under if under else 1.0 for value, under in values])

@@ -60,7 +60,7 @@ class Runner:
     switches; share: how uplinks are shared; priority: for the ranks while they are measured.
 
     stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
-    slowed: what slowed the ranks of a measurement down; where that voids it, it is made again.
+    slowed: what slowed the ranks of a measurement down; which may void it.
     """
 
     record: ComparisonRecord
