@@ -237,10 +237,15 @@ class Server(Generic[C]):
         self._peers.discard(peer)
         self._selector.unregister(peer.link)
         peer.link.close()
+        self.closed(peer)
         if why:
             role = f" ({peer.role})" if peer.role else ""
-            print(f"{self.name}: {peer.who}{role}: {why}", flush=True)
-        self.closed(peer)
+            self.say(f"{peer.who}{role}: {why}")
+
+    def say(self, text: str) -> None:
+        """Log it. The disk of the log may be full, which is no reason to end."""
+        with contextlib.suppress(OSError):
+            print(f"{self.name}: {text}", flush=True)
 
     def release(self, peer: C) -> socket.socket:
         """Leave a connection to the caller, who closes it."""
@@ -303,6 +308,6 @@ class Server(Generic[C]):
         peer.link.send(proof)
         peer.role = role
         if role in self.noted:
-            print(f"{self.name}: {peer.who}: {role}", flush=True)
+            self.say(f"{peer.who}: {role}")
         self.greeted(peer)
         return rest
