@@ -42,13 +42,16 @@ class StorageOfJob(CheckpointKeeper[Storage]):
         name = job_name(job.name, launch.run)
         process = self.process(channels, value, job, name)
         try:
-            env = {VARIABLE: json.dumps(await self._begun(process, value, launch))}
+            told = await self._begun(process, value, launch)
         except TestbedError as error:
             if not launch.left_out:
                 raise
             return {"missing": error.line}
+        secret = {}
+        for rank, number in zip(job.ranks, told.pop("ranks"), strict=True):
+            env = {VARIABLE: json.dumps({**told, "number": number})}
+            secret[rank] = {"name": on_host(name, rank), "env": env}
         try:
-            secret = {rank: {"name": on_host(name, rank), "env": env} for rank in job.ranks}
             await channels.ask(secret, "job.secret")
         except BaseException:
             await _give_up(process)
@@ -95,9 +98,12 @@ class StorageOfJob(CheckpointKeeper[Storage]):
     def figures(
         self, value: Storage, records: Sequence[Mapping[str, Any]], look: Inspection
     ) -> Figures:
-        """mbps: of the ranks' latest checkpoints together."""
+        """mbps: of the ranks' latest checkpoints together; age_s: since the latest of them, by the
+        clocks of its host and of this machine.
+        """
         latest = {each["rank"]: each for each in records}.values()
         newest = max((each["iter"] for each in latest), default=0)
+        at_ns = max((each["t_wall_ns"] for each in latest), default=time.time_ns())
         speeds = (each["bytes"] * 8e-3 / max(each["send_ms"], 1e-3) for each in latest)
         return {
             "checkpoint": newest,
@@ -105,6 +111,7 @@ class StorageOfJob(CheckpointKeeper[Storage]):
             "of": len(look.record.spec.wanted.ranks),
             "mbps": round(sum(speeds), 3),
             "unsent": sum(each["unsent"] for each in latest),
+            "age_s": round(max(0.0, 1e-9 * (time.time_ns() - at_ns)), 3),
         }
 
 

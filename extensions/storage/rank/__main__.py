@@ -30,8 +30,10 @@ from .storage_observer import ASKED, GIVEN, HEAD, LARGEST, RESTORE_S, VARIABLE
 RECORDS = "storage.jsonl"
 WHOLE, RESERVE = 256 << 30, 256 << 20
 """Bytes: of all checkpoints of a job, and that stay free on the disk."""
-SYNCED = 64 << 20
-"""Bytes after which what came is brought to the disk: the last ones wait for little then."""
+SYNCED = 8 << 20
+"""Bytes after which what came is brought to the disk: with the last ones little is left to do, and
+ranks that end together wait for each other's.
+"""
 HIGHEST = 1 << 53
 JOB_S, IDLE_S = 600.0, 3600.0
 """How long (s) the ranks are waited for: to come; and to come again once all have gone."""
@@ -55,7 +57,8 @@ class Receiver(Server[Sender]):
     """Keeps the newest few checkpoints, of ranks with these numbers. restore: as Meeting has it.
 
     What was there at first goes when the first new one is whole: all of it, where the ranks' is
-    another training; else what is not older.
+    another training, and of that all but the newest before, if there is no room; else what is not
+    older.
     """
 
     name = "storage"
@@ -74,7 +77,7 @@ class Receiver(Server[Sender]):
         self._ranks, self._directory, self._anew = ranks, directory, directory / ANEW
         self._records = records.open("a", buffering=1)
         self._folder = os.open(directory, os.O_RDONLY)
-        self._giving = set[int]()
+        self._giving, self._ended = set[int](), set[int]()
         self._came = self.stopped = False
         for left in directory.glob("*.unfinished"):
             left.unlink()
@@ -100,7 +103,8 @@ class Receiver(Server[Sender]):
                 break
         for peer in [*self._peers]:
             self.close(peer)
-        self._records.close()
+        with suppress(OSError):  # what it could not write is written again
+            self._records.close()
         os.close(self._folder)
         return 0 if self._came or self.stopped else 75
 
@@ -132,31 +136,43 @@ class Receiver(Server[Sender]):
         """What it had not sent whole is dropped."""
         file, peer.file, peer.left = peer.file, None, 0
         if file is not None:
-            with suppress(OSError):
-                file.close()
-            peer.path.with_suffix(".unfinished").unlink(missing_ok=True)
+            with suppress(OSError), file:
+                peer.path.with_suffix(".unfinished").unlink(missing_ok=True)
 
     def _of(self, rank: int) -> Checkpoints:
         return Checkpoints(self._directory, rank, None)
 
     def _begun(self, peer: Sender, rank: int, unsent: int, iteration: int, size: int) -> None:
+        if rank in self._ranks and iteration == size == 0:
+            self._ended.add(rank)
+            self.stopped |= self._ended == {*self._ranks}
+            return
         if rank not in self._ranks or not 0 < iteration <= HIGHEST or not 0 < size <= LARGEST:
             raise ValueError(f"announced rank {rank}, iteration {iteration}, {size} bytes")
         # a rank whose connection broke has another
         for other in [each for each in self._peers if each.file and each.rank == rank]:
             self.close(other, "its rank sends on another connection")
         due = sum(each.left for each in self._peers) + size
-        goes = self._before if self._anew.exists() else ()
+        goes = self._before if self._anew.exists() else {}
         stays = [each for each in self._directory.iterdir() if each not in goes]
         if sum(each.stat().st_size for each in stays) + due > WHOLE:
             raise ValueError(f"no room for {size} bytes: {WHOLE} is the most of a job")
-        if shutil.disk_usage(self._directory).free - due < RESERVE:
+        if goes and self._short(due):  # somebody may want the newest back
+            newest = max(goes.values())
+            for path in [path for path, each in goes.items() if each < newest]:
+                path.unlink(missing_ok=True)
+                del goes[path]
+        if self._short(due):
             text = f"no room for {size} bytes: {RESERVE} stay free on the disk of {self._directory}"
-            raise ValueError(text)
+            old = f"; {len(goes)} checkpoints there are of an earlier training" if goes else ""
+            raise ValueError(text + old)
         peer.path = self._of(rank).path(iteration)
         peer.file = peer.path.with_suffix(".unfinished").open("wb", buffering=0)
         peer.rank, peer.unsent, peer.iteration, peer.size = rank, unsent, iteration, size
         peer.left, peer.begun_s = size, time.monotonic()
+
+    def _short(self, due: int) -> bool:
+        return shutil.disk_usage(self._directory).free - due < RESERVE
 
     def _finished(self, peer: Sender, file: FileIO) -> None:
         os.fsync(file.fileno())
@@ -197,7 +213,12 @@ class Receiver(Server[Sender]):
             raise ValueError(f"asked for a checkpoint of rank {rank}")
         self._giving.add(rank)
         link = self.release(peer)
-        threading.Thread(target=self._give, args=(link, rank, after), daemon=True).start()
+        try:
+            threading.Thread(target=self._give, args=(link, rank, after), daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            link.close()
+            self._giving.discard(rank)
+            self.say(f"rank {rank} was not given its checkpoint: {error}")
 
     def _give(self, link: socket.socket, rank: int, after: int) -> None:
         """Send the newest checkpoint, of a later iteration than `after`, that is as it was written:
@@ -215,7 +236,7 @@ class Receiver(Server[Sender]):
                     link.sendall(GIVEN.pack(mine, iteration, size))
                     link.sendfile(file)
         except OSError as error:
-            print(f"storage: rank {rank} was not given its checkpoint: {error}", flush=True)
+            self.say(f"rank {rank} was not given its checkpoint: {error}")
         finally:
             self._giving.discard(rank)
 
@@ -226,7 +247,7 @@ class Receiver(Server[Sender]):
                 try:
                     check_whole(path)
                 except Exception as error:  # of anything that damage can look like
-                    print(f"storage: {path.name} is not used: {error}", flush=True)
+                    self.say(f"{path.name} is not used: {error}")
                     continue
                 return path, iteration
         return None, 0

@@ -1,10 +1,10 @@
 """Sends each checkpoint that this rank has written to the job's storage, at this rank's share of its
 rate; gives ranks that begin again what that has.
 
-Before a checkpoint's bytes go the rank's number, how many it could not send, iteration and size.
-The storage answers with a byte once it is on its disk, and with nothing else: what it does not want
-ends the connection. A rank that begins says its number and the iteration it has, and is sent a newer
-one.
+Before a checkpoint's bytes go the rank's number, how many it could not send, iteration and size;
+both are 0 once the rank has ended. The storage answers with a byte once it is on its disk, and with
+nothing else: what it does not want ends the connection. A rank that begins says its number and the
+iteration it has, and is sent a newer one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from workloads.programs.observers import Observer, Training
@@ -34,7 +34,8 @@ later, and for a second only, as training may wait.
 """
 SEND_S, RESTORE_S = 10.0, 600.0
 """A storage that takes nothing for so long (s), or does not answer, is given up: as training may
-wait for it; as all ranks begin, and it reads all that they are given.
+wait for it; as all ranks begin, and it reads all that they are given, for which they wait for each
+other, too.
 """
 
 
@@ -44,15 +45,15 @@ UNKNOWN = -1
 
 class StorageObserver(Observer):
     """A checkpoint that cannot be sent is counted and said, and the job goes on: the rank has its
-    own. ranks: the number of each.
+    own. number: the rank's.
     """
 
-    def __init__(self, known: Meeting, mbps: float, optical: bool, ranks: Sequence[int]) -> None:
-        self._meeting, self._mbps, self._optical, self._ranks = known, mbps, optical, ranks
+    def __init__(self, known: Meeting, mbps: float, optical: bool, number: int) -> None:
+        self._meeting, self._mbps, self._optical, self._number = known, mbps, optical, number
         self.alone = known.restore == "only"
         self._where = f"the job's storage at {known.address}:{known.port}"
         self._link: socket.socket | None = None
-        self._own, self._rank, self._unsent, self._again_s = "", 0, 0, 0.0
+        self._own, self._unsent, self._again_s, self._patience_s = "", 0, 0.0, 0.0
 
     def restore(self, training: Training, after: int) -> int:
         """Every rank is sent the newest checkpoint: what it wrote itself or, where that is not
@@ -64,28 +65,32 @@ class StorageObserver(Observer):
         place, iteration, mine, content = training.job.place, UNKNOWN, False, b""
         try:
             own = place.lane(0) if self._optical else ""
-            mine, iteration, content = self._fetched(self._ranks[place.rank], own, after)
+            mine, iteration, content = self._fetched(own, after)
         except OSError as error:
             text = f"# storage: rank {place.rank} begins from nothing of {self._where}: {error}"
             print(text, file=sys.stderr, flush=True)
-        found = training.job.accord.gather("from the storage", iteration)
+        found = training.job.accord.gather("from the storage", iteration, RESTORE_S)
         if iteration > 0 and len({*found}) == 1:
-            return training.take(content, mine)
+            if (done := training.take(content, mine)) != iteration:
+                raise ValueError(f"{self._where} gave iteration {done} as {iteration}")
+            return done
+        given = ", ".join(str(each) if each > 0 else "none" for each in found)
+        text = f"{self._where} has no checkpoint for all ranks (iterations, by rank: {given})"
         if self.alone or (any(found) and not after):
-            given = ", ".join(str(each) if each > 0 else "none" for each in found)
             raise ValueError(
-                f"{self._where} has no checkpoint for all ranks (iterations, by rank: {given});"
-                " again, or from the ranks' own: testbed up; from the beginning: testbed job launch"
+                f"{text}; again, or from the ranks' own: testbed up; from the beginning: testbed job launch"
             )
+        if any(found):
+            print(f"# storage: {text}: the ranks' own are used", file=sys.stderr, flush=True)
         return 0
 
-    def _fetched(self, rank: int, own: str, after: int) -> tuple[bool, int, bytes]:
+    def _fetched(self, own: str, after: int) -> tuple[bool, int, bytes]:
         """Whether this rank wrote the newest checkpoint beyond `after`, its iteration, its bytes; 0
         for none. Raises: OSError.
         """
         with connect(self._meeting, "restore", CONNECT_S, own) as link:
             link.settimeout(RESTORE_S)
-            link.sendall(ASKED.pack(rank, after))
+            link.sendall(ASKED.pack(self._number, after))
             mine, iteration, size = GIVEN.unpack(exactly(link, GIVEN.size))
             if size > LARGEST:
                 raise OSError(f"it announced {size} bytes")
@@ -93,10 +98,10 @@ class StorageObserver(Observer):
 
     def begin(self, training: Training, iteration: int) -> None:
         place = training.job.place
-        self._rank, self._mbps = self._ranks[place.rank], self._mbps / place.dilation
+        self._mbps, self._patience_s = self._mbps / place.dilation, place.timeout_s
         self._own = place.lane(0) if self._optical else ""
         try:
-            self._link = self._connected(CONNECT_S)
+            self._link = connect(self._meeting, "keep", CONNECT_S, self._own)
         except OSError as error:
             self._failed(error)
 
@@ -109,28 +114,40 @@ class StorageObserver(Observer):
 
     def end(self) -> None:
         if self._link is not None:
+            with suppress(OSError):
+                self._link.sendall(HEAD.pack(self._number, 0, 0, 0))
             self._link.close()
 
     def _send(self, iteration: int, path: Path) -> None:
-        """Raises: OSError - the storage does not have it."""
+        """Raises: OSError - the storage does not have it. A rank that is done with it sooner, or whose
+        storage is lost, waits for this one in the next sum, and not for longer than for a lost peer.
+        """
         size = path.stat().st_size
         if size > LARGEST:
             raise OSError(f"it has {size} bytes, and {LARGEST} are the most that a storage takes")
-        if self._link is None:
+        if (takes_s := 8e-6 * size / self._mbps) > self._patience_s / 2:
+            most = f"more than the {self._patience_s / 2:.0f} s for which ranks may wait for each other"
+            raise OSError(
+                f"it takes {takes_s:.0f} s at this rank's rate, {most}: write a higher mbps"
+            )
+        if (link := self._link) is None:
             if time.monotonic() < self._again_s:
                 raise ConnectionError("it is not there")
-            self._link = self._connected(1.0)
-        self._link.sendall(HEAD.pack(self._rank, self._unsent, iteration, size))
-        paced = Paced(self._link.sendall, self._mbps)
+            link = self._link = connect(self._meeting, "keep", 1.0, self._own)
+        until_s = time.monotonic() + 0.75 * self._patience_s
+
+        def send(data: bytes | memoryview) -> None:
+            if (left_s := until_s - time.monotonic()) <= 0:
+                raise TimeoutError(f"not all of it was taken in {0.75 * self._patience_s:.0f} s")
+            link.settimeout(min(SEND_S, left_s))
+            link.sendall(data)
+
+        send(HEAD.pack(self._number, self._unsent, iteration, size))
+        paced = Paced(send, self._mbps)
         with path.open("rb") as file:
             while piece := file.read(PIECE):
                 paced.write(piece)
-        exactly(self._link, 1)
-
-    def _connected(self, within_s: float) -> socket.socket:
-        link = connect(self._meeting, "keep", within_s, self._own)
-        link.settimeout(SEND_S)
-        return link
+        exactly(link, 1)
 
     def _failed(self, error: OSError, what: str = "") -> None:
         link, self._link = self._link, None
@@ -147,7 +164,7 @@ def observer(message: str) -> Observer:
     """As workloads/programs/observers.py has it."""
     known, values = meeting(message, VARIABLE), json.loads(message)
     try:
-        numbers = [int(each) for each in values["ranks"]]
-        return StorageObserver(known, float(values["mbps"]), bool(values["lane"]), numbers)
+        lane, number = bool(values["lane"]), int(values["number"])
+        return StorageObserver(known, float(values["mbps"]), lane, number)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{VARIABLE}: {error!r} of mbps, lane, ranks") from error
+        raise ValueError(f"{VARIABLE}: {error!r} of mbps, lane, number") from error

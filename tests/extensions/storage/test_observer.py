@@ -21,14 +21,19 @@ from workloads.transport.peers import Meeting
 
 def training(*others: int, take: Callable[[bytes, bool], int] = lambda *_: 0) -> Training:
     """That of rank 0; `others` say what they were given."""
-    place = SimpleNamespace(rank=0, dilation=1.0)
-    accord = SimpleNamespace(gather=lambda _, value: [value, *others])
+    place = SimpleNamespace(rank=0, dilation=1.0, timeout_s=60.0)
+
+    def gather(_: str, value: int, within_s: float) -> list[int]:
+        assert within_s == storage_observer.RESTORE_S, "others may be read for as long"
+        return [value, *others]
+
+    accord = SimpleNamespace(gather=gather)
     return Training(cast(Any, SimpleNamespace(place=place, accord=accord)), [], [], 0.1, {}, take)
 
 
 def observer(restore: str = "", port: int = 1) -> StorageObserver:
     met = Meeting("127.0.0.1", port, bytes(32), restore)
-    return StorageObserver(met, 1000.0, False, [0, 1])
+    return StorageObserver(met, 1000.0, False, 0)
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_a_rank_whose_storage_returns_sends_again_however_often_it_writes(
     listener = socket.create_server(("127.0.0.1", 0))
     met = Meeting("127.0.0.1", listener.getsockname()[1], secrets.token_bytes(32))
     listener.close()  # nobody listens yet
-    rank = StorageObserver(met, 1000.0, False, [0, 1])
+    rank = StorageObserver(met, 1000.0, False, 0)
     rank.begin(training(), 0)
     for iteration in (1, 2, 3):
         clock.now += 4.0
@@ -124,6 +129,49 @@ def test_a_checkpoint_that_no_storage_takes_is_said_with_its_size_and_not_sent(
     assert link.sent == 0 and text in capsys.readouterr().err
 
 
+def test_a_checkpoint_that_takes_longer_than_ranks_wait_for_each_other_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, path = Stuck(), tmp_path / "own.pt"
+    path.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(storage_observer, "connect", lambda *_: link)
+    rank = StorageObserver(Meeting("127.0.0.1", 1, bytes(32)), 0.2, False, 0)
+    rank.begin(training(), 0)
+    rank.written(7, path)
+    text = "it takes 42 s at this rank's rate, more than the 30 s for which ranks may wait for each other: write a higher mbps"
+    assert link.sent == 0 and text in capsys.readouterr().err
+
+
+def test_a_storage_that_drips_is_given_up_before_others_give_up_this_rank(
+    tmp_path: Path,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Dripping(Stuck):
+        def sendall(self, data: bytes) -> None:
+            self.sent += 1
+            clock.now += min(9.0, self.timeout)
+
+    link, path = Dripping(), tmp_path / "own.pt"
+    path.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(storage_observer, "connect", lambda *_: link)
+    rank = observer()
+    rank.begin(training(), 0)
+    rank.written(7, path)
+    assert (link.sent, link.closed, clock.now) == (5, True, 145.0)
+    assert "not all of it was taken in 45 s" in capsys.readouterr().err
+
+
+def test_what_a_storage_gives_as_of_another_iteration_than_it_has_is_not_begun_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank = observer("newest")
+    monkeypatch.setattr(rank, "_fetched", lambda *_: (True, 9, b"state"))
+    with pytest.raises(ValueError, match=r"at 127\.0\.0\.1:1 gave iteration 8 as 9"):
+        rank.restore(training(9, take=lambda *_: 8), 0)
+
+
 @pytest.mark.parametrize(
     ("restore", "own", "others", "after", "begun"),
     [
@@ -166,4 +214,7 @@ def test_ranks_begin_from_a_storage_together_and_never_from_nothing_where_some_w
     else:
         assert rank.restore(training(*others, take=take), after) == begun
     said = "# storage: rank 0 begins from nothing of the job's storage at 127.0.0.1:1: closed by"
-    assert (said in capsys.readouterr().err) == (own == UNKNOWN and restore != "")
+    err = capsys.readouterr().err
+    assert (said in err) == (own == UNKNOWN and restore != "")
+    only_some = begun == 0 and restore != "" and any((own, *others))
+    assert ("the ranks' own are used" in err) == only_some

@@ -5,6 +5,7 @@ brought home, what can be restored.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -117,8 +118,10 @@ async def test_the_receiver_listens_before_ranks_know_of_it_and_the_key_is_on_no
     assert known["port"] == 0 and len({*known["ranks"]}) == 2
     assert known["address"] == bench.lab.hosts["gpu04"].mgmt_address and len(known["key"]) == 64
     assert secret["gpu02"]["name"] == "mlp.r1"
-    told = json.loads(secret["gpu02"]["env"]["TESTBED_OBSERVER_STORAGE"])
-    assert told == {**known, "port": 4711}, "where it says that it listens"
+    numbers = known.pop("ranks")
+    for rank, number in zip(TWO, numbers, strict=True):
+        told = json.loads(secret[rank]["env"]["TESTBED_OBSERVER_STORAGE"])
+        assert told == {**known, "port": 4711, "number": number}, "where it says that it listens"
     bench.asked.clear()
     await ATTACHMENT.begin(replace(VALUE, over="optical"), {}, bench.launch())
     known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
@@ -191,24 +194,25 @@ async def test_ranks_are_not_launched_where_only_some_know_of_the_storage(bench:
     assert [op for op, _ in bench.asked][-2:] == ["job.secret", "job.stop"]
 
 
-def line(rank: int, iteration: int, unsent: int = 0) -> str:
+def line(rank: int, iteration: int, unsent: int = 0, ago_s: int = 7261) -> str:
     record = {"rank": rank, "iter": iteration, "bytes": 1_250_000, "send_ms": 101.0}
-    return json.dumps({**record, "unsent": unsent, "t_wall_ns": iteration}) + "\n"
+    at_ns = time.time_ns() - ago_s * 10**9
+    return json.dumps({**record, "unsent": unsent, "t_wall_ns": at_ns}) + "\n"
 
 
 async def test_what_the_receiver_has_is_brought_home_once_and_shown(bench: Bench) -> None:
     launched(bench)
     found = await bench.look()
     assert VIEW.text(found) == "storage on gpu04: no checkpoint yet"
-    bench.sent = line(0, 10) + line(1, 10) + line(0, 20) + line(1, 20)[:9]
-    text = "storage on gpu04: checkpoint of iteration 20, 1 of 2 ranks, 198 Mb/s"
+    bench.sent = line(0, 10, ago_s=9000) + line(1, 10) + line(0, 20) + line(1, 20)[:9]
+    text = "storage on gpu04: checkpoint of iteration 20, 1 of 2 ranks, 198 Mb/s, 2 h 01 min ago"
     assert VIEW.text(await bench.look()) == text
     bench.sent = bench.sent[:-9] + line(1, 20) + line(1, 20).replace('"rank": 1', '"rank": 0.5')
     bench.sent += line(0, 30, unsent=2) + line(1, 30, unsent=1)
     bench.state = "killed"
     found = await bench.look()
     assert (found["checkpoint"], found["ranks"], found["unsent"]) == (30, 2, 3)
-    text = "storage on gpu04: checkpoint of iteration 30, 2 of 2 ranks, 198 Mb/s"
+    text = "storage on gpu04: checkpoint of iteration 30, 2 of 2 ranks, 198 Mb/s, 2 h 01 min ago"
     assert VIEW.text(found) == f"{text}; 3 checkpoints not sent; it is killed"
     points = [each for each in read_points(bench.folder / "run") if each.measurement == "storage"]
     assert sorted((each.fields["iter"], each.fields["rank"]) for each in points) == [

@@ -36,7 +36,7 @@ class Site:
 
     def begin(
         self, restore: str = "", mbps: float = 500.0, ranks: Sequence[int] = (0, 1)
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, Any]:
         known = {"address": "127.0.0.1", "port": 0, "key": secrets.token_hex(32)}
         known |= {"restore": restore, "mbps": mbps, "lane": False, "ranks": [*ranks]}
         env = {
@@ -55,12 +55,14 @@ class Site:
         found = READY.search(process.stdout.readline().decode())
         assert found is not None
         self.newest = int(found[2])
-        return {"TESTBED_OBSERVER_STORAGE": json.dumps({**known, "port": int(found[1])})}
+        return {**known, "port": int(found[1])}
 
-    def train(self, name: str, known: Mapping[str, str], *argv: str) -> Any:
-        return ranks(
-            2, *SMALL, *argv, directory=self.folder / name, rings=[[0, 1]], more=lambda _: known
-        )
+    def train(self, name: str, known: Mapping[str, Any], *argv: str) -> Any:
+        def more(rank: int) -> dict[str, str]:
+            told = {**known, "number": known["ranks"][rank]} if known else {}
+            return {"TESTBED_OBSERVER_STORAGE": json.dumps(told)} if told else {}
+
+        return ranks(2, *SMALL, *argv, directory=self.folder / name, rings=[[0, 1]], more=more)
 
     def sent(self, rank: int) -> list[dict[str, Any]]:
         lines = (self.folder / "storage.jsonl").read_text().splitlines()
@@ -91,6 +93,7 @@ def test_the_storage_has_what_each_rank_wrote_and_ranks_without_any_begin_from_i
     argv = ("--checkpoint", how, "--checkpoint-every", "2")
     with site.train("first", site.begin(), *argv, "--iterations", "6") as job:
         assert done(job) == ["", ""]
+    assert site.processes[0].wait(20) == 0, "its ranks said that they ended"
     for rank in (0, 1):
         own = sorted((site.folder / "first" / str(rank)).glob("checkpoint-*.pt"))
         assert [path.name for path in own] == [f"checkpoint-{rank}-{n}.pt" for n in (2, 4, 6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import secrets
@@ -184,6 +185,11 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_receiver(
 ) -> None:
     opened, full = Path.open, Path("/dev/full")
 
+    def no_log(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("workloads.transport.peers.print", no_log, raising=False)
+
     def open_full(path: Path, *args: Any, **kwargs: Any) -> Any:
         return opened(full if path.name == "checkpoint-0-1.unfinished" else path, *args, **kwargs)
 
@@ -264,20 +270,34 @@ def test_a_restore_that_takes_long_holds_up_neither_another_nor_who_sends(
     first = site.connect()
     for rank in (0, 1):
         keep(first, rank, 1, content(str(rank)))
-    goes_on, check = threading.Event(), program.check_whole
+    began, goes_on, check = threading.Event(), threading.Event(), program.check_whole
 
     def slow(path: Path) -> None:
         if path.name == "checkpoint-0-1.pt":
+            began.set()
             assert goes_on.wait(20)
         check(path)
 
     monkeypatch.setattr(program, "check_whole", slow)
     link = site.asked(0)
-    until(lambda: 0 in site.receiver._giving)
+    assert began.wait(20)
     assert site.restored(1) == (True, 1, content("1"))
     keep(first, 1, 2, content("goes on"))
     goes_on.set()
     assert GIVEN.unpack(exactly(link, GIVEN.size))[1] == 1
+
+
+def test_a_rank_for_which_there_is_no_thread_is_sent_away_and_may_ask_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    none = SimpleNamespace(Thread=lambda **_: SimpleNamespace(start=refuse))
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "threading", none)
+        assert is_closed(site.asked(0))
+    assert site.restored(0) == (False, 0, b"")
 
 
 def test_what_an_earlier_training_left_stays_until_the_new_one_has_a_checkpoint(
@@ -297,6 +317,36 @@ def test_what_an_earlier_training_left_stays_until_the_new_one_has_a_checkpoint(
     keep(anew.connect(), 1, 5, content("new"))
     assert anew.files() == ["checkpoint-1-5.pt"]
     anew.end()
+
+
+def test_what_an_earlier_training_left_makes_room_for_the_new_one_but_for_its_newest(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = site.connect()
+    for iteration in (10, 20):
+        keep(link, 0, iteration, content(f"old {iteration}"))
+    anew, older, more = again(site, ""), site.folder / "checkpoint-0-10.pt", 0
+
+    def usage(_: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=program.RESERVE + 100 * (not older.exists()) + more)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    link = anew.connect()
+    link.sendall(HEAD.pack(1, 0, 5, 101))
+    assert is_closed(link) and anew.files() == ["checkpoint-0-20.pt"]
+    more = 1
+    keep(anew.connect(), 1, 5, bytes(101))
+    assert anew.files() == ["checkpoint-1-5.pt"]
+    anew.end()
+
+
+def test_a_receiver_ends_once_each_of_its_ranks_has_said_that_it_ended(site: Site) -> None:
+    links = [site.connect(), site.connect()]
+    links[0].sendall(HEAD.pack(0, 0, 0, 0))
+    keep(links[1], 1, 3, content("the last"))
+    links[1].sendall(HEAD.pack(1, 0, 0, 0))
+    site.thread.join(20)
+    assert not site.thread.is_alive()
 
 
 def test_a_training_that_went_back_drops_what_was_kept_of_later_iterations(site: Site) -> None:
