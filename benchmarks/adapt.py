@@ -22,10 +22,10 @@ import tempfile
 import threading
 import time
 from bisect import bisect
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -33,14 +33,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, TESTBED, bench_lab
 from benchmarks.harness import ahead, verdict
+from benchmarks.job_rig import ratio
 from conformance.truth import NoTruth, Truth
-from orchestrator.experiments.scenario import interval
 from orchestrator.telemetry.reader import read_points
 
 SCENARIO = ROOT / "extensions" / "adapt" / "scenarios" / "mixnet-moe"
 BUDGET_S = {"scenario": 850.0, "changes": 300.0}
 """A part has so long (s), and is stopped then: what was measured until then counts."""
-DRIFT, COMPUTE_MS = 12, 150.0  # of the scenario's plans
+COMPUTE_MS = 150.0  # of the scenario's plans
 CHANGES = 200
 OVER_FIXED, OVER_ORACLE, CONTROL, EXPOSED = 0.75, 1.15, 0.05, 0.05
 APART_S = 0.3
@@ -51,9 +51,9 @@ Record = dict[str, Any]
 
 @dataclass
 class Arm:
-    """What the measurements of one arm gave. comm_ms: a list for each time between two shifts.
-    exposed, reported: shares of an iteration, one a change, by the light path and the records, and
-    by the adapter. lost: iterations missing between first and last."""
+    """What the measurements of one arm gave. comm_ms: a list for each round. exposed, reported:
+    shares of an iteration, one a change, by the light path and the records, and by the adapter.
+    lost: iterations missing between first and last."""
 
     comm_ms: list[list[float]] = field(default_factory=list)
     iteration_ms: list[float] = field(default_factory=list)
@@ -132,8 +132,8 @@ def work(command: list[str], env: dict[str, str], within_s: float) -> None:
 
 
 def measured(folder: Path) -> dict[str, Arm]:
-    """Measure the arms of the scenario, and add up what the finished measurements gave. Raises:
-    RuntimeError - an arm has none.
+    """Measure the arms of the scenario, and add up what the finished rounds gave. Raises:
+    RuntimeError - there is none.
     """
     state = folder / "state"
     env = os.environ | {
@@ -148,8 +148,9 @@ def measured(folder: Path) -> dict[str, Arm]:
     )
     warm_up, iterations = kept["warm_up"], kept["iterations"]
     arms = {name: Arm() for name in kept["arms"]}
+    done = Counter(slot["round"] for slot in kept["slots"] if slot["state"] == "done")
     for slot in kept["slots"]:
-        if slot["state"] == "done":
+        if done[slot["round"]] == len(arms):
             take(
                 arms[slot["arm"]],
                 slot["jobs"]["trainer"][0]["run"],
@@ -202,10 +203,7 @@ def take(
     records = [json.loads(line) for line in file.read_text().splitlines()]
     arm.lost += records[-1]["iter"] - records[0]["iter"] + 1 - len({r["iter"] for r in records})
     counted = [r for r in records if warm_up < r["iter"] <= warm_up + iterations]
-    arm.comm_ms += [
-        [r["comm_ms"] for r in found]
-        for _, found in groupby(counted, lambda r: (r["iter"] - 1) // DRIFT)
-    ]
+    arm.comm_ms.append([r["comm_ms"] for r in counted])
     arm.iteration_ms += [r["iter_ms"] for r in counted]
     begins = [r["t_wall_ns"] / 1e9 for r in records]
     for begin, end in dark:
@@ -227,16 +225,11 @@ def take(
                 arm.reported.append(float(point.fields["exposed_ms"] or 0.0) / took[number])
 
 
-def ratio(of: Arm, over: Arm, text: str) -> interval.Interval:
-    """Mean all-to-all time of one arm over that of another; printed."""
-    found = interval.compare_arms(over.comm_ms, of.comm_ms, middle=fmean)
-    assert found is not None, "both were measured"
-    print(
-        f"  {text:<40} {found.ratio.value:.3f} ({found.ratio.low:.3f} to {found.ratio.high:.3f});"
-        f" {found.b.value:.0f} over {found.a.value:.0f} ms",
-        flush=True,
-    )
-    return found.ratio
+def means(of: Arm, over: Arm, text: str) -> list[float]:
+    """Mean all-to-all time of one arm over that of another, with its interval; printed."""
+    value, low, high = found = ratio(over.comm_ms, of.comm_ms, fmean)
+    print(f"  {text:<40} {value:.3f} ({low:.3f} to {high:.3f})", flush=True)
+    return found
 
 
 def exposed(arm: Arm, more: Record) -> bool:
@@ -282,17 +275,14 @@ def main() -> int:
         return verdict(
             "adapt_changes", arms[part].changes, "changes", CHANGES, "at least", also=good, **more
         )
-    control = ratio(arms["uniform-adapt"], arms["uniform-fixed"], "uniform: adapted over fixed")
-    over = ratio(arms["adapt"], arms["fixed"], "adapted over best fixed circuits")
-    oracle = ratio(arms["adapt"], arms["oracle"], "adapted over circuits known in advance")
+    control = means(arms["uniform-adapt"], arms["uniform-fixed"], "uniform: adapted over fixed")
+    over = means(arms["adapt"], arms["fixed"], "adapted over best fixed circuits")
+    oracle = means(arms["adapt"], arms["oracle"], "adapted over circuits known in advance")
     good &= (
-        exposed(arms["adapt"], more)
-        and oracle.value <= OVER_ORACLE
-        and abs(control.value - 1) <= CONTROL
+        exposed(arms["adapt"], more) and oracle[0] <= OVER_ORACLE and abs(control[0] - 1) <= CONTROL
     )
-    for name, each in (("interval", over), ("over_oracle", oracle), ("uniform", control)):
-        more[name] = [each.value, each.low, each.high]
-    return verdict("adapt", over.value, "x fixed", OVER_FIXED, "at most", also=good, **more)
+    more |= {"interval": over, "over_oracle": oracle, "uniform": control}
+    return verdict("adapt", over[0], "x fixed", OVER_FIXED, "at most", also=good, **more)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def main() -> int:
     lossy, clean = (list(ARMS)[:2], list(ARMS)[2:4])
 
     took = {arm: [one.took_ms(WARM) for one in runs] for arm, runs in found.items()}
-    tails = ratio(took[lossy[0]], took[lossy[1]], lambda values: percentile(list(values), 0.99))
+    tails = ratio(took[lossy[0]], took[lossy[1]], lambda values: percentile(values, 0.99))
     same = ratio(took[clean[0]], took[clean[1]])
     points = {arm: statistics.fmean(values) for arm, values in right.items()}
     apart = max(abs(points[arm] - points[lossy[0]]) for arm in (lossy[1], clean[1]))

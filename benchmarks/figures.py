@@ -43,7 +43,7 @@ A value is a median unless its row names another statistic. In brackets: an inte
 *range* of several runs or moves, and n, the number of moves, trials or runs. A range alone keeps its limit with both
 ends. Below each table: the machine, if not two shared cores, date, commit and, if it is not `make bench` with the name
 of the benchmark, the command; a letter marks the figures that differ. For figures older than the records, the commit
-is that which first stated them.
+is that which first stated them. An interval is as the benchmark made it at that commit.
 """
 
 

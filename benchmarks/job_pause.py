@@ -31,7 +31,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import ROOT, BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from orchestrator.experiments.scenario.interval import compare_arms
 from orchestrator.telemetry.reader import read_points
+from orchestrator.views import sweep
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 13)]
 MOVES, FEW, RESTARTS = 10, 5, 3
@@ -304,29 +304,17 @@ class Bench:
         print(f"  {'restart':<16} lost {self.restarts[-1]:7.0f} ms", flush=True)
 
 
-def ends_of(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of the median's 95 % interval; of a single value, that value."""
-    singles = [[value] for value in values]  # one a measurement
-    between = compare_arms(singles, singles)
-    if between is None:
-        raise ValueError("no values")
-    found = between.a
-    return (
-        (found.value, found.value)
-        if found.low is None or found.high is None
-        else (found.low, found.high)
-    )
-
-
 def shown(bench: Bench, arm: str) -> dict[str, float]:
-    """Print an arm's line of the table and return its medians (ms)."""
+    """Print an arm's line of the table and return its medians (ms), with the ends of the 95 %
+    interval of `lost`, or of its range where an arm has five moves or fewer.
+    """
     moves = bench.moves[arm]
     middle = {
         name: statistics.median(getattr(m, name) for m in moves)
         for name in ("lost", "dark", "iteration", "worst")
     }
     (low, high), (low_rank, high_rank) = (
-        ends_of(getattr(m, name) for m in moves) for name in ("lost", "worst")
+        sweep.middle([getattr(m, name) for m in moves]).ends for name in ("lost", "worst")
     )
     limit = DARK_FACTOR * middle["dark"] + middle["iteration"]
     within = sum(m.lost <= DARK_FACTOR * m.dark + m.iteration for m in moves)

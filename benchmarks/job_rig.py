@@ -14,7 +14,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.bench_lab import BenchLab
 from benchmarks.slot_rig import pids
-from orchestrator.experiments.scenario.interval import compare_arms
+from orchestrator.experiments.scenario.paired import paired_ratio
 
 TCP_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however
@@ -199,14 +199,13 @@ def state_hash(torch: Any, path: Path, names: Sequence[str] = ("parameters", "mo
 def ratio(
     over: Sequence[Sequence[float]],
     of: Sequence[Sequence[float]],
-    middle: Callable[[Iterable[float]], float] = statistics.median,
+    middle: Callable[[Sequence[float]], float] = statistics.median,
 ) -> list[float]:
-    """The ratio of two arms' medians, or of another `middle`, and the ends of its interval (nan
-    where there is none).
+    """The ratio of two arms' medians, or of another `middle`, over all rounds, and the ends of its
+    interval (nan where there is none). over, of: the values of each round, in the same order.
     """
-    judged = compare_arms(over, of, middle=middle)
-    assert judged is not None, "both arms were measured"
-    found = judged.ratio
+    pairs = zip(over, of, strict=True)
+    found = paired_ratio([middle(above) / middle(below) for below, above in pairs]).found
     return [
         round(math.nan if value is None else value, 4)
         for value in (found.value, found.low, found.high)

@@ -122,7 +122,7 @@ def neighbour(lab: BenchLab) -> Figures:
         for load in loads:
             lab.call("down", "--yes", "--as", load.owner)
         shown(arm, found[arm][-1])
-    own, tree = (ratio(found[f"{place}-alone"], found[f"{place}-beside"])[0] for place in where)
+    own, tree = (ratio(found[f"{place}-alone"], found[f"{place}-shared"])[0] for place in where)
     return {
         "neighbour, own circuits": (own, None, 1.03),
         "neighbour, shared tree": (tree, 1.3, None),

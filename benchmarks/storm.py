@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sqlite3
 import sys
 import time
@@ -40,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.reroute import Events
+from orchestrator.experiments.scenario.paired import paired_ratio
 from orchestrator.services.guard.policy import Budget
 
 HOSTS, EVERY, IN_FLIGHT = 6, 20, 1
@@ -92,18 +92,6 @@ class Round:
     @property
     def goodput(self) -> float:
         return self.kept / self.seconds / self.usual
-
-
-def goodput(rounds: Sequence[Round]) -> float:
-    """Of all rounds together."""
-    return sum(one.kept for one in rounds) / sum(one.seconds * one.usual for one in rounds)
-
-
-def interval(rounds: Sequence[Round], draws: int = 2000) -> tuple[float, float]:
-    """The middle 95 % of the goodput when rounds are drawn again with replacement."""
-    chance = random.Random(1)
-    found = sorted(goodput(chance.choices(rounds, k=len(rounds))) for _ in range(draws))
-    return found[int(0.025 * draws)], found[int(0.975 * draws) - 1]
 
 
 def journal_problems(launches: Sequence[Launch], every: int = EVERY) -> tuple[list[str], list[int]]:
@@ -288,15 +276,15 @@ def main() -> int:
         )
     for problem in problems:
         print(f"  problem: {problem}", flush=True)
-    low, high = interval(rounds)
+    kept_share = paired_ratio([one.goodput for one in rounds]).found
     return verdict(
         "storm",
-        goodput(rounds),
+        kept_share.value,
         "of the undisturbed",
         None,
         "at least",
         also=not problems,
-        interval=[round(low, 3), round(high, 3)],
+        interval=[end and round(end, 3) for end in (kept_share.low, kept_share.high)],
         rounds=[round(one.goodput, 3) for one in rounds],
         faults=counts,
         recoveries=len(rows),

@@ -3,8 +3,8 @@ the rig of line_rig.py.
 
 Rounds of four arms whose order alternates: cubic, one window, a window for each network, and that
 without word of the networks. Then the other three conditions, rates and round trips equal or not,
-once each, which are only reported. Goodput of one flow; the interval is of the ratio of medians,
-over the rounds. Needs root and Linux 6.4 with BPF.
+once each, which are only reported. Goodput of one flow; the interval is of the rounds' ratios.
+Needs root and Linux 6.4 with BPF.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import verdict
-from orchestrator.experiments.scenario import interval
+from benchmarks.job_rig import ratio
 from orchestrator.experiments.scenario.record import order
 
 ARMS = ("cubic", "one", "two", "unsaid")
@@ -61,15 +61,10 @@ def main() -> int:
     found: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     for arm in order(ARMS, ROUNDS):
         found[arm].append([goodput(arm, *FAVOURABLE, SECONDS)])
-    ratios = {}
+    ratios: dict[str, list[float]] = {}
     for name, (a, b) in RATIOS.items():
-        judged = interval.compare_arms(found[a], found[b])
-        assert judged is not None, "every arm was measured"
-        ratios[name] = judged.ratio
-        print(
-            f"  {name:<25} {judged.ratio.value:.3f} ({judged.ratio.low:.3f} to {judged.ratio.high:.3f})",
-            flush=True,
-        )
+        ratios[name] = value, low, high = ratio(found[a], found[b])
+        print(f"  {name:<25} {value:.3f} ({low:.3f} to {high:.3f})", flush=True)
     others = {}
     for rates, rtts in OTHERS:
         here = {arm: goodput(arm, rates, rtts, ELSEWHERE_S) for arm in ARMS[:3]}
@@ -78,14 +73,14 @@ def main() -> int:
     over, ablation, control = ratios.values()
     return verdict(
         "transports",
-        over.value,
+        over[0],
         "x cubic",
         AT_LEAST,
         "at least",
-        also=ablation.value >= AT_LEAST and abs(control.value - 1) <= ALIKE,
-        interval=[over.low, over.high],
-        over_one_window=[ablation.value, ablation.low, ablation.high],
-        not_notified_over_one_window=[control.value, control.low, control.high],
+        also=ablation[0] >= AT_LEAST and abs(control[0] - 1) <= ALIKE,
+        interval=over[1:],
+        over_one_window=ablation,
+        not_notified_over_one_window=control,
         mbps={
             arm: round(statistics.median(value for (value,) in values), 2)
             for arm, values in found.items()

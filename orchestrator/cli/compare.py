@@ -26,7 +26,6 @@ app = typer.Typer()
 testbed experiment compare examples/topoopt-12.json examples/parallel-ring-12.json
 testbed experiment compare a.json b.json c.json --job job.json --iterations 40    run this job with each
 testbed experiment compare --resume compare-2026-11-21-0001                continue one that was stopped
-testbed experiment compare --predicted last                                compare a designed job with its prediction
 """,
     more="""
 The order is A B B A A B ... (of three plans A B C C B A ...), so that slow drift affects all equally. Later plans are compared
@@ -72,23 +71,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")
     ] = None,
-    predicted: Annotated[
-        str | None,
-        typer.Option(
-            "--predicted",
-            metavar="RUN",
-            help="Only compare this run's job with its prediction, as `design compare` does.",
-        ),
-    ] = None,
 ) -> Result:
-    if predicted is not None:
-        from orchestrator.cli import designmore
-
-        if plans or resume is not None:
-            raise Usage(
-                "experiment compare: --predicted examines one run and measures nothing; give no plans and no --resume"
-            )
-        return designmore.predicted(call, predicted)
     from orchestrator.experiments.scenario import compare as c
     from orchestrator.experiments.scenario.record import again, begin_comparison
     from orchestrator.session import load_lab
@@ -147,38 +130,33 @@ def measured(
 
 
 def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Path | None) -> Result:
-    from orchestrator.experiments.scenario.interval import LEVEL
+    from orchestrator.experiments.scenario import compare as c
     from orchestrator.results import path_text, to_json
-    from orchestrator.views.report.measured import compare_to_first
     from orchestrator.views.report.samples import by_arm
 
     page, found = page_of(call, kept, out)
     times, arms = by_arm(found, kept.data), kept.data["arms"]
-    done = compare_to_first(times)
+    done, width = c.compare_to_first(found, kept.data), max(24, *map(len, arms.values()))
     lines = [f"Compared: {kept.name}   {progress_of(kept)}"]
-    first = next(iter(arms))
-    if done:
-        middles = {first: next(iter(done.values())).a} | {
-            other: one.b for other, one in done.items()
-        }
-        width = max(24, *(len(arms[arm]) for arm in middles))
-        for arm, x in middles.items():
-            interval = (
-                f"   {LEVEL} % {x.low:.1f} to {x.high:.1f}"
-                if x.low is not None and x.high is not None
-                else ""
-            )
-            lines.append(f"  {arms[arm]:<{width}} median iteration {x.value:.1f} ms{interval}")
-        lines += [f"  {one.text(arms[first], arms[other])}" for other, one in done.items()]
-    else:
-        lines.append("  nothing to compare: each plan needs at least one finished measurement")
+    lines += [
+        f"  {arms[arm]:<{width}} median iteration {value:.1f} ms"
+        for arm, value in c.medians_of(times).items()
+    ]
+    first = next(iter(arms.values()))
+    lines += [f"  {c.difference_text(one, first, arms[other])}" for other, one in done.items()]
+    if not done:
+        lines.append("  nothing to compare: no round has finished measurements of two plans")
+    verdicts: dict[str, Any] = {
+        other: {"ratio": to_json(one.found), "n": one.n, "how": one.how, "sure": one.sure}
+        for other, one in done.items()
+    }
     lines += [f"  lab        left {left}", f"  report     {path_text(page)}"]
     data: dict[str, Any] = {
         "name": kept.name,
         "arms": arms,
         "slots": kept.slots,
-        "verdict": done["b"].to_json() if "b" in done else None,
-        "verdicts": {other: one.to_json() for other, one in done.items()},
+        "verdict": verdicts.get("b"),
+        "verdicts": verdicts,
         "iteration_ms": to_json(times),
         "complete": whole,
         "left": left,

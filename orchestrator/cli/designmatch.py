@@ -231,12 +231,11 @@ def judged(chosen: list[Candidate], data: Any) -> tuple[dict[str, Any], list[str
     """Measured beside predicted, and the regret of the first: (it - fastest) / fastest. data: of
     `experiment compare`.
     """
-    from statistics import median
-
     from orchestrator.cli.text import columns
+    from orchestrator.experiments.scenario.compare import medians_of
 
-    each = [[value for run in data["iteration_ms"][arm] for value in run] for arm in data["arms"]]
-    medians = [median(values) if values else None for values in each]
+    each = medians_of(data["iteration_ms"])
+    medians = [each.get(arm) for arm in data["arms"]]
     known = [value for value in medians if value is not None]
     regret = None if medians[0] is None else medians[0] / min(known) - 1
     rows: list[tuple[str, ...]] = [("  tried", "predicted", "measured")]

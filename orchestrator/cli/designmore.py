@@ -33,7 +33,36 @@ MOST_GPUS = 10_000_000
 """Iterations of a running job over which ports are counted, unless they were counted before."""
 
 
-def predicted(call: Call, run: str) -> Result:
+def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
+    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is not a
+    plan of this lab.
+    """
+    from orchestrator.session import load_lab, load_plan
+
+    if path is None or not path.exists():
+        what = "no plan given" if path is None else f"{path}: no such file"
+        raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
+    return path, load_plan(path, load_lab(call.settings.inventory))[0]
+
+
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "compare",
+    "Compare the prediction for a run's job with its measurement.",
+    examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
+)
+def compare(
+    call: Call,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job)."
+        ),
+    ] = "last",
+) -> Result:
     """Prediction and measurement of a run's job. The port counters of a running job are read first.
 
     Raises: Missing - no such run, or nothing to compare.
@@ -79,39 +108,6 @@ def predicted(call: Call, run: str) -> Result:
         "figures": [{**cast(Any, to_json(one)), "off": one.off} for one in found.figures],
     }
     return Result(data, designtext.versus(found))
-
-
-def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
-    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is not a
-    plan of this lab.
-    """
-    from orchestrator.session import load_lab, load_plan
-
-    if path is None or not path.exists():
-        what = "no plan given" if path is None else f"{path}: no such file"
-        raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
-    return path, load_plan(path, load_lab(call.settings.inventory))[0]
-
-
-app = typer.Typer()
-
-
-@verb(
-    app,
-    "compare",
-    "Compare the prediction for a run's job with its measurement.",
-    examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
-)
-def compare(
-    call: Call,
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job)."
-        ),
-    ] = "last",
-) -> Result:
-    return predicted(call, run)
 
 
 @verb(

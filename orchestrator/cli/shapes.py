@@ -23,7 +23,7 @@ from orchestrator.change.report import (
 )
 from orchestrator.cli.design import SHORT
 from orchestrator.experiments.rehearsal.report import ComparedFigure, RehearsalReport
-from orchestrator.experiments.scenario.interval import ArmComparison
+from orchestrator.experiments.scenario.paired import Interval
 from orchestrator.extensions import extension_parts
 from orchestrator.hosts.by_hand import ByHand
 from orchestrator.jobs.report import JobLogs, JobStatus
@@ -119,7 +119,7 @@ PROBABILITY = {
     "reconfigurable_exact": str,
 }
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
-VERDICT = fields(ArmComparison, sure=bool)
+VERDICT = {"ratio": Interval, "n": int, "how": str, "sure": bool}
 SCENARIO = {
     "name": str,
     "title": str,

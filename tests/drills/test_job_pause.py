@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.job_pause import NoFigure, ends_of, lost, lost_by_restart
+from benchmarks.job_pause import NoFigure, lost, lost_by_restart
 
 
 def records(took: list[float], first: int = 1, begin: float = 0.0) -> list[dict[str, Any]]:
@@ -46,14 +46,4 @@ def test_a_restart_loses_the_time_between_and_what_is_trained_twice() -> None:
     )
     assert lost_by_restart(old, records([300.0], first=41, begin=15000.0)) == pytest.approx(
         10000 + 300 - 100 + 1000
-    )
-
-
-def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
-    values = [float(v) for v in (90, 100, 110, 120, 250, 95, 105)]
-    low, high = ends_of(values)
-    assert (
-        low <= 105 <= high < 250.1
-        and (low, high) == ends_of(values)
-        and ends_of([7.0]) == (7.0, 7.0)
     )

@@ -125,10 +125,7 @@ def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Pat
                 job = lab.testbed("job", "status").must()
                 time.sleep(0.5)
             figures = {
-                row["figure"]: row
-                for row in lab.testbed("experiment", "compare", "--predicted", "last").must()[
-                    "figures"
-                ]
+                row["figure"]: row for row in lab.testbed("design", "compare").must()["figures"]
             }
             for name in ("iteration", "all-reduce"):
                 assert abs(figures[name]["off"]) < 0.10, (method, figures[name])

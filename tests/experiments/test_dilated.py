@@ -16,9 +16,9 @@ from optics import BadFile
 from orchestrator.experiments.files.scenario.reader import read_scenario
 from orchestrator.experiments.files.scenario.values import Compared, Scenario, WantedLab
 from orchestrator.experiments.scenario.dilated import at_other_dilations, at_two, dilated
-from orchestrator.experiments.scenario.interval import Interval
 from orchestrator.experiments.scenario.judging import JudgedComparison
 from orchestrator.experiments.scenario.lab import prepare_lab
+from orchestrator.experiments.scenario.paired import Interval
 from orchestrator.experiments.scenario.record import Known, begin_comparison, keep_outcome, known
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import load_lab

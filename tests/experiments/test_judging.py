@@ -18,14 +18,13 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
 from orchestrator.experiments.files.scenario.values import Compared
-from orchestrator.experiments.scenario.interval import Interval
 from orchestrator.experiments.scenario.judging import (
     JudgedComparison,
     judge_comparison,
     narrow,
     result_of,
 )
-from orchestrator.experiments.scenario.paired import paired_ratio, t_quantile
+from orchestrator.experiments.scenario.paired import Interval, paired_ratio
 
 RATIO = Compared("x", "iteration_ms", "b", "a", "ann", 0.9, 1.1)
 Rounds = Sequence[tuple[float, float]]
@@ -52,22 +51,6 @@ def judged(
 
 
 # --- ratios of rounds
-
-
-def test_the_quantile_is_that_of_published_tables() -> None:
-    table = {
-        1: 12.706,
-        2: 4.303,
-        3: 3.182,
-        4: 2.776,
-        5: 2.571,
-        7: 2.365,
-        10: 2.228,
-        19: 2.093,
-        30: 2.042,
-        100: 1.984,
-    }
-    assert {freedom: round(t_quantile(freedom), 3) for freedom in table} == table
 
 
 POSITIVE = st.floats(0.01, 100)

@@ -6,12 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from optics.errors import BadFile
 from optics.plain import reason
 from orchestrator.experiments.files.scenario.documents import job_document, with_job
-from orchestrator.experiments.files.scenario.values import Arm, PlanDocument, Scenario, Setup
+from orchestrator.experiments.files.scenario.values import (
+    Arm,
+    Compared,
+    PlanDocument,
+    Scenario,
+    Setup,
+)
+from orchestrator.experiments.scenario.judging import Samples, judge_comparison
+from orchestrator.experiments.scenario.paired import LEVEL, PairedRatio
 from orchestrator.experiments.scenario.record import ComparisonRecord
 from orchestrator.files.reading import text_of
 from orchestrator.inventory.json_reader import read_json
@@ -93,3 +102,42 @@ def resumed_scenario(record: ComparisonRecord, watchdog_s: float) -> Scenario:
 def _plan(record: ComparisonRecord, letter: str) -> PlanDocument:
     text, document = _read(record.plan(letter))
     return PlanDocument(str(record.plan(letter)), text, document)
+
+
+def compare_to_first(found: Samples, kept: Mapping[str, Any]) -> dict[str, PairedRatio]:
+    """The iterations of each later plan over those of the first, as arms of a scenario are
+    compared; without those that no round has beside the first. kept: `ComparisonRecord.data`.
+    """
+    first, *others = kept["arms"]
+    judged = (
+        judge_comparison(
+            Compared("", "iteration_ms", other, first, "", None, None), found, kept["slots"]
+        )
+        for other in others
+    )
+    return {
+        one.compared.of: PairedRatio(one.found, one.n, one.how)
+        for one in judged
+        if one.found is not None
+    }
+
+
+def medians_of(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+    """The median of all iterations of each plan that has some; of a ratio see `compare_to_first`."""
+    return {
+        arm: median(value for values in each for value in values)
+        for arm, each in times.items()
+        if any(each)
+    }
+
+
+def difference_text(one: PairedRatio, a: str, b: str) -> str:
+    """In words how plan b differs from plan a."""
+    value, low, high = one.found.value, one.found.low, one.found.high
+    longer = f"{abs(value - 1) * 100:.1f} % {'longer' if value > 1 else 'shorter'} than {a}"
+    if low is None or high is None:
+        return f"{b}: iterations {longer}; an interval needs at least two rounds"
+    interval = f"ratio {value:.3f}, {LEVEL} % interval {low:.3f} to {high:.3f}, n = {one.n}"
+    if not one.sure:
+        return f"no difference found between {a} and {b}: {interval}"
+    return f"{b}: iterations {longer}: {interval}"

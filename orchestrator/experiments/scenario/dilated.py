@@ -18,8 +18,8 @@ from orchestrator.experiments.files.scenario.values import (
     Scenario,
     Setup,
 )
-from orchestrator.experiments.scenario.interval import Interval
 from orchestrator.experiments.scenario.judging import JudgedComparison, figures
+from orchestrator.experiments.scenario.paired import Interval
 from orchestrator.experiments.scenario.record import dilation_of, read_records
 from orchestrator.settings import Settings
 

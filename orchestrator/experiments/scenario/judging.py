@@ -11,8 +11,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS, Compared
-from orchestrator.experiments.scenario.interval import Interval
-from orchestrator.experiments.scenario.paired import How, paired_ratio
+from orchestrator.experiments.scenario.paired import How, Interval, paired_ratio
 
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""

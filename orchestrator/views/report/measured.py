@@ -4,21 +4,15 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
+from orchestrator.experiments.scenario.compare import compare_to_first, difference_text, medians_of
 from orchestrator.experiments.scenario.dilated import AtTwo, at_two
-from orchestrator.experiments.scenario.interval import (
-    RESAMPLES,
-    SEED,
-    ArmComparison,
-    Interval,
-    compare_arms,
-)
 from orchestrator.experiments.scenario.judging import (
     MADE,
     JudgedComparison,
@@ -28,16 +22,19 @@ from orchestrator.experiments.scenario.judging import (
     judge_comparison,
     result_of,
 )
-from orchestrator.experiments.scenario.paired import HOW_TEXT
+from orchestrator.experiments.scenario.paired import (
+    HOW_TEXT,
+    LEVEL,
+    How,
+    Interval,
+    PairedRatio,
+)
 from orchestrator.experiments.scenario.record import dilation_of
 from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing_mark
 from orchestrator.views.report.model import ReportContext, ReportSection, Shown, Table
 from orchestrator.views.report.samples import OF_ITERATIONS, by_arm, metric_samples
-
-_HOW = "orchestrator.experiments.scenario.interval.compare_arms"
-_RESAMPLED = f"bootstrap in two stages (measurements, then the values in each), {RESAMPLES} resamples, seed {SEED}"
 
 
 def findings(found: Samples, kept: Mapping[str, Any]) -> list[JudgedComparison]:
@@ -53,18 +50,6 @@ def outcome_of(judged: Sequence[JudgedComparison], kept: Mapping[str, Any]) -> s
         kept["ended"] if "ended" in kept else all(slot["state"] in MADE for slot in kept["slots"])
     )
     return result_of(judged) if ended else "not complete"
-
-
-def compare_to_first(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, ArmComparison]:
-    """Each later arm compared with the first one, by its name; those without measurements are left
-    out.
-    """
-    first, *others = times
-    return {
-        other: found
-        for other in others
-        if (found := compare_arms(times[first], times[other])) is not None
-    }
 
 
 def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
@@ -84,46 +69,30 @@ def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
 def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
     section = ReportSection("comparison", "Comparison")
     times, labels = by_arm(found, kept), kept["arms"]
-    done = compare_to_first(times)
+    done, first = compare_to_first(found, kept), next(iter(labels.values()))
     each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
-    section.intro = f"Measured alternately: {_states(kept)}. {each}"
+    section.intro = f"Measured in rounds: {_rounds(kept)}. {each}"
     c.sections.append(section)
     if not done:
         section.notes.append(
-            "Fewer than two plans have a finished measurement yet, so nothing can be compared."
+            "No round has finished measurements of two plans yet, so nothing can be compared."
         )
         return
-    answer = c.book.answers["verdict"] = _verdict_answer(times, done)
-    arms = {str(row[0]): Interval(*row[1:4]) for row in answer.rows if row[0] in labels}
-    _values(
-        c, section, kept, times, arms, "iteration, ms", "comparison", "iteration times of the plans"
-    )
+    _values(c, section, kept, times, "iteration, ms", "comparison", "iteration times of the plans")
+    answer = c.book.answers["verdict"] = _verdict_answer(medians_of(times), done)
     rows: list[Sequence[Shown]] = []
     for line in answer.lines():
-        of = str(line["of"].value)
-        suffix = "_ms" if line["value_ms"] else ""
-        rows.append(
-            (
-                labels.get(of, of.upper()),
-                *(line[f"{part}{suffix}"].show() for part in ("value", "low", "high")),
-            )
-        )
-    section.tables.append(Table(("iteration", "median", "95 % from", "to"), rows))
-    first = next(iter(times))
-    tokens = [one.text(labels[first], labels[other]) for other, one in done.items()]
+        label = labels[line["of"].value]
+        cells = (line[name].show() if line[name] else "" for name in answer.columns[1:])
+        rows.append((label, *cells))
+        c.tiles.append((f"iteration, {label}", line["median_ms"].show(), "median"))
+    heads = ("plan", "median iteration", f"ratio to {first}", f"{LEVEL} % from", "to", "rounds")
+    section.tables.append(Table(heads, rows))
+    tokens = [difference_text(one, first, labels[other]) for other, one in done.items()]
     section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in tokens)}. {section.intro}"
-    counts = ", ".join(
-        f"{len(v)} measurements with {sum(map(len, v))} iterations of {arm.upper()}"
-        for arm, v in times.items()
-    )
-    section.notes.append(f"Intervals: {_RESAMPLED}; {counts}.")
+    section.notes += _intervals(one.how for one in done.values())
     if kept.get("left"):
         section.notes.append(f"The lab was left {kept['left']}.")
-    c.tiles += [
-        (f"iteration, {labels[str(line['of'].value)]}", line["value_ms"].show(), "median")
-        for line in answer.lines()
-        if str(line["of"].value) in labels
-    ]
 
 
 def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
@@ -180,9 +149,7 @@ def _scenario(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None
         "A comparison holds if its whole interval is inside the band, and is refuted if all of it is outside; n: rounds in which"
         " both of its arms were measured, each of which gives one ratio of medians."
     )
-    section.notes += [
-        f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(f.how for f in judged) if how
-    ]
+    section.notes += _intervals(f.how for f in judged)
     _at_other_dilations(section, kept, judged)
     _sweeps(c, section, kept, judged)
     _each_metric(c, kept, found, judged)
@@ -310,7 +277,6 @@ def _each_metric(
             section,
             kept,
             times,
-            {},
             f"{name}{f', {unit}' if unit else ''}{' as at k = 1' if k != 1 else ''}",
             f"{metric}{f'{extent:g}' if extent else ''}",
             what,
@@ -330,27 +296,15 @@ def _values(
     section: ReportSection,
     kept: Mapping[str, Any],
     times: Mapping[str, Sequence[Sequence[float]]],
-    arms: Mapping[str, Interval],
     axis: str,
     name: str,
     title: str,
 ) -> None:
     """Draw all values of one metric."""
     labels = kept["arms"]
-    intervals = {
-        labels[a]: (x.low, x.value, x.high)
-        for a, x in arms.items()
-        if x.low is not None and x.high is not None
-    }
-    caption = "Each dot is a value, each column a measurement with its median"
-    caption += "; diamonds: median of all, and its interval." if intervals else "."
-    c.draw(
-        section,
-        name,
-        title,
-        caption,
-        traffic.measurements({labels[a]: v for a, v in times.items()}, intervals, axis),
-    )
+    caption = "Each dot is a value, each column a measurement with its median."
+    figure = traffic.measurements({labels[a]: v for a, v in times.items()}, axis)
+    c.draw(section, name, title, caption, figure)
 
 
 def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
@@ -409,16 +363,6 @@ def _flat(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _states(kept: Mapping[str, Any]) -> str:
-    letters = kept.get("kind", "compare") == "compare"
-    names = (
-        (slot["arm"].upper() if letters else slot["arm"], slot["state"]) for slot in kept["slots"]
-    )
-    return (" " if letters else ", ").join(
-        name if state == "done" else f"{name} ({state})" for name, state in names
-    )
-
-
 def _rounds(kept: Mapping[str, Any]) -> str:
     """The arms of each round, in order, with states other than done."""
     rounds: dict[int, list[str]] = {}
@@ -429,36 +373,23 @@ def _rounds(kept: Mapping[str, Any]) -> str:
     return "; ".join(", ".join(arms) for arms in rounds.values())
 
 
-def _verdict_answer(
-    times: Mapping[str, Sequence[Sequence[float]]], done: Mapping[str, ArmComparison]
-) -> Answer:
+def _intervals(hows: Iterable[How]) -> list[str]:
+    """How the intervals were made, each way once."""
+    return [f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(hows) if how]
+
+
+def _verdict_answer(medians: Mapping[str, float], done: Mapping[str, PairedRatio]) -> Answer:
     """A comparison's figures as a result; instead of SQL it has the recipe that derives them from
     result `compared`.
     """
-    columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
-    first = next(iter(times))
-    arms = {first: next(iter(done.values())).a} | {other: one.b for other, one in done.items()}
-    rows: list[tuple[Any, ...]] = [
-        (arm, x.value, x.low, x.high, None, None, None) for arm, x in arms.items()
-    ]
-    rows += [
-        (
-            f"{other} minus {first}",
-            one.difference.value,
-            one.difference.low,
-            one.difference.high,
-            None,
-            None,
-            None,
-        )
+    ratios = {
+        other: (one.found.value, one.found.low, one.found.high, one.n)
         for other, one in done.items()
-    ]
-    rows += [
-        (f"{other} / {first}", None, None, None, one.ratio.value, one.ratio.low, one.ratio.high)
-        for other, one in done.items()
-    ]
-    what = f"follows from result `compared` by {_HOW}, seed {SEED}, {RESAMPLES} resamples"
-    return Answer("verdict", what, "", columns, tuple(rows))
+    }
+    rows = tuple((arm, ms, *ratios.get(arm, (None,) * 4)) for arm, ms in medians.items())
+    by = "orchestrator.experiments.scenario.compare.compare_to_first"
+    columns = ("of", "median_ms", "ratio", "low", "high", "n")
+    return Answer("verdict", f"follows from result compared by {by}", "", columns, rows)
 
 
 def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:

@@ -163,13 +163,8 @@ def before_after(job: Answer, most: int = 40) -> Figure | None:
     return figure
 
 
-def measurements(
-    arms: Mapping[str, Sequence[Sequence[float]]],
-    intervals: Mapping[str, tuple[float, float, float]],
-    what: str,
-) -> Figure | None:
-    """Every value of each arm's measurements, with each measurement's median and each arm's median
-    and interval.
+def measurements(arms: Mapping[str, Sequence[Sequence[float]]], what: str) -> Figure | None:
+    """Every value of each arm's measurements, with each measurement's median.
 
     what: the name of the values with their unit. A logarithmic axis where arms differ by more than
     a factor of 20.
@@ -178,7 +173,7 @@ def measurements(
     if not every:
         return None
     with one_figure(2.9) as (figure, axes):
-        for k, (name, slots) in enumerate(arms.items()):
+        for k, slots in enumerate(arms.values()):
             colour = ARMS[k % len(ARMS)]
             for j, values in enumerate(v for v in slots if v):
                 width = 0.6 / max(1, len(slots))
@@ -191,19 +186,8 @@ def measurements(
                 axes.plot(
                     [x - width * 0.4, x + width * 0.4], [middle, middle], color=INK, linewidth=0.8
                 )
-            if name in intervals:
-                low, middle, high = intervals[name]
-                axes.errorbar(
-                    [k + 0.4],
-                    [middle],
-                    [[middle - low], [high - middle]],
-                    fmt="D",
-                    color=colour,
-                    capsize=3,
-                    markersize=4,
-                )
         axes.set_xticks(range(len(arms)), list(arms))
-        axes.set_xlim(-0.5, len(arms) - 0.4)
+        axes.set_xlim(-0.5, len(arms) - 0.5)
         if min(every) > 0 and max(every) > 20 * min(every):
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)

@@ -5,24 +5,22 @@ intervals that mean something.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.change.report import DownReport, UpReport
-from orchestrator.experiments.scenario.compare import scenario_of
-from orchestrator.experiments.scenario.interval import compare_arms
+from orchestrator.experiments.scenario.compare import compare_to_first, difference_text, scenario_of
+from orchestrator.experiments.scenario.paired import Interval, PairedRatio, paired_ratio
 from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, order
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
@@ -136,19 +134,20 @@ def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
 
 @pytest.mark.long
 def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: Engine) -> None:
-    data = compare(typed, *PLANS, "--repeats", 2)["data"]
-    assert [slot["arm"] for slot in data["slots"]] == ["a", "b", "b", "a"]
+    data = compare(typed, *PLANS, "--repeats", 3)["data"]
+    assert [slot["arm"] for slot in data["slots"]] == ["a", "b", "b", "a", "a", "b"]
     one = ["launch", "status", "stop"]
     a, b = (f"up {name}" for name in SPEED_MS)
     first = data["slots"][0]["runs"][0]
-    assert engine.reported == [a, *one, b, *one, b, *one, a, *one, f"rollback {first}"]
+    measured = [word for up in (a, b, b, a, a, b) for word in (up, *one)]
+    assert engine.reported == [*measured, f"rollback {first}"]
     assert data["left"] == "as it was before: nothing is up" and data["complete"]
     found = data["verdict"]
     assert (
         0.7 < found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"] < 0.95
         and found["sure"]
     )
-    assert [len(v) for side in data["iteration_ms"].values() for v in side] == [20, 20, 20, 20]
+    assert [len(v) for side in data["iteration_ms"].values() for v in side] == [20] * 6
     assert all(v[0] < 60 for side in data["iteration_ms"].values() for v in side), (
         "the first iteration of a launch does not count"
     )
@@ -161,15 +160,17 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     arms: dict[str, list[list[float]]] = {"a": [], "b": []}
     for slot in data["slots"]:
         arms[slot["arm"]].append(times[slot["job_run"]])
-    once_more = compare_arms(arms["a"], arms["b"])
-    assert once_more is not None and once_more.to_json() == found
-    rows = page.numbers["answers"]["verdict"]["rows"]
-    assert [row[1] for row in rows[:3]] == [
-        found[name]["value"] for name in ("a", "b", "difference")
+    ratio = paired_ratio([median(b) / median(a) for a, b in zip(*arms.values(), strict=True)])
+    assert found["ratio"] == asdict(ratio.found) and (found["n"], found["how"]) == (3, "t")
+    middles = [median(chain(*each)) for each in arms.values()]
+    assert page.numbers["answers"]["verdict"]["rows"] == [
+        ["a", middles[0], None, None, None, None],
+        ["b", middles[1], *found["ratio"].values(), 3],
     ]
     assert (
-        "Measured alternately: A B B A." in page.text
+        "Measured in rounds: a, b; b, a; a, b." in page.text
         and "B: parallel-ring-12: iterations" in page.text
+        and "geometric mean of the rounds' ratios, 95 % t-interval" in page.text
     )
     assert "The lab was left as it was before: nothing is up." in page.text
 
@@ -304,56 +305,41 @@ def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
     assert not engine.reported
 
 
-def drawn(seed: int, middle: float, slots: int = 4) -> list[list[float]]:
-    generator = random.Random(seed)
-    return [[generator.gauss(middle, 3.0) for _ in range(15)] for _ in range(slots)]
+Rounds = Sequence[tuple[float | None, float | None]]
+"""Of each round the medians of plans a and b; None: it was not measured."""
+
+
+def compared(rounds: Rounds) -> dict[str, PairedRatio]:
+    slots: list[dict[str, Any]] = []
+    samples: dict[tuple[str, str, str, float], dict[int, list[float]]] = {}
+    for number, values in enumerate(rounds, 1):
+        for arm, value in zip("ab", values, strict=True):
+            if value is not None:
+                each = samples.setdefault((arm, "", "iteration_ms", 0), {})
+                each[len(slots)] = [value, value * 0.9, value * 1.2]
+            slots.append({"arm": arm, "round": number, "state": "done" if value else "failed"})
+    return compare_to_first(samples, {"arms": {"a": "A", "b": "B"}, "slots": slots})
 
 
 def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -> None:
-    slower = compare_arms(drawn(1, 40.0), drawn(2, 48.0))
-    assert (
-        slower is not None
-        and slower.sure
-        and slower.ratio.low is not None
-        and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
+    slower = compared([(40.0, 48.0), (41.0, 49.0), (60.0, 72.6)])["b"]
+    assert slower.sure and slower.n == 3 and 1.19 < slower.found.value < 1.21, (
+        "a slow round cancels"
     )
-    same = compare_arms(drawn(1, 40.0), drawn(2, 40.0))
-    assert same is not None and not same.sure and "no difference found" in same.text("A", "B")
-
-
-def test_an_arm_is_told_by_its_mean_where_that_is_asked_for() -> None:
-    rare = [[1.0, 1.0, 1.0, 9.0], [1.0, 1.0, 1.0, 9.0]]
-    by_median, by_mean = (
-        compare_arms([[1.0], [1.0]], rare),
-        compare_arms([[1.0], [1.0]], rare, middle=fmean),
+    assert difference_text(slower, "A", "B").startswith(
+        "B: iterations 20.2 % longer than A: ratio 1.202"
     )
-    assert by_median is not None and by_mean is not None
-    assert (by_median.ratio.value, by_mean.ratio.value) == (1.0, 3.0) and 1.0 < (
-        by_mean.ratio.high or 0.0
-    ) <= 9.0
-
-
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    hits = 0
-    for seed in range(60):
-        found = compare_arms(drawn(seed, 40.0), drawn(seed + 1000, 44.0), resamples=200)
-        assert (
-            found is not None
-            and found.difference.low is not None
-            and found.difference.high is not None
-        )
-        hits += found.difference.low <= 4.0 <= found.difference.high
-    assert hits >= 54
-
-
-@given(st.lists(st.lists(st.floats(1, 1000), min_size=1, max_size=5), min_size=2, max_size=4))
-def test_a_plan_against_itself_is_never_sure_and_comes_out_the_same_every_time(
-    side: list[list[float]],
-) -> None:
-    found = compare_arms(side, side, resamples=50)
-    assert (
-        found is not None
-        and found.ratio.value == 1.0
-        and found == compare_arms(side, side, resamples=50)
+    same = compared([(40.0, 41.0), (41.0, 40.0), (40.0, 40.5)])["b"]
+    assert not same.sure
+    assert difference_text(same, "A", "B").startswith(
+        "no difference found between A and B: ratio 1.004"
     )
-    assert found.a.low is not None and found.a.high is not None and found.a.low <= found.a.high
+
+
+def test_only_rounds_in_which_both_plans_were_measured_count() -> None:
+    one = compared([(40.0, 44.0), (80.0, None), (None, 90.0)])["b"]
+    assert one.found == Interval(1.1, None, None) and one.n == 1 and not one.sure
+    assert difference_text(one, "A", "B").endswith(
+        "10.0 % longer than A; an interval needs at least two rounds"
+    )
+    assert compared([(80.0, None), (None, 90.0)]) == {}

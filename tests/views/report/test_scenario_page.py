@@ -182,7 +182,7 @@ def test_a_dilated_record_is_shown_as_at_k_1_and_beside_what_another_k_gave(
     drawn: list[tuple[Any, str]] = []
     draw = traffic.measurements
     monkeypatch.setattr(
-        traffic, "measurements", lambda *given: drawn.append((given[0], given[2])) or draw(*given)
+        traffic, "measurements", lambda *given: drawn.append((given[0], given[1])) or draw(*given)
     )
     slots = [stayed(lab, 80.0 + n / 10, arm) | {"round": 1 + n // 2} for n, arm in enumerate(FIVE)]
     slots[0]["slowed"] = {
