@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optics.plan import Job
 
-NAMES = ["switch_functions", "congestion", "shadow", "adapt", "pacing", "tend"]
+NAMES = ["switch_functions", "congestion", "shadow", "storage", "adapt", "pacing", "tend"]
 """In the order in which a job is given attachments; what it has is taken away in the same order,
 once its ranks have ended. The services of an arm begin and end in this order, too."""
 

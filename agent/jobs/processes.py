@@ -250,14 +250,15 @@ class Jobs:
             )
 
     def secret(self, request: Json) -> Json:
-        """Keep variables for the next start of a job, in memory: what starts it may travel on a
-        command line, which others read.
+        """Keep variables for the next start of a job, with those that it was given before, in
+        memory: what starts it may travel on a command line, which others read.
         """
         name, env = job_name(request), request.get("env")
+        known = self.secrets.get(name, {})
         if (
             not isinstance(env, dict)
             or not all(isinstance(v, str) for v in env.values())
-            or len(json.dumps(env)) > SECRET_LIMIT
+            or len(json.dumps({**known, **env})) > SECRET_LIMIT
         ):
             raise bad(
                 f"env: a mapping of words to words is needed, of {SECRET_LIMIT} bytes at most"
@@ -265,7 +266,7 @@ class Jobs:
         self.secrets.pop(name, None)
         while len(self.secrets) >= SECRETS_KEPT:
             del self.secrets[next(iter(self.secrets))]
-        self.secrets[name] = env
+        self.secrets[name] = {**known, **env}
         return {"name": name}
 
     def user(self, wanted: object = None) -> pwd.struct_passwd | None:

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from extensions.shadow.plan import Shadow, shadow_of
-from optics import HostName, Missing, Refused, TestbedError
+from optics import HostName, Refused, TestbedError
 from optics.plan import Job
-from orchestrator.hosts.api import Tail
+from orchestrator.hosts.aside import Aside
 from orchestrator.hosts.channels import Channels
-from orchestrator.hosts.facts import workload_digest
 from orchestrator.hosts.launch import MASTER_PORTS, identity, job_name, on_host
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.keeper import Restore
 from planner.operate.taps import receivers
 
 PORT = 27400
@@ -33,13 +33,6 @@ minutes: it is waited for as long as it lives, and the time of the command ends 
 does."""
 LOOK_S = 1.0
 """How often (s) it is asked whether the shadow still lives."""
-BEGUN_S = 60.0
-"""An agent that answers has begun a process within this time (s), however busy its machine is."""
-RECORDS = "shadow.jsonl"
-Restore = Literal["", "shadow", "newest"]
-"""What ranks begin from: their own checkpoints; the shadow's; whichever of both is newer
-(rank/peers.py).
-"""
 Notify = Callable[[str], object]
 """Called with what is waited for."""
 
@@ -91,40 +84,26 @@ class ShadowHosts:
             raise
         return ""
 
+    def _process(self, job: Job, name: str) -> Aside:
+        return Aside(self.channels, _shadow(job).host, name, "shadow", job.name)
+
     async def _begin(
         self, job: Job, name: str, port: int, restore: Restore, notify: Notify | None
     ) -> str:
         """Start the shadow, then the taps; return what a rank needs to meet it. Raises: as
         `start`.
         """
-        host, key = _shadow(job).host, secrets.token_hex(32)
-        if host not in self.channels.lab.hosts:
-            text = f"{host}, where the shadow of job {job.name} is to be, is not in the inventory any more"
-            raise Missing(
-                text, hint="testbed up, with a plan that names another host, or leaves `shadow` out"
-            )
-        here = self.channels.lab.hosts[host]
+        process, key = self._process(job, name), secrets.token_hex(32)
+        await process.reach()
+        here = self.channels.lab.hosts[process.host]
         address = here.mgmt_address
         met = json.dumps({"address": address, "port": port, "key": key, "restore": restore})
-        env = {
-            "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
-            "PYTHONUNBUFFERED": "1",
-            "TESTBED_OBSERVER_SHADOW": met,
-        } | ({"TESTBED_STORAGE_MBPS": f"{here.storage_mbps:g}"} if here.storage_mbps else {})
-        argv = ["python3", "-m", "extensions.shadow.rank"]
-        about = {
-            "name": name,
-            "argv": argv,
-            "env": env,
-            "checkpoints": job_name(job.name, identity(job)),
-        }
-        if host not in self.channels.attached() and isinstance(
-            error := (await self.channels.connect([host]))[host], TestbedError
-        ):
-            raise error
+        env = {"TESTBED_OBSERVER_SHADOW": met} | (
+            {"TESTBED_STORAGE_MBPS": f"{here.storage_mbps:g}"} if here.storage_mbps else {}
+        )
         taps: dict[str, dict[str, Any]] = {}
         try:
-            await self.channels.ask({host: about}, "job.start", BEGUN_S)
+            await process.start("extensions.shadow.rank", env, job_name(job.name, identity(job)))
             for at, ports in tapped(job, self.channels.lab).items():
                 lanes = [
                     self.channels.lab.hosts[at].lane_address(lane)
@@ -141,13 +120,13 @@ class ShadowHosts:
                 taps[at]["within_s"] = MEETS_S
             answers = await self._tapping(job, name, taps, notify)
             if failed := {at: values["error"] for at, values in answers.items() if values["error"]}:
-                await self._living(job, name)
+                await process.check_living()
                 text = "; ".join(f"{at}: {error}" for at, error in failed.items())
                 raise Refused(
                     f"the tap of job {job.name} could not begin on {text}", hint="testbed doctor"
                 )
         except BaseException:
-            await self._give_up(name, host, taps)
+            await self._give_up(name, process.host, taps)
             raise
         return met
 
@@ -161,7 +140,7 @@ class ShadowHosts:
         begun = asyncio.ensure_future(self.channels.ask(taps, "tap", MEETS_S))
         try:
             while not (await asyncio.wait([begun], timeout=LOOK_S))[0]:
-                await self._living(job, name)
+                await self._process(job, name).check_living()
                 if notify is not None:
                     notify(
                         f"the shadow on {host} still starts, for {time.monotonic() - since:.0f} s"
@@ -171,48 +150,14 @@ class ShadowHosts:
             begun.cancel()
             await asyncio.gather(begun, return_exceptions=True)
 
-    async def _living(self, job: Job, name: str) -> None:
-        """Raises: Refused - the shadow has ended."""
-        host = _shadow(job).host
-        state = (await self.channels.ask({host: {"name": name}}, "job.status", BEGUN_S))[host]
-        if state["state"] != "running":
-            log = (
-                await self.channels.ask(
-                    {host: {"name": name, "offset": -2000}}, "job.tail", BEGUN_S
-                )
-            )[host]["data"].strip()
-            how = f"exit {state['code']}" if state.get("code") is not None else state["state"]
-            last = log.splitlines()[-1] if log else "it printed nothing"
-            raise Refused(
-                f"the shadow of job {job.name} on {host} ended as it started ({how}): {last}",
-                hint="testbed doctor",
-            )
-
     async def _give_up(self, name: str, host: HostName, taps: Collection[HostName]) -> None:
         """End a shadow that is of no use, and taps that wait for it; why it is none matters more
         than what its host says.
         """
         with suppress(TestbedError):
-            await self.end(name, host, 1.0)
+            await Aside(self.channels, host, name).end(1.0)
         with suppress(TestbedError):
             await self.channels.ask({at: {"name": name} for at in taps}, "tap.stop")
-
-    async def end(self, job: str, host: HostName, grace_s: float = 10.0) -> None:
-        """End a shadow, whose taps then end: it writes its newest checkpoint. `job`: its name on
-        the hosts.
-        """
-        await self.channels.ask(
-            {host: {"name": job, "grace_s": grace_s}}, "job.stop", grace_s + 5.0
-        )
-
-    async def records(self, job: str, host: HostName, offset: int) -> Tail:
-        """What a shadow wrote of each iteration, from byte `offset` on."""
-        values = (
-            await self.channels.ask(
-                {host: {"name": job, "file": RECORDS, "offset": offset}}, "job.tail"
-            )
-        )[host]
-        return Tail(values["data"], values["offset"], values["size"], values["state"])
 
 
 def _shadow(job: Job) -> Shadow:

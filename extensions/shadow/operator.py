@@ -3,122 +3,56 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from extensions.shadow.hosts import ShadowHosts, tapped
-from extensions.shadow.plan import PlannedShadow, Shadow, shadow_of
-from optics import HostName, Missing, TestbedError, Unreachable
+from extensions.shadow.plan import PlannedShadow, Shadow
+from optics import HostName, Missing
 from optics.plan import Job
-from orchestrator.hosts.api import Tail
-from orchestrator.hosts.launch import identity
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs import follow
-from orchestrator.jobs.attachments import Attachment, Figures, Given, Inspection, Launch
+from orchestrator.jobs.attachments import Figures, Given, Inspection, Launch
 from orchestrator.jobs.iterations import LATEST
-from orchestrator.jobs.rank_records import sound
-from orchestrator.session import Session
+from orchestrator.jobs.keeper import CheckpointKeeper
 from orchestrator.store.records import JobRecord
-from orchestrator.telemetry.journal import Journal
-
-CONNECT_S, AGAIN_S = 3.0, 15.0
-"""How long (s) a shadow's host is waited for; one that did not answer is asked again so much later,
-for many looks would wait.
-"""
-NEEDED = ("iter", "equal", "t_wall_ns")
-FIELDS = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
 
-class ShadowOfJob(Attachment[Shadow]):
-    """A job may do without, where its host does not answer: a guard that restarts one says so."""
+class ShadowOfJob(CheckpointKeeper[Shadow]):
+    """When it ends it writes its checkpoint, and its taps end."""
 
     key = PlannedShadow.key
     noun = "shadow"
-    restores = True
+    needed = ("iter", "equal", "t_wall_ns")
+    fields = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
     async def begin(self, value: Shadow, given: Given, launch: Launch) -> Given:
         """Start it. Ranks that resume begin from its state or their own, whichever is newer."""
-        newer = launch.resume and shadowed(launch.job, launch.latest)
-        restore = "shadow" if launch.restore else "newest" if newer else ""
-        started = ShadowHosts(launch.session.hosts.channels).start
-        why = await started(
+        why = await ShadowHosts(launch.session.hosts.channels).start(
             launch.job,
             launch.run,
-            restore=restore,  # type: ignore[arg-type]
+            restore=self.restore(launch),
             left_out=launch.left_out,
             notify=launch.reports,
         )
         return {"missing": why} if why else given
 
-    async def status(self, value: Shadow, given: Given, look: Inspection) -> Sequence[Figures]:
-        """What it judged is fetched first. lost: packets that the taps had no room for."""
-        session, record = look.session, look.record
-        host, lab = value.host, session.lab
-        if why := given.get("missing"):
-            again = f"once {host} answers, for one again: testbed job stop, then testbed up"
-            missing = f"launched without its shadow on {host}: {why}; {again}"
-            return [{"host": host, "state": "absent", "checkpoint": 0, "missing": missing}]
-        if host not in lab.hosts:
-            return ()
-        places = {"host": host, "taps": " ".join(tapped_hosts(record.spec.wanted, lab))}
-        look.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        local = look.run_dir / f"{record.spec.on_hosts}.shadow.jsonl"
-        local.touch(mode=0o600)
-        state = await self._fetch(host, places, local, look)
-        records = sound(local.read_bytes().splitlines(), NEEDED)
+    def places(self, value: Shadow, look: Inspection) -> Figures:
+        hosts = tapped_hosts(look.record.spec.wanted, look.session.lab)
+        return {"host": value.host, "taps": " ".join(hosts)}
+
+    def figures(
+        self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection
+    ) -> Figures:
+        """lost: packets that the taps had no room for."""
         lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]
         figures: dict[str, int | float | str] = {
-            **places,
-            "state": state,
             "iterations": len(records),
             "equal": sum(int(each["equal"]) for each in records),
             "fetched": sum(int(each.get("fetched", 0)) for each in records),
             "checkpoint": int(records[-1].get("checkpoint", 0)) if records else 0,
             "lost": int(records[-1].get("lost", 0)) if records else 0,
         }
-        return [figures | ({"lag_ms": round(statistics.median(lags), 3)} if lags else {})]
-
-    async def _fetch(self, host: HostName, places: Figures, local: Path, look: Inspection) -> str:
-        """Append the records that are new to a file of this machine and to the journal; the state
-        of the shadow.
-        """
-        session, record = look.session, look.record
-
-        def take(lines: list[bytes], ahead_ns: int) -> None:
-            with Journal(look.run_dir, record.run, session.lab.name) as journal:
-                for found in sound(lines, NEEDED):
-                    values = {key: found.get(key) for key in FIELDS}
-                    at_ns = int(found["t_wall_ns"]) - ahead_ns - journal.anchor_ns
-                    journal.point("shadow", {"job": record.name}, {**values, **places}, at_ns)
-
-        state = "silent"
-
-        async def records(offset: int) -> Tail:
-            nonlocal state
-            piece = await ShadowHosts(session.hosts.channels).records(
-                record.spec.on_hosts, host, offset
-            )
-            state = piece.state
-            return piece
-
-        with suppress(TestbedError):
-            await _connected(session, host)
-            await follow.collect_lines(session, host, local, records, take)
-        return state
-
-    async def stop(self, value: Shadow, given: Given, session: Session, record: JobRecord) -> None:
-        """It writes its checkpoint. A silent host is left alone."""
-        if value.host in session.lab.hosts:
-            with suppress(TestbedError):
-                await _connected(session, value.host)
-                await ShadowHosts(session.hosts.channels).end(record.spec.on_hosts, value.host)
-
-    def followed(self, value: Shadow, job: Job, record: JobRecord, hint: str) -> None:
-        if not shadowed(job, record):
-            text = f"was another training than the plan's, or had no shadow on {value.host}"
-            raise Missing(f"{record.name} ran last, and {text}", hint=hint)
+        return figures | ({"lag_ms": round(statistics.median(lags), 3)} if lags else {})
 
     def restorable(
         self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str
@@ -136,34 +70,11 @@ class ShadowOfJob(Attachment[Shadow]):
             raise Missing(f"the shadow of {record.name} on {value.host} {text}", hint=hint)
 
 
-async def _connected(session: Session, host: HostName) -> None:
-    """Raises: Unreachable - it does not answer, or did not a moment ago."""
-    if host not in session.hosts.channels.attached():
-        if time.monotonic() >= session.away.get(host, 0.0):
-            await session.hosts.channels.connect([host], CONNECT_S)
-            session.away[host] = time.monotonic() + AGAIN_S
-        if host not in session.hosts.channels.attached():
-            raise Unreachable(f"{host}: does not answer")
-
-
 def tapped_hosts(job: Job, lab: Lab) -> tuple[HostName, ...]:
     """The hosts whose received packets are copied to the job's shadow, as far as this inventory
     still has the job's.
     """
     return tuple(sorted(tapped(job, lab))) if set(job.hosts) <= lab.hosts.keys() else ()
-
-
-def shadowed(job: Job, record: JobRecord | None) -> bool:
-    """Whether a record is of the same training as a job, with its shadow on the same host: what
-    that kept is of this training.
-    """
-    if record is None or ((was := record.spec.wanted).name, identity(was)) != (
-        job.name,
-        identity(job),
-    ):
-        return False
-    now, before = shadow_of(job), shadow_of(was)
-    return now is not None and before is not None and now.host == before.host
 
 
 ATTACHMENT = ShadowOfJob()

@@ -4,16 +4,17 @@ they have ended, however that was."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from optics import HostName, Missing, TestbedError
+from optics import HostName, Missing, TestbedError, Unreachable
 from optics.plan import Job
 from orchestrator.extensions import extension_parts
-from orchestrator.hosts.launch import Extra
+from orchestrator.hosts.launch import Extra, identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.decision import JobDecision
 from orchestrator.jobs.keep import is_same
@@ -22,6 +23,10 @@ from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 
+CONNECT_S, AGAIN_S = 3.0, 15.0
+"""How long (s) the host of an attachment is waited for; one that did not answer is asked again so
+much later, for many looks would wait.
+"""
 V = TypeVar("V")
 Figures = Mapping[str, int | float | str]
 """What is known of an attachment, by name; `missing`: in words, what it has not of what it should
@@ -341,20 +346,59 @@ def launched_without(job: str, attached: Mapping[str, Sequence[Figures]]) -> lis
     ]
 
 
+async def reach_host(session: Session, host: HostName) -> None:
+    """Raises: Unreachable - it does not answer, or did not a moment ago."""
+    if host not in session.hosts.channels.attached():
+        if time.monotonic() >= session.away.get(host, 0.0):
+            await session.hosts.channels.connect([host], CONNECT_S)
+            session.away[host] = time.monotonic() + AGAIN_S
+        if host not in session.hosts.channels.attached():
+            raise Unreachable(f"{host}: does not answer")
+
+
+def same_training(key: str, job: Job, record: JobRecord | None) -> bool:
+    """Whether a record is of the same training as a job, with this attachment on the same host:
+    what that kept is of this training.
+    """
+    if record is None or ((was := record.spec.wanted).name, identity(was)) != (
+        job.name,
+        identity(job),
+    ):
+        return False
+    now, before = job.attached.get(key), was.attached.get(key)
+    return now is not None and before is not None and now.host == before.host
+
+
+def restoring(job: Job) -> list[tuple[Attachment[Any], Any]]:
+    """What of a job keeps checkpoints that it can begin from."""
+    return [(kind, value) for kind, value in _of(job) if kind.restores]
+
+
 def followers(job: Job, record: JobRecord, hint: str) -> list[tuple[Attachment[Any], Any]]:
     """What kept checkpoints of the latest job that this one could begin from. Raises: Missing -
     nothing did.
     """
-    able = [kind for kind in attachments() if kind.restores]
-    having = [(kind, value) for kind, value in _of(job) if kind in able]
+    having = restoring(job)
     if not having:
-        raise Missing(
-            f"job {job.name} has no {' or '.join(kind.noun for kind in able)} in this plan",
-            hint=hint,
-        )
+        nouns = " or ".join(kind.noun for kind in attachments() if kind.restores)
+        raise Missing(f"job {job.name} has no {nouns} in this plan", hint=hint)
+    return willing(having, lambda kind, value: kind.followed(value, job, record, hint))
+
+
+def willing(
+    having: Sequence[tuple[Attachment[Any], Any]], ask: Callable[[Attachment[Any], Any], None]
+) -> list[tuple[Attachment[Any], Any]]:
+    """Those that do not refuse. Raises: Missing - as the last, where all do."""
+    found, why = [], None
     for kind, value in having:
-        kind.followed(value, job, record, hint)
-    return having
+        try:
+            ask(kind, value)
+            found.append((kind, value))
+        except Missing as error:
+            why = error
+    if why is not None and not found:
+        raise why
+    return found
 
 
 async def elsewhere(

@@ -291,7 +291,9 @@ class Jobs:
                     await self.stop(record, "taken back")
                     phase.detail = f"stopped {record.name}"
         job = launched(record, self.session.lab, wanted)
-        return await self.start(run, job, recorder, resume=True, sample=sample, left_out=True)
+        return await self.start(
+            run, job, recorder, resume=True, sample=sample, left_out=True, before=record
+        )
 
     async def start(
         self,
@@ -303,16 +305,19 @@ class Jobs:
         sample: bool = True,
         restore: bool = False,
         left_out: bool = False,
+        before: JobRecord | None = None,
     ) -> JobStatus:
         """Launch a job through Ansible and wait for its first iterations, or its early end.
 
-        sample: hosts keep their ports' counters. restore, resume, left_out: as `Launch`. Raises:
+        sample: hosts keep their ports' counters. restore, resume, left_out: as `Launch`. before:
+        the job that it goes on from, if another one was the latest. Raises:
         NotVerified - it failed at once; the last line of each rank is quoted. Refused, Unreachable
         - it could not start. Locked - another run has taken the lab, and may have launched one.
         """
         what = job.program or job.workload
         latest = self.store.latest_job(self.tenancy)
         await self.stop_left(latest)
+        latest = before or latest
         new = new_hosts(job, latest) if resume else []
         with recorder.phase(
             "launch", f"{what} on {len(job.hosts)} hosts, through Ansible"

@@ -22,6 +22,7 @@ WHOLE: Mapping[str, int] = {
     ),
     **dict.fromkeys(("requests", "hits", "asked_bytes", "served", "kv_bytes"), HIGHEST),
     **dict.fromkeys(("equal", "fetched", "missing", "lost", "checkpoint"), HIGHEST),
+    **dict.fromkeys(("rank", "unsent"), HIGHEST),
     "t_wall_ns": LATEST_NS,
 }
 """The fields that are whole numbers from 0 on, and the highest of each. Many languages write 3 as

@@ -174,7 +174,7 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
     """Raises: as `job_restore`."""
     record, hint = (
         _latest(jobs),
-        "from the checkpoints of its ranks, where they have some: testbed up; again: testbed job launch",
+        "from the checkpoints of its ranks, where they have some: testbed up; from its beginning: testbed job launch",
     )
     found = attachments.followers(job, record, hint)
     status = await jobs.status(record)
@@ -183,8 +183,10 @@ async def _restorable(jobs: Jobs, job: Job) -> None:
             f"job {record.name} is {status.state}, so there is nothing to restore",
             hint="testbed job stop, then restore",
         )
-    for kind, value in found:
-        kind.restorable(value, record, status.attached.get(kind.key, ()), hint)
+    attachments.willing(
+        found,
+        lambda kind, value: kind.restorable(value, record, status.attached.get(kind.key, ()), hint),
+    )
 
 
 async def _launch(

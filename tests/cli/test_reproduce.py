@@ -66,6 +66,7 @@ def test_the_scenarios_that_come_with_the_program_are_listed_with_label_and_clai
         "serve-apart",
         "serve-predict",
         "shards-vs-tree",
+        "storage-class",
         "swss-two-tenants",
         "topoopt-vs-trees",
     ],

@@ -384,6 +384,13 @@ def steps(index: int) -> Iterator[Wanted]:
                 {**seen, **places, "lag_ms": 4.2 + sin(n), "checkpoint": n - 5 * (1 - equal)},
             )
         if n % 20 == 0:
+            stored: dict[str, FieldValue] = {
+                "iter": n,
+                "bytes": 3_200_000,
+                "send_ms": 128.0 + sin(n),
+            }
+            stored |= {"unsent": n // 300, "rank": 0, "host": "gpu06", "over": "management"}
+            yield at, "storage", {"job": "ddp"}, stored
             had: dict[str, FieldValue] = {
                 "size": 16,
                 "total": 64,

@@ -122,6 +122,10 @@ class Job:
         """The processes that copy what comes to a host's ports."""
         return [pid for pid, _ in self._processes(host, "testbed-tap")]
 
+    def receivers(self, host: str) -> list[int]:
+        """The processes that keep the job's checkpoints on a host."""
+        return [pid for pid, argv in self._processes(host) if "extensions.storage.rank" in argv]
+
     def agents(self, host: str) -> tuple[int, int]:
         """The watchdog of a host's agent and its daemon; zeros where none runs."""
         found = [

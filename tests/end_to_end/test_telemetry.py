@@ -73,11 +73,12 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
                 "slot_host",
                 "adapt",
                 "shadow",
+                "storage",
                 "function",
                 "requests",
                 "serving",
             }
-        }  # test_stall.py, test_schedule.py, test_shadow.py, test_functions.py
+        }  # test_stall.py, test_schedule.py, test_shadow.py, test_storage.py, test_functions.py
 
         phases = {phase["name"]: phase for phase in reports[1]["phases"]}
         assert {"drain", "switch", "link", "resume"} <= phases.keys()

@@ -433,6 +433,7 @@ def test_the_scenarios_promised_are_there() -> None:
             "serve-predict",
             "shards-vs-tree",
             "shards-vs-tree-2",
+            "storage-class",
             "swss-two-tenants",
             "tdtcp",
             "tdtcp-2",

@@ -54,7 +54,7 @@ def test_every_extension_has_the_parts_that_all_have() -> None:
     planned = {path.parent.name for path in Path(ROOT / "extensions").glob("*/plan.py")}
     assert len(planned) == len(
         {kind.key for kind in extension_parts("plan", "PLANNED")}
-    ) == 4 and planned <= {*NAMES}
+    ) == 5 and planned <= {*NAMES}
     given = [kind.key for kind in attachments()]  # the circuits of regions are not given to a job
     assert [
         kind.key for kind in extension_parts("plan", "PLANNED") if kind.key != "regions"

@@ -26,6 +26,8 @@ from orchestrator.change.timeline import Timeline, record_levels, record_timelin
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
+from orchestrator.jobs.attachments import attachments
+from orchestrator.jobs.keeper import CheckpointKeeper
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
 from orchestrator.services.schedule.points import record_host, record_slot_change
@@ -153,6 +155,7 @@ BY_JOBS = {
     "ring_change",
     "ring_change_rank",
     "shadow",
+    "storage",
     "function",
     "requests",
     "serving",
@@ -291,6 +294,10 @@ def test_every_measurement_the_source_names_is_declared_and_every_one_declared_i
                             fields[name] |= {
                                 k.value for k in part.keys if isinstance(k, ast.Constant)
                             }  # type: ignore[misc]
+    for kind in attachments():
+        if isinstance(kind, CheckpointKeeper):  # orchestrator/jobs/keeper.py names it by this key
+            named.add(kind.key)
+            fields[kind.key] |= {*kind.fields}
     assert named <= set(MEASUREMENTS)
     assert all(written <= set(MEASUREMENTS[name].fields) for name, written in fields.items())
     assert set(MEASUREMENTS) == named

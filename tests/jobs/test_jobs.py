@@ -22,11 +22,12 @@ from orchestrator.fabric.up_state import UpState
 from orchestrator.hosts.api import ClockReading, Heartbeat, JobState, RankState, Tail
 from orchestrator.hosts.launch import check_launch, job_name, requests
 from orchestrator.inventory.lab import Lab
+from orchestrator.jobs.attachments import Launch
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Session
-from orchestrator.store.job_spec import Pause
+from orchestrator.store.job_spec import JobSpec, Pause
 from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
@@ -184,6 +185,25 @@ async def test_another_training_of_the_same_name_starts_anew_both_ways(
             status is not None and status.resumed_from == 0 and "resumed" not in str(bench.reported)
         )
     assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
+
+
+async def test_what_was_kept_of_a_job_that_comes_back_is_that_of_itself_not_of_the_latest(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    befores = list[JobRecord | None]()
+
+    async def begin(launch: Launch, spec: JobSpec, _: object) -> JobSpec:
+        befores.append(launch.latest)
+        return spec
+
+    monkeypatch.setattr("orchestrator.jobs.attachments.begin_attachments", begin)
+    await bench.bring(TRAIN)
+    first = bench.store.latest_job(KEY)
+    assert first is not None
+    await bench.bring(replace(TRAIN, name="other"), changed=True)
+    await bench.jobs.resume_previous("r9", first.id, None, Recorder(Silent()))
+    before = befores[-1]
+    assert before is not None and before.id == first.id
 
 
 async def test_a_run_whose_lock_was_taken_neither_records_nor_launches_a_job(bench: Bench) -> None:

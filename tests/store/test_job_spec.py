@@ -13,6 +13,7 @@ import pytest
 from extensions.adapt.plan import Adapt, Region, Regions
 from extensions.congestion.plan import Congestion
 from extensions.shadow.plan import Shadow
+from extensions.storage.plan import Storage
 from extensions.switch_functions.plan import Function
 from optics import HostPort, StoreFailed
 from optics.plan import Job, Traffic, Transfer
@@ -32,6 +33,7 @@ JOB = Job(
     attached={
         "functions": (Function("ideal", "aggregate"),),
         "shadow": Shadow("gpu04", (HostPort("gpu01", 1),)),
+        "storage": Storage("gpu04", 200.0),
         "congestion": Congestion("mltcp"),
         "regions": Regions((Region("r", TWO, (HostPort("gpu01", 1),), "ideal"),), Adapt(2)),
     },

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -128,6 +129,18 @@ def test_the_first_announcement_of_a_stop_stands() -> None:
     second.before(6)
     assert [accord.last(5) for accord in (first, second, third)] == [True] * 3
     assert not third.last(4)
+
+
+def test_ranks_that_may_take_longer_than_a_lost_peer_are_waited_for_as_long_as_is_said() -> None:
+    class Late(Shared):
+        def set(self, key: str, value: str) -> None:
+            self[key] = value
+
+        def wait(self, keys: list[str], within: timedelta) -> None:
+            if within > timedelta(seconds=599):
+                self["restored/1"] = "8"
+
+    assert Accord(Late(), 0, 2).gather("restored", 9, within_s=600.0) == [9, 8]
 
 
 def test_of_an_error_of_gloo_people_are_shown_what_happened_and_not_where_it_was_compiled() -> None:

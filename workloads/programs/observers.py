@@ -7,9 +7,10 @@ to the hosts as this one is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,13 +21,17 @@ PREFIX = "TESTBED_OBSERVER_"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a rank trains. same: what names its weights, as its checkpoints have it."""
+    """What a rank trains. same: what names its weights, as its checkpoints have it. take: takes
+    over the content of a checkpoint, which this rank wrote or another, and returns the iteration;
+    raises ValueError: it is of another training.
+    """
 
     job: Job
     parameters: Sequence[Any]
     momentum: Sequence[Any]
     lr: float
     same: Mapping[str, Any]
+    take: Callable[[bytes, bool], int]
 
 
 class Observer:
@@ -54,6 +59,10 @@ class Observer:
 
     def after_step(self, iteration: int) -> None:
         """The state is that after `iteration`."""
+
+    def written(self, iteration: int, path: Path) -> None:
+        """This rank has written the checkpoint of `iteration`; with `--checkpoint async` a thread
+        has."""
 
     def end(self) -> None:
         """No iteration follows."""

@@ -56,6 +56,7 @@ class State:
             job.torch,
             KEPT_BEHIND if behind else KEPT,
             job.place.storage_mbps,
+            self._written,
         )
         self._writer = Writer(self._checkpoints) if behind else None
         self._same = {
@@ -69,8 +70,12 @@ class State:
             "speed": list(speed),
         }
         self._own = {"residuals": by.residuals}
+        self._later = {each.name: each.default for each in OPTIONS["train"] if each.later}
         self._observers = observers(os.environ)
-        self._training = Training(job, list(parameters), list(momentum), arguments.lr, self._same)
+        self._training = Training(
+            job, list(parameters), list(momentum), arguments.lr, self._same, self.take
+        )
+        self._mine = False  # whether what was taken had this rank's own part
         self._has_own = bool(by.residuals) or arguments.sync_every > 1 or bool(speed)
         self.own_lost = self.damaged = 0
 
@@ -78,27 +83,29 @@ class State:
         """Take the newest state that all ranks have, or none; return the iteration it is of.
 
         Raises: ValueError - they have none in common, all are damaged, or it is of another
-        training.
+        training. OSError - what they begin from alone does not answer.
         """
-        for observer in self._observers:
-            if observer.alone:
-                return observer.restore(self._training, 0)
+        if alone := [observer for observer in self._observers if observer.alone]:
+            return self._from(alone)
         accord, rank, torch = self._job.accord, self._job.place.rank, self._job.torch
         if not self._resume:
             # no rank can have written one of this run: that takes an iteration, and so all ranks
             self._checkpoints.forget()
-        kept, done, state = self._newest()
-        for observer in self._observers:
-            if newer := observer.restore(self._training, done):
+        try:
+            kept, done, state = self._newest()
+        except ValueError:  # on all ranks
+            if newer := self._newer(0):
                 return newer
+            raise
+        if newer := self._newer(done):
+            return newer
         if self.damaged and not done:
             text = f"all checkpoints are damaged, the newest of iteration {self.damaged}"
             raise ValueError(f"{text}; to start again, launch the job without --resume")
         mine = False
         with torch.no_grad():
             if state is not None:
-                later = {option.name: option.default for option in OPTIONS["train"] if option.later}
-                self._checkpoints.fits(done, state, self._same, later)
+                self._checkpoints.fits(done, state, self._same, self._later)
                 mine = self._checkpoints.own(done)
                 _copy(state, self._alike | self._own if mine else self._alike)
             if done and not all(kept):  # a rank has taken the place of one whose host is gone
@@ -111,6 +118,36 @@ class State:
                     self._checkpoints.note_given()
         if done and self._has_own:
             self.own_lost = accord.gather("own state", mine).count(False)
+        return done
+
+    def _observed(self, observer: Observer, after: int) -> int:
+        """As Observer.restore. What this host has of later iterations is of a past that ended."""
+        if newer := observer.restore(self._training, after):
+            self._checkpoints.forget(newer)
+            if not self._checkpoints.kept():
+                self._checkpoints.note_given()
+            if self._has_own:
+                self.own_lost = self._job.accord.gather("own state", self._mine).count(False)
+        return newer
+
+    def _newer(self, after: int) -> int:
+        """The first state of a later iteration that an observer has; 0: none has one."""
+        found = (self._observed(observer, after) for observer in self._observers)
+        return next(filter(None, found), 0)
+
+    def _from(self, alone: Sequence[Observer]) -> int:
+        """The newest state that one of these has; each has it for all ranks, or fails on all.
+        Raises: as the last that failed, where none has one.
+        """
+        done, why = 0, None
+        for observer in alone:
+            try:
+                done = self._observed(observer, done) or done
+            except (OSError, ValueError) as error:
+                print(f"# restore: {error}", file=sys.stderr, flush=True)
+                why = error
+        if why is not None and not done:
+            raise why
         return done
 
     def _newest(self) -> tuple[list[list[int]], int, dict[str, Any] | None]:
@@ -145,6 +182,10 @@ class State:
             observer.begin(self._training, iteration)
         return self._observers
 
+    def _written(self, iteration: int, path: Path) -> None:
+        for observer in self._observers:
+            observer.written(iteration, path)
+
     def write(self, iteration: int) -> Path:
         """Write a checkpoint, or begin to. Raises: OSError, RuntimeError - it cannot be written, or
         the one before could not.
@@ -168,14 +209,23 @@ class State:
         """Take over what `packed` of another rank gave; return the iteration. Raises: ValueError -
         it is of another training.
         """
-        torch = self._job.torch
-        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        if other := [name for name, value in self._same.items() if state[name] != value]:
-            raise ValueError(f"the job trains with another {', '.join(other)}")
+        done = self.take(content, own=False)
         self._checkpoints.forget()  # of an earlier time on this host
         self._checkpoints.note_given()
+        return done
+
+    def take(self, content: bytes, own: bool) -> int:
+        """Take over the content of a checkpoint that this rank wrote, or another (not own). Raises:
+        ValueError - it is of another training.
+        """
+        torch = self._job.torch
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        was = {name: state.get(name, self._later.get(name)) for name in self._same}
+        if other := [name for name, value in self._same.items() if was[name] != value]:
+            raise ValueError(f"the job trains with another {', '.join(other)}")
         with torch.no_grad():
-            _copy(state, self._alike)
+            _copy(state, self._alike | self._own if own else self._alike)
+        self._mine = own
         return int(state["iteration"])
 
     def finish(self, within_s: float | None = None) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 # ranks of a killed job are at most one checkpoint apart; one more, should the newest not have
 # reached the disk
@@ -27,10 +27,16 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: Path, rank: int, torch: Any, kept: int = KEPT, storage_mbps: float = 0.0
+        self,
+        directory: Path,
+        rank: int,
+        torch: Any,
+        kept: int = KEPT,
+        storage_mbps: float = 0.0,
+        written: Callable[[int, Path], object] = lambda iteration, path: None,
     ) -> None:
         """storage_mbps: the rate (Mb/s) at which they are written; 0: as fast as the storage takes
-        them.
+        them. written: called with each once it is there.
         """
         self._directory, self._rank, self._torch, self._kept, self._mbps = (
             directory,
@@ -39,19 +45,26 @@ class Checkpoints:
             kept,
             storage_mbps,
         )
+        self._written = written
 
     def kept(self) -> list[int]:
         """Return the iterations there is a checkpoint of, oldest first."""
         return sorted(self._files())
 
-    def forget(self) -> None:
-        """Drop every checkpoint: a job that starts again must not be resumed from what went
-        before.
+    def forget(self, beyond: int = 0) -> None:
+        """Drop every checkpoint of an iteration `beyond` this one: a job that starts again, or
+        further back, must not be resumed from what went before.
         """
         for iteration in self._files():
-            for path in self._directory.glob(f"checkpoint-*-{iteration}.pt"):
+            for path in self.of(iteration) if iteration > beyond else ():
                 path.unlink(missing_ok=True)
-        self._given.unlink(missing_ok=True)
+        if not beyond:
+            self._given.unlink(missing_ok=True)
+
+    def of(self, iteration: int) -> list[Path]:
+        """The checkpoints of `iteration`, whichever rank wrote them; this rank's own first."""
+        found = self._directory.glob(f"checkpoint-*-{iteration}.pt")
+        return sorted(found, key=lambda path: (path != self.path(iteration), path))
 
     @property
     def _given(self) -> Path:
@@ -89,13 +102,15 @@ class Checkpoints:
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
             self._torch.save(
-                state | {"iteration": iteration}, Paced(file, self._mbps) if self._mbps else file
+                state | {"iteration": iteration},
+                Paced(file.write, self._mbps) if self._mbps else file,
             )
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
         for old in self.kept()[: -self._kept]:
             self.path(old).unlink(missing_ok=True)
+        self._written(iteration, path)
         return path
 
     def read(self, iteration: int) -> dict[str, Any]:
@@ -104,13 +119,9 @@ class Checkpoints:
         torch.save writes a checksum (CRC-32) with every tensor and with what is between them;
         torch.load does not look at it. Raises: Damaged - it is not as it was written.
         """
-        import zipfile
-
         path = self._files()[iteration]
         try:
-            with zipfile.ZipFile(path) as file:
-                if spoilt := file.testzip():
-                    raise ValueError(f"{spoilt} has another checksum than when it was written")
+            check_whole(path)
             state: dict[str, Any] = self._torch.load(path, weights_only=True, map_location="cpu")
             if state["iteration"] != iteration:
                 raise ValueError(f"it is of iteration {state['iteration']}")
@@ -138,13 +149,25 @@ class Checkpoints:
                 )
 
 
+def check_whole(path: Path) -> None:
+    """Raises: ValueError, or anything else that a reader of zip files may - a checkpoint is not as
+    it was written.
+    """
+    import zipfile
+
+    with zipfile.ZipFile(path) as file:
+        if spoilt := file.testzip():
+            raise ValueError(f"{spoilt} has another checksum than when it was written")
+
+
 class Paced:
     """A file that is written at a rate, by a token bucket of PIECE bytes: time in which nothing is
     written is not made up for.
     """
 
-    def __init__(self, file: BinaryIO, mbps: float) -> None:
-        self._file, self._rate = file, mbps * 1e6 / 8
+    def __init__(self, into: Callable[[memoryview], object], mbps: float) -> None:
+        """into: takes all of a piece, or raises."""
+        self._into, self._rate = into, mbps * 1e6 / 8
         self._due_s = time.monotonic()
 
     def write(self, data: Any) -> int:
@@ -152,7 +175,7 @@ class Paced:
         memory = memoryview(data).cast("B")
         for at in range(0, len(memory), PIECE):
             piece = memory[at : at + PIECE]
-            self._file.write(piece)
+            self._into(piece)
             self._due_s = (
                 max(self._due_s, time.monotonic() - PIECE / self._rate) + len(piece) / self._rate
             )
@@ -160,7 +183,7 @@ class Paced:
         return len(memory)
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing waits here."""
 
 
 class Damaged(Exception):

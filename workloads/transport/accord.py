@@ -17,8 +17,8 @@ from typing import Any
 
 
 class Accord:
-    """The ranks of one job, talking through `store`. Every wait is bounded by the store's
-    timeout.
+    """The ranks of one job, talking through `store`. A wait without a time of its own is
+    bounded by the store's timeout.
     """
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
@@ -69,10 +69,15 @@ class Accord:
         """Say whether `iteration`, just finished, was the last one."""
         return bool(self._store.check(["stop"])) and int(self._store.get("stop")) <= iteration
 
-    def gather(self, topic: str, value: object) -> list[Any]:
-        """Return what every rank gave for `topic`, in rank order. A topic is used once."""
+    def gather(self, topic: str, value: object, within_s: float | None = None) -> list[Any]:
+        """Return what every rank gave for `topic`, in rank order. A topic is used once. within_s: how
+        long the others may take, by default the store's timeout.
+        """
         self._store.set(f"{topic}/{self._rank}", json.dumps(value))
-        return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self.world)]
+        keys = [f"{topic}/{rank}" for rank in range(self.world)]
+        if within_s is not None:
+            self._store.wait(keys, timedelta(seconds=within_s))
+        return [json.loads(self._store.get(key)) for key in keys]
 
     def leave(self, within_s: float = 10.0) -> None:
         """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store,

@@ -54,7 +54,7 @@ PR_SET_NAME = 15
 KEPT = RUN + "/taps.json"
 # until the shadow answers, where the operator says nothing else; and at most
 WITHIN_S, LONGEST_S = 35.0, 3600.0
-# a shadow whose host does not answer for so long is gone, as extensions/shadow/rank/peers.py has it
+# a shadow whose host does not answer for so long is gone, as workloads/transport/peers.py has it
 SILENT_S = 60
 ROLE = b"tap".ljust(8)
 NUMBER, PROOF = 16, 32
@@ -145,7 +145,7 @@ def proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def meet(address: str, port: int, key: bytes, within_s: float) -> socket.socket:
-    """Connect to the shadow; both show that they know the key (extensions/shadow/rank/peers.py).
+    """Connect to the shadow; both show that they know the key (workloads/transport/peers.py).
     Raises: OSError - it is not there.
 
     within_s: a shadow listens, then imports torch, then answers, on a busy machine minutes later;
@@ -172,7 +172,7 @@ def meet(address: str, port: int, key: bytes, within_s: float) -> socket.socket:
     link.settimeout(max(until - time.monotonic(), 0.1))
     first, second = exactly(link, NUMBER), os.urandom(NUMBER)
     link.sendall(ROLE + second + proof(key, ROLE, first, second))
-    if not hmac.compare_digest(exactly(link, PROOF), proof(key, b"shadow", first, second)):
+    if not hmac.compare_digest(exactly(link, PROOF), proof(key, b"listener", first, second)):
         raise ConnectionError(f"{address}:{port} is not the job's shadow")
     return link
 

@@ -4,8 +4,7 @@ its hosts.
 `python -m extensions.shadow.rank` runs on a host without ranks. segments.py cuts captured blocks
 into TCP segments, streams.py puts them in order, chunks.py says which bytes of which stream are
 which part of a gradient, follower.py steps the same optimizer and compares, __main__.py waits for
-everything. In a rank witness.py says what it needs; peers.py has both ends of a connection show who
-they are.
+everything. In a rank shadow_observer.py says what it needs.
 """
 
 from .shadow_observer import observer

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import socket
 import struct
@@ -24,21 +23,19 @@ from typing import Any
 
 from workloads.host.place import storage_rate
 from workloads.training.checkpoint import Checkpoints, Damaged
+from workloads.transport.peers import CONNECTIONS, Connection, Server, meeting
 
 from .follower import Follower, Shape, State, Verdict, digest
-from .peers import GREETING_S, VARIABLE, Listener, meeting, notice_silence
 from .segments import segments
+from .shadow_observer import VARIABLE
 
 RECORDS = "shadow.jsonl"
-TAKEN = 1 << 20
-"""Bytes that are taken of a connection at once."""
 HEAD = struct.Struct("!III")
 """Before each block of a tap: its length, the number of a port, how many packets were lost there so
 far (host/tap.py).
 """
 BLOCK = 1 << 20
 LINE = 16 << 20
-PEERS = 64
 JOB_S = 600.0
 """How long (s) a shadow waits for its job to begin."""
 DRAIN_S, QUIET_S = 3.0, 0.3
@@ -49,22 +46,21 @@ TICK_S = 0.05
 SEND_S = 30.0
 
 
-class Peer:
-    """A connection. role: tap, job, state or restore; empty while the other end has not shown that
-    it knows the key.
-    """
+class Peer(Connection):
+    """One of a tap, or of rank 0: tap, job, state or restore."""
 
     def __init__(self, link: socket.socket, key: bytes, who: str) -> None:
-        self.link, self.who, self.role = link, who, ""
-        self.listener = Listener(key)
-        self.until_s = time.monotonic() + GREETING_S
-        self.data = bytearray()
+        super().__init__(link, key, who)
         self.announced: tuple[int, int] | None = None  # of a state: its iteration and size
         self.lost: dict[int, int] = {}  # by port, packets that a tap had no room for
 
 
-class Reader:
+class Reader(Server[Peer]):
     """Waits for all that comes in, and hands it to the follower."""
+
+    name = "shadow"
+    roles = ("tap", "job", "state", "restore")
+    noted = ("tap", "job")
 
     def __init__(
         self,
@@ -74,12 +70,11 @@ class Reader:
         checkpoints: Checkpoints,
         torch: Any,
     ) -> None:
-        self._listener, self._key, self._torch = listener, key, torch
+        super().__init__(listener, key, Peer)
+        self._torch = torch
         self._checkpoints = checkpoints
         self._records = (directory / RECORDS).open("a", buffering=1)
         self._follower = Follower(torch, self._ask, self._judged)
-        self._selector = selectors.DefaultSelector()
-        self._peers: set[Peer] = set()
         self._job: Peer | None = None
         self._ended_s = self._latest_s = 0.0  # when the job ended; when a tap sent something
         self._lost = 0
@@ -88,20 +83,10 @@ class Reader:
     def run(self) -> int:
         """Follow the job until it ends; return the exit code."""
         began_s = time.monotonic()
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self.listen()
         while not self._over(time.monotonic()):
-            for key, _ in self._selector.select(
-                TICK_S if self._follower.waits or self._ended_s else 1.0
-            ):
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._read(key.data)
-            now_s = time.monotonic()
+            now_s = self.wait(TICK_S if self._follower.waits or self._ended_s else 1.0)
             self._follower.advance(now_s)
-            for peer in [peer for peer in self._peers if not peer.role and now_s > peer.until_s]:
-                self._close(peer, "did not say who it is")
             if self._follower.shape is None and now_s - began_s > JOB_S:
                 print(f"shadow: no job came within {JOB_S:.0f} s", file=sys.stderr)
                 return 75
@@ -120,85 +105,23 @@ class Reader:
             quiet and (self._job is None or self._follower.shape is None)
         ) or now_s - self._ended_s > DRAIN_S
 
-    def _accept(self) -> None:
-        try:
-            link, (host, port) = self._listener.accept()
-        except OSError:
-            return
-        # anybody may connect: who has been silent for the longest time gives way
-        if len(self._peers) >= PEERS:
-            silent = [peer for peer in self._peers if not peer.role]
-            if not silent:
-                link.close()
-                return
-            self._close(min(silent, key=lambda peer: peer.until_s))
-        peer = Peer(link, self._key, f"{host}:{port}")
-        link.setblocking(False)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_silence(link)
-        self._peers.add(peer)
-        self._selector.register(link, selectors.EVENT_READ, peer)
-        with contextlib.suppress(OSError):
-            link.send(peer.listener.number)
+    def admits(self, role: str) -> bool:
+        return super().admits(role) and not (role == "job" and (self._job or self._ended_s))
 
-    def _close(self, peer: Peer, why: str = "") -> None:
-        if peer not in self._peers:
-            return
-        self._peers.discard(peer)
-        self._selector.unregister(peer.link)
-        peer.link.close()
-        if why:
-            print(
-                f"shadow: {peer.who}{' (' + peer.role + ')' if peer.role else ''}: {why}",
-                flush=True,
-            )
+    def greeted(self, peer: Peer) -> None:
+        if peer.role == "job":
+            self._job = peer
+        if peer.role == "restore":
+            self._restore(peer)
+
+    def closed(self, peer: Peer) -> None:
         if peer is self._job:
             self._job, self._ended_s = None, time.monotonic()
 
-    def _read(self, peer: Peer) -> None:
-        if peer not in self._peers:
-            return
-        try:
-            data = peer.link.recv(TAKEN)
-            if not data:
-                self._close(peer, "ended" if peer.role in ("tap", "job") else "")
-                return
-            if not peer.role:
-                greeted = peer.listener.take(data)
-                if greeted is None:
-                    return
-                data = self._greeted(peer, *greeted)
-            peer.data += data
-            {"tap": self._tap, "job": self._reported, "state": self._state}.get(
-                peer.role, self._nothing
-            )(peer)
-        except BlockingIOError:
-            return
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            OverflowError,
-            RecursionError,
-            AssertionError,
-        ) as error:
-            self._close(peer, f"{type(error).__name__}: {error}")
-
-    def _greeted(self, peer: Peer, role: str, proof: bytes, rest: bytes) -> bytes:
-        if role not in ("tap", "job", "state", "restore") or (
-            role == "job" and (self._job or self._ended_s)
-        ):
-            raise ConnectionError(f"wants to be a {role!r}")
-        peer.link.send(proof)
-        peer.role = role
-        if role == "job":
-            self._job = peer
-        if role in ("tap", "job"):
-            print(f"shadow: {peer.who}: {role}", flush=True)
-        if role == "restore":
-            self._restore(peer)
-        return rest
+    def taken(self, peer: Peer) -> None:
+        {"tap": self._tap, "job": self._reported, "state": self._state}.get(
+            peer.role, self._nothing
+        )(peer)
 
     def _nothing(self, peer: Peer) -> None:
         peer.data.clear()
@@ -261,7 +184,7 @@ class Reader:
             return
         self._follower.state(iteration, peer.data, time.monotonic())
         peer.link.send(b".")
-        self._close(peer)
+        self.close(peer)
 
     def _restore(self, peer: Peer) -> None:
         """Send the newest checkpoint that an earlier shadow left and that is still as it was
@@ -327,11 +250,14 @@ class Reader:
 
 def main() -> int:
     try:
-        met, storage_mbps = meeting(os.environ.get(VARIABLE, "")), storage_rate(os.environ)
+        met, storage_mbps = (
+            meeting(os.environ.get(VARIABLE, ""), VARIABLE),
+            storage_rate(os.environ),
+        )
     except ValueError as error:
         print(f"shadow: {error}", file=sys.stderr)
         return 2
-    listener = socket.create_server((met.address, met.port), backlog=PEERS)
+    listener = socket.create_server((met.address, met.port), backlog=CONNECTIONS)
     from workloads.training.eager import import_torch
 
     torch = import_torch()

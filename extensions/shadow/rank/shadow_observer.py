@@ -19,9 +19,11 @@ from typing import Any
 
 from workloads.programs.observers import Observer, Training
 from workloads.transport.buffers import Buffer
+from workloads.transport.peers import Meeting, connect, exactly, meeting
 
 from .follower import digest
-from .peers import Meeting, connect, exactly, meeting
+
+VARIABLE = "TESTBED_OBSERVER_SHADOW"
 
 CONNECT_S = 30.0
 """How long (s) a job that starts waits for its shadow, which imports torch as the ranks do."""
@@ -39,7 +41,7 @@ class ShadowObserver(Observer):
     """
 
     def __init__(self, meeting: Meeting) -> None:
-        self._meeting, self.alone = meeting, meeting.restore == "shadow"
+        self._meeting, self.alone = meeting, meeting.restore == "only"
         self._layouts: dict[tuple[Any, ...], int] = {}
         self._buckets: list[Any] = []  # of this iteration, by the ids of its parameters
         self._parts: dict[tuple[int, ...], dict[str, Any]] = {}
@@ -53,13 +55,14 @@ class ShadowObserver(Observer):
         self._link: socket.socket | None = None
 
     def restore(self, training: Training, after: int) -> int:
-        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises: as
-        `restored`, if it is `alone`.
+        """Take the shadow's newest checkpoint: rank 0 is sent it, and gives it to all. Raises:
+        ValueError - there is none, and it is `alone`; on all ranks.
         """
         if not self._meeting.restore:
             return 0
         rank, torch = training.job.place.rank, training.job.torch
         tensors, iteration = [*training.parameters, *training.momentum], 0
+        why = "rank 0 was given no checkpoint of the job's shadow"
         with torch.no_grad():
             if rank == 0:
                 try:
@@ -70,13 +73,10 @@ class ShadowObserver(Observer):
                         )
                     iteration = found
                 except (OSError, ValueError) as error:
-                    if self.alone:
-                        raise
-                    print(
-                        f"# shadow: the ranks' own checkpoints are used: {error}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    why = str(error)
+                    if not self.alone:
+                        text = f"# shadow: the ranks' own checkpoints are used: {error}"
+                        print(text, file=sys.stderr, flush=True)
                 else:
                     for tensor, was in zip(
                         tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True
@@ -85,6 +85,8 @@ class ShadowObserver(Observer):
             iteration = int(max(training.job.accord.gather("from the shadow", iteration)))
             for tensor in tensors if iteration else ():
                 torch.distributed.broadcast(tensor, 0)
+        if self.alone and not iteration:
+            raise ValueError(why)
         return iteration
 
     def begin(self, training: Training, iteration: int) -> None:
@@ -284,4 +286,4 @@ def restored(
 
 def observer(message: str) -> Observer:
     """As workloads/programs/observers.py has it."""
-    return ShadowObserver(meeting(message))
+    return ShadowObserver(meeting(message, VARIABLE))

@@ -391,7 +391,7 @@ async def test_what_cannot_be_restored_is_refused_before_anything_is_launched(
     other = Job("mlp", "train", THREE, args={"seed": 5}, attached=JOB.attached, aside=JOB.aside)
     elsewhere = Job("mlp", "train", THREE, attached={"shadow": Shadow("gpu05")}, aside=("gpu05",))
     for job, reported, kind, text in (
-        (Job("mlp", "train", THREE), FAILED, Missing, "has no shadow in this plan"),
+        (Job("mlp", "train", THREE), FAILED, Missing, "has no shadow or storage in this plan"),
         (other, FAILED, Missing, "another training"),
         (elsewhere, FAILED, Missing, "no shadow on gpu05"),
         (

@@ -25,12 +25,12 @@ import torch
 from extensions.shadow.rank import shadow_observer
 from extensions.shadow.rank.__main__ import Peer, Reader
 from extensions.shadow.rank.follower import Shape, State
-from extensions.shadow.rank.peers import Meeting
 from tests.backend.crew import installed
 from tests.workloads.ranks import ROOT, Ranks, free_port, ranks, records
 from workloads.programs.observers import Training
 from workloads.training.checkpoint import Checkpoints
 from workloads.transport.buffers import Buffer
+from workloads.transport.peers import Meeting
 
 RINGS = [[0, 1, 2], [2, 1, 0]]
 TAP = """
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
         torch=torch,
         accord=SimpleNamespace(gather=lambda _, value: [value]),
     )
-    own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {})
+    own = Training(cast(Any, job), [torch.ones(4)], [torch.ones(4)], 0.1, {}, lambda *_: 0)
     monkeypatch.setattr(shadow_observer, "restored", lambda *_: (9, torch.zeros(7)))
     assert (
         shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "newest")).restore(own, 5) == 0
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_size_is_not_taken_and_the_ranks_own_are_used(
     assert own.parameters[0].tolist() == [1.0] * 4
     assert "the shadow's checkpoint has 7 numbers, this job has 8" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has 7 numbers, this job has 8"):
-        shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "shadow")).restore(own, 0)
+        shadow_observer.ShadowObserver(Meeting("127.0.0.1", 1, b"", "only")).restore(own, 0)
 
 
 def test_a_job_goes_on_without_a_shadow_that_is_not_there_or_does_not_know_the_key(

@@ -29,7 +29,7 @@ KEY = "ab" * 32
 ROOT = Path(__file__).parents[3]
 SHADOW = """
 import json, socket, sys, threading
-from extensions.shadow.rank.peers import Listener
+from workloads.transport.peers import Listener
 from extensions.shadow.rank.segments import segments
 key, seen = bytes.fromhex(sys.argv[1]), []
 
@@ -261,6 +261,9 @@ def test_a_secret_reaches_the_next_start_of_its_job_alone(peer: Peer) -> None:
 
     assert peer.ask("job.secret", name="s", env={"WORD": "secret"})["ok"]
     assert (shown("other"), shown("s"), shown("s")) == ("none", "secret", "none")
+    for env in ({"WORD": "first"}, {"OTHER": "of another extension"}):
+        assert peer.ask("job.secret", name="s", env=env)["ok"]
+    assert shown("s") == "first"
     assert peer.ask("job.secret", name="s", env={"WORD": 5})["code"] == "bad-request"
     assert peer.ask("job.secret", name="s", env={"WORD": "x" * 5000})["code"] == "bad-request"
 

@@ -763,17 +763,16 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
             began.append(restore)
             return "gpu06: no route to host" if left_out else ""
 
-        async def end(self, job: str, host: str) -> None:
-            ended.append(job)
-            raise Unreachable("gpu06: no route to host")
-
-        async def records(self, job: str, host: str, offset: int) -> Any:
-            await self.end(job, host)
+    async def silent(process: Any, *_: object) -> None:
+        ended.append(process.name)
+        raise Unreachable("gpu06: no route to host")
 
     async def launch(job: Any, run: str, *, resume: bool = False, extra: Any = None) -> None:
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
     monkeypatch.setattr("extensions.shadow.operator.ShadowHosts", NoRoute)
+    monkeypatch.setattr("orchestrator.hosts.aside.Aside.end", silent)
+    monkeypatch.setattr("orchestrator.hosts.aside.Aside.tail", silent)
     bench.hosts.jobs.launch = launch
     await bench.launch()
     bench.end(gpu02="killed", gpu01="75")

@@ -57,7 +57,7 @@ def test_whatever_is_written_when_never_more_is_there_than_the_rate_and_a_piece_
     storage, rate = Storage(clock, own_s), mbps * 1e6 / 8
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(checkpoint, "time", clock)
-        paced = Paced(storage, mbps)
+        paced = Paced(storage.write, mbps)
         for number, (size, idle_s) in enumerate(writes):
             clock.now += idle_s
             began = clock.now

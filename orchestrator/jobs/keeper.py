@@ -1,0 +1,132 @@
+"""An attachment that keeps a job's checkpoints in a process on a host without ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from optics import HostName, Missing, TestbedError
+from optics.plan import Job
+from orchestrator.hosts.api import Tail
+from orchestrator.hosts.aside import Aside
+from orchestrator.hosts.channels import Channels
+from orchestrator.jobs import follow
+from orchestrator.jobs.attachments import (
+    Attachment,
+    Figures,
+    Given,
+    Inspection,
+    Launch,
+    reach_host,
+    same_training,
+)
+from orchestrator.jobs.rank_records import sound
+from orchestrator.session import Session
+from orchestrator.store.records import JobRecord
+from orchestrator.telemetry.journal import Journal
+
+Restore = Literal["", "only", "newest"]
+"""What ranks begin from: their own checkpoints; the attachment's; whichever of both is newer
+(workloads/transport/peers.py).
+"""
+
+
+class OnHost(Protocol):
+    """What a plan says of one: at least its host."""
+
+    @property
+    def host(self) -> HostName: ...
+
+
+K = TypeVar("K", bound=OnHost)
+
+
+class CheckpointKeeper(Attachment[K]):
+    """One kind. A job may do without, where its host does not answer: a guard that restarts one
+    says so.
+    """
+
+    restores = True
+    needed: ClassVar[Collection[str]]
+    fields: ClassVar[Sequence[str]]
+    """Of its records, what each has, and what goes to the journal as a measurement named `key`."""
+    suffix: ClassVar[str] = ""
+    """What its process is called after the job: two may be on one host."""
+
+    def process(self, channels: Channels, value: K, job: Job, name: str) -> Aside:
+        """Its process. name: the job's on hosts, which have names of 100 characters at most."""
+        return Aside(
+            channels, value.host, name[: 100 - len(self.suffix)] + self.suffix, self.key, job.name
+        )
+
+    def restore(self, launch: Launch) -> Restore:
+        """What ranks begin from: what was kept of an earlier launch of their training there."""
+        if not launch.resume or not same_training(self.key, launch.job, launch.latest):
+            return ""
+        return "only" if launch.restore else "newest"
+
+    def places(self, value: K, look: Inspection) -> Figures:
+        """What is known of it without asking, in its figures and in each of its points."""
+        return {"host": value.host}
+
+    def figures(self, value: K, records: Sequence[Mapping[str, Any]], look: Inspection) -> Figures:
+        """What its records come to; `checkpoint`: the newest iteration that can be begun from."""
+        return {}
+
+    async def status(self, value: K, given: Given, look: Inspection) -> Sequence[Figures]:
+        """What its process wrote is fetched first."""
+        host, name = value.host, look.record.spec.on_hosts
+        if why := given.get("missing"):
+            again = f"once {host} answers, for one again: testbed job stop, then testbed up"
+            missing = f"launched without its {self.noun} on {host}: {why}; {again}"
+            return [{"host": host, "state": "absent", "checkpoint": 0, "missing": missing}]
+        if host not in look.session.lab.hosts:
+            return ()
+        look.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        local, places = look.run_dir / f"{name}.{self.key}.jsonl", self.places(value, look)
+        local.touch(mode=0o600)
+        state = await self._fetch(value, places, local, look)
+        records = sound(local.read_bytes().splitlines(), self.needed)
+        return [{**places, "state": state, **self.figures(value, records, look)}]
+
+    async def _fetch(self, value: K, places: Figures, local: Path, look: Inspection) -> str:
+        """Append the records that are new to a file of this machine and to the journal; the state
+        of the process.
+        """
+        session, record, state = look.session, look.record, "silent"
+        spec = record.spec
+        process = self.process(session.hosts.channels, value, spec.wanted, spec.on_hosts)
+
+        def take(lines: list[bytes], ahead_ns: int) -> None:
+            with Journal(look.run_dir, record.run, session.lab.name) as journal:
+                for found in sound(lines, self.needed):
+                    values = {key: found.get(key) for key in self.fields}
+                    at_ns = int(found["t_wall_ns"]) - ahead_ns - journal.anchor_ns
+                    journal.point(self.key, {"job": record.name}, {**values, **places}, at_ns)
+
+        async def records(offset: int) -> Tail:
+            nonlocal state
+            piece = await process.tail(f"{self.key}.jsonl", offset)
+            state = piece.state
+            return piece
+
+        with suppress(TestbedError):
+            await reach_host(session, value.host)
+            await follow.collect_lines(session, value.host, local, records, take)
+        return state
+
+    async def stop(self, value: K, given: Given, session: Session, record: JobRecord) -> None:
+        """It ends its process. A silent host is left alone."""
+        if value.host in session.lab.hosts:
+            with suppress(TestbedError):
+                await reach_host(session, value.host)
+                spec = record.spec
+                channels = session.hosts.channels
+                await self.process(channels, value, spec.wanted, spec.on_hosts).end()
+
+    def followed(self, value: K, job: Job, record: JobRecord, hint: str) -> None:
+        if not same_training(self.key, job, record):
+            text = f"was another training than the plan's, or had no {self.noun} on {value.host}"
+            raise Missing(f"{record.name} ran last, and {text}", hint=hint)
