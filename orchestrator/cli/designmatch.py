@@ -228,16 +228,16 @@ def _tried(
 
 
 def judged(chosen: list[Candidate], data: Any) -> tuple[dict[str, Any], list[str]]:
-    """Measured beside predicted, and the regret of the first: (it - fastest) / fastest. data: of
-    `experiment compare`.
+    """Measured beside predicted, and the regret of the first: (it - fastest) / fastest, from the
+    ratios within rounds. data: of `experiment compare`.
     """
     from orchestrator.cli.text import columns
     from orchestrator.experiments.scenario.compare import medians_of
 
     each = medians_of(data["iteration_ms"])
     medians = [each.get(arm) for arm in data["arms"]]
-    known = [value for value in medians if value is not None]
-    regret = None if medians[0] is None else medians[0] / min(known) - 1
+    ratios = [one["ratio"]["value"] for one in data["verdicts"].values()]
+    regret = max(0.0, 1 / min(ratios) - 1) if ratios else None
     rows: list[tuple[str, ...]] = [("  tried", "predicted", "measured")]
     for one, value in zip(chosen, medians, strict=True):
         seen = "none" if value is None else f"{value:.1f} ms"

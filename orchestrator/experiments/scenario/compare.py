@@ -106,15 +106,19 @@ def _plan(record: ComparisonRecord, letter: str) -> PlanDocument:
 
 def compare_to_first(found: Samples, kept: Mapping[str, Any]) -> dict[str, PairedRatio]:
     """The iterations of each later plan over those of the first, as arms of a scenario are
-    compared; without those that no round has beside the first. kept: `ComparisonRecord.data`.
+    compared; without those that no round has beside the first. kept: `ComparisonRecord.data`. A
+    measurement without iterations is as if it had not been made: here no band is at stake.
     """
     first, *others = kept["arms"]
-    judged = (
-        judge_comparison(
-            Compared("", "iteration_ms", other, first, "", None, None), found, kept["slots"]
-        )
-        for other in others
-    )
+    by_arm = {arm: Compared("", "iteration_ms", arm, first, "", None, None) for arm in kept["arms"]}
+    seen = {
+        arm: found.get((arm, one.tenant, one.metric, one.extent), {}) for arm, one in by_arm.items()
+    }
+    slots = [
+        {**slot, "state": slot["state"] if seen[slot["arm"]].get(number) else "failed"}
+        for number, slot in enumerate(kept["slots"])
+    ]
+    judged = (judge_comparison(by_arm[other], found, slots) for other in others)
     return {
         one.compared.of: PairedRatio(one.found, one.n, one.how)
         for one in judged
@@ -137,7 +141,7 @@ def difference_text(one: PairedRatio, a: str, b: str) -> str:
     longer = f"{abs(value - 1) * 100:.1f} % {'longer' if value > 1 else 'shorter'} than {a}"
     if low is None or high is None:
         return f"{b}: iterations {longer}; an interval needs at least two rounds"
-    interval = f"ratio {value:.3f}, {LEVEL} % interval {low:.3f} to {high:.3f}, n = {one.n}"
+    interval = f"ratio {value:.4g}, {LEVEL} % interval {low:.4g} to {high:.4g}, n = {one.n}"
     if not one.sure:
         return f"no difference found between {a} and {b}: {interval}"
     return f"{b}: iterations {longer}: {interval}"

@@ -106,16 +106,18 @@ class Runner:
         return bool(data["ended"])
 
     def measure(self, within_s: float | None = None) -> bool:
-        """Make the missing measurements; false if `within_s` (s) ended it before the last round.
+        """Make the missing measurements; false if `within_s` (s) ended it before the last round. A
+        round that was broken off is made again whole: its arms are compared with each other.
 
         Raises: as the verbs; finished measurements are kept. NotVerified - a job failed, or stalled
         where that is no result.
         """
         began = self.clock()
         slots, arms = self.record.slots, len(self.scenario.arms)
+        missing = {slot["round"] for slot in slots if slot["state"] in OPEN}
         try:
             for number, slot in enumerate(slots):
-                if slot["state"] not in OPEN:
+                if slot["round"] not in missing:
                     continue
                 if within_s is not None and number % arms == 0 and self.clock() - began >= within_s:
                     return False
