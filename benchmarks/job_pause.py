@@ -413,6 +413,7 @@ def main() -> int:
         for arm in judged
     )
     good &= PROGRAM in found and found[PROGRAM]["lost"] <= found[PROGRAM]["limit"]
+    good &= len(bench.moves.get(PROGRAM, ())) > sweep.FEW
     if "50 ms" not in found:
         print("  no move at 50 ms gave a figure")
         return 1
@@ -420,9 +421,8 @@ def main() -> int:
     print(
         f"  {'restart':<16} {len(bench.restarts):>2} moves: lost {restart:.0f} ms; live over restart {ratio:.4f} ({RESTART_RATIO})"
     )
-    took = time.monotonic() - bench.began
     print(
-        f"  {'failures':<16} {len(bench.failures):>2}; load {os.getloadavg()[0]:.1f}; took {took:.0f} s; label native"
+        f"  {'failures':<16} {len(bench.failures):>2}; load {os.getloadavg()[0]:.1f}; took {time.monotonic() - bench.began:.0f} s"
     )
     return verdict(
         "job_pause",
@@ -440,6 +440,7 @@ def main() -> int:
             for arm, values in found.items()
         },
         moves={arm: len(moves) for arm, moves in bench.moves.items()},
+        ranges=[arm for arm, moves in bench.moves.items() if len(moves) <= sweep.FEW],
         failures=bench.failures,
         label="native",
     )

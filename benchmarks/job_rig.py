@@ -203,9 +203,14 @@ def ratio(
 ) -> list[float]:
     """The ratio of two arms' medians, or of another `middle`, over all rounds, and the ends of its
     interval (nan where there is none). over, of: the values of each round, in the same order.
+    Raises: RuntimeError - an arm has no values in a round, or 0 in the middle of those of `over`.
     """
-    pairs = zip(over, of, strict=True)
-    found = paired_ratio([middle(above) / middle(below) for below, above in pairs]).found
+    ratios = []
+    for number, (below, above) in enumerate(zip(over, of, strict=True), 1):
+        if not (below and above and middle(below)):
+            raise RuntimeError(f"round {number}: no ratio of {len(above)} values over {len(below)}")
+        ratios.append(middle(above) / middle(below))
+    found = paired_ratio(ratios).found
     return [
         round(math.nan if value is None else value, 4)
         for value in (found.value, found.low, found.high)

@@ -50,7 +50,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "async": {"checkpoint_every": 1, "checkpoint": "async"},
 }
 ROUNDS, ITERATIONS, WARM = 4, 120, 20
-MBPS, USUAL_MBPS, USUAL_ROUNDS = "500", "250", 2
+MBPS, USUAL_MBPS, USUAL_ROUNDS = "500", "250", 3
 KILLS, EVERY = 20, 20
 TAPPED, SYNC, EQUAL, HALF = (0.98, 1.02), 1.3, 0.99, 0.2
 WITHIN_S = 60.0
@@ -143,9 +143,10 @@ def timed(
         )
     lab.call("down", "--yes")
     figures: dict[str, Any] = {
+        "rounds": rounds,
         "none_ms": round(
             statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1
-        )
+        ),
     }
     alone = [one.took_ms(WARM) for one in found[arms[0]]]
     figures |= {arm: ratio(alone, [one.took_ms(WARM) for one in found[arm]]) for arm in arms[1:]}

@@ -10,7 +10,8 @@ forecast for a real lab.
 
 The goodput of a round is how many iterations further the job is per second, from the beginning of
 the storm to the first new iteration after its end, over the same of the windows before and after
-it. Iterations made twice count once. It has no band.
+it. Iterations made twice count once. The figure is the geometric mean of the rounds' goodputs. It
+has no band.
 
 What must hold (`problems`), by rank 0's records, the store's recoveries and the lab's own log of
 faults:
@@ -39,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab
 from benchmarks.harness import verdict
 from benchmarks.reroute import Events
-from orchestrator.experiments.scenario.paired import paired_ratio
+from orchestrator.experiments.scenario.paired import Interval, paired_ratio
 from orchestrator.services.guard.policy import Budget
 
 HOSTS, EVERY, IN_FLIGHT = 6, 20, 1
@@ -92,6 +93,11 @@ class Round:
     @property
     def goodput(self) -> float:
         return self.kept / self.seconds / self.usual
+
+
+def kept_share(rounds: Sequence[Round]) -> Interval:
+    """What the rounds' goodputs have in common."""
+    return paired_ratio([one.goodput for one in rounds]).found
 
 
 def journal_problems(launches: Sequence[Launch], every: int = EVERY) -> tuple[list[str], list[int]]:
@@ -276,16 +282,17 @@ def main() -> int:
         )
     for problem in problems:
         print(f"  problem: {problem}", flush=True)
-    kept_share = paired_ratio([one.goodput for one in rounds]).found
+    share = kept_share(rounds)
     return verdict(
         "storm",
-        kept_share.value,
+        share.value,
         "of the undisturbed",
         None,
         "at least",
         also=not problems,
-        interval=[end and round(end, 3) for end in (kept_share.low, kept_share.high)],
+        interval=[end and round(end, 3) for end in (share.low, share.high)],
         rounds=[round(one.goodput, 3) for one in rounds],
+        storms=len(rounds),
         faults=counts,
         recoveries=len(rows),
         failed=sum(row.outcome != "ok" for row in rows),

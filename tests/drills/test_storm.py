@@ -15,6 +15,7 @@ from benchmarks.storm import (
     budget_problems,
     fault_problems,
     journal_problems,
+    kept_share,
     reached,
 )
 from orchestrator.services.guard.policy import Budget
@@ -98,3 +99,8 @@ def test_the_goodput_is_of_iterations_kept_by_the_pace_without_faults() -> None:
     assert Round(500, 100.0, 10.0).goodput == 0.5
     launches = [launch(1, 2, 3), launch(2, 3, 4, at=10.0)]
     assert [reached(launches, at) for at in (0.5, 2.0, 12.5, 99.0)] == [0, 2, 3, 4]
+
+
+def test_the_figure_is_the_geometric_mean_of_the_storms_with_its_interval() -> None:
+    share = kept_share([Round(kept, 100.0, 10.0) for kept in (500, 600, 720)])
+    assert (share.value, share.low, share.high) == pytest.approx((0.6, 0.38146, 0.94373), rel=1e-4)
