@@ -209,7 +209,7 @@ class Guard:
                     self.detected_ns = event.at_ns
             case "lost":
                 self._lost(event.host, str(event.values.get("error", "")))
-            case "reverted" if self.watched is not None and event.host in self.watched.hosts:
+            case "reverted" | "expired" if self.watched and event.host in self.watched.hosts:
                 self.applied = None  # whatever the cause: the routes in use must be read again
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")

@@ -311,6 +311,23 @@ def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(
     bench.watch(story)
 
 
+@pytest.mark.parametrize("event", ["expired", "reverted"])
+def test_routes_that_a_killed_change_left_are_said_when_its_hosts_give_it_up(
+    bench: Bench, event: str
+) -> None:
+    drained = next_generation(bench.store, bench.key, bench.settings.owner, bench.run.id)
+
+    async def story() -> None:
+        await asyncio.sleep(0.1)  # it has read the routes in use, and found those of the plan
+        bench.hosts.active |= dict.fromkeys(bench.hosts.active, drained)
+        values = {"generation": drained + 1, "missing": []}
+        bench.hosts.queue.put_nowait(HostEvent("gpu02", event, time.monotonic_ns(), values))
+        await bench.until(lambda: bench.events("failed"))
+        assert f"runs generation {drained} of" in bench.events("failed")[0]["message"]
+
+    bench.watch(story)
+
+
 def test_hosts_that_run_somebody_elses_routes_are_left_alone(bench: Bench) -> None:
     other = next_generation(bench.store, bench.key, "bob", bench.run.id)
     bench.hosts.active["gpu02"] = other
