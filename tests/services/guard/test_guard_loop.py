@@ -63,7 +63,7 @@ class Committers(OwnParts):
         }
         self.up = {port: True for link in LINKS for port in (link.a, link.b)}
         self.lost: set[str] = set()
-        self.deaf = False
+        self.deaf, self.greeted = False, False
         self.pending: set[str] = set()
 
     def light(self, link: Link, up: bool) -> None:
@@ -102,6 +102,7 @@ class Committers(OwnParts):
         }
 
     async def greet(self, names: Collection[str]) -> Mapping[str, Hello]:
+        self.greeted = True
         return {n: self.hello(n) for n in names}
 
     def attached(self) -> tuple[str, ...]:
@@ -318,7 +319,7 @@ def test_routes_that_a_killed_change_left_are_said_when_its_hosts_give_it_up(
     drained = next_generation(bench.store, bench.key, bench.settings.owner, bench.run.id)
 
     async def story() -> None:
-        await asyncio.sleep(0.1)  # it has read the routes in use, and found those of the plan
+        await bench.until(lambda: bench.hosts.greeted)  # it found the routes of the plan
         bench.hosts.active |= dict.fromkeys(bench.hosts.active, drained)
         values = {"generation": drained + 1, "missing": []}
         bench.hosts.queue.put_nowait(HostEvent("gpu02", event, time.monotonic_ns(), values))
