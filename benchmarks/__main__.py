@@ -22,8 +22,6 @@ NAMES = (
     "slots",
     "slot_holds",
     "gated",
-    "spectral",
-    "transports",
     "adapt",
     "fabric_rate",
     "up_total",
@@ -62,8 +60,6 @@ NAMES = (
     "count_action",
     "compression",
     "aggregation",
-    "sharing",
-    "datagrams",
     "shadow",
     "xdp",
 )

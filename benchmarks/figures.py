@@ -39,13 +39,12 @@ topologies and do not predict those of GPUs. The shared machine's speed varies b
 work affects `dark_window` and `up_total` most. `cli_start`, `up_total` and `dark_window` take `--against PATH`, another
 checkout, and measure both alternately.
 
-A value is a median unless its row names another statistic; ratios of `adapt`, `compression`, `datagrams`, `shadow`,
-`sharing`, `storm` and `transports` are geometric means of their rounds' ratios. In brackets: an interval with its
-confidence, or the *range* of several runs or moves, and n, the number of moves, trials, rounds or runs. A range alone
-keeps its limit with both ends. Below each table: the machine, if not two shared cores, date, commit and, if it is not
-`make bench` with the name of the benchmark, the command; a letter marks the figures that differ. For figures older than
-the records, the commit is that which first stated them. Values and intervals are as the benchmark made them at that
-commit.
+A value is a median unless its row names another statistic; the ratio of `storm` is a geometric mean of those of its
+storms. In brackets: an interval with its confidence, or the *range* of several runs or moves, and n, the number of
+moves, trials, rounds or runs. A range alone keeps its limit with both ends. Below each table: the machine, if not two
+shared cores, date, commit and, if it is not `make bench` with the name of the benchmark, the command; a letter marks
+the figures that differ. For figures older than the records, the commit is that which first stated them. Values and
+intervals are as the benchmark made them at that commit. Claims about systems are [scenarios](papers.md).
 """
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +20,11 @@ from typing import Any
 
 from benchmarks.bench_lab import BenchLab
 from benchmarks.slot_rig import pids
-from orchestrator.experiments.scenario.paired import paired_ratio
 
 TCP_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, TCP with timestamps: the headers that an interface counts once a packet, however
 large it is (GSO).
 """
-UDP_BYTES = 14 + 20 + 8
 SAMPLE_S = 0.02
 CHECKPOINTS = "var/lib/testbed/checkpoints"
 
@@ -63,9 +59,8 @@ class Trained:
         (record,) = (r for r in self.records if r["iter"] == iteration)
         return int(record["t_wall_ns"] + record["iter_ms"] * 1e6)
 
-    def sent(self, after: int, last: int, header: int) -> float:
-        """Bytes that a host sent in an iteration, without headers of so many bytes a packet: the
-        mean of hosts and iterations.
+    def sent(self, after: int, last: int) -> float:
+        """Bytes that a host sent in an iteration, without headers: the mean of hosts and iterations.
 
         last is not the job's last iteration: what is sent of the next one before it is noted is
         then the same at both ends.
@@ -76,7 +71,7 @@ class Trained:
             (begin, before), (end, behind) = self.samples[later - 1], self.samples[later]
             share = (at - begin) / (end - begin)
             net = [
-                sum(bytes_ - header * packets for bytes_, packets in counts)
+                sum(bytes_ - TCP_BYTES * packets for bytes_, packets in counts)
                 for counts in (before, behind)
             ]
             totals.append(net[0] + share * (net[1] - net[0]))
@@ -85,11 +80,6 @@ class Trained:
     def values(self, name: str, after: int) -> list[float]:
         """This figure of every later iteration."""
         return [float(r[name]) for r in self.records if r["iter"] > after]
-
-    def took_ms(self, after: int) -> list[float]:
-        """How long each later iteration took, from the end of the one before to its own."""
-        ends = {r["iter"]: self.ends(r["iter"]) / 1e6 for r in self.records}
-        return [at - ends[one - 1] for one, at in ends.items() if one > after and one - 1 in ends]
 
 
 @contextmanager
@@ -186,37 +176,11 @@ def losing(
             lab.ask("faults.remove", host=host, number=number)
 
 
-def state_hash(torch: Any, path: Path, names: Sequence[str] = ("parameters", "momentum")) -> str:
-    """The SHA-256 of what a checkpoint holds under these names, bit by bit."""
+def state_hash(torch: Any, path: Path) -> str:
+    """The SHA-256 of the parameters and momenta of a checkpoint, bit by bit."""
     state: Mapping[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     digest = hashlib.sha256()
-    for name in names:
+    for name in ("parameters", "momentum"):
         for tensor in state[name]:
             digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def ratio(
-    over: Sequence[Sequence[float]],
-    of: Sequence[Sequence[float]],
-    middle: Callable[[Sequence[float]], float] = statistics.median,
-) -> list[float]:
-    """The ratio of two arms' medians, or of another `middle`, over all rounds, and the ends of its
-    interval (nan where there is none). over, of: the values of each round, in the same order.
-    Raises: RuntimeError - an arm has no values in a round, or 0 in the middle of those of `over`.
-    """
-    ratios = []
-    for number, (below, above) in enumerate(zip(over, of, strict=True), 1):
-        if not (below and above and middle(below)):
-            raise RuntimeError(f"round {number}: no ratio of {len(above)} values over {len(below)}")
-        ratios.append(middle(above) / middle(below))
-    found = paired_ratio(ratios).found
-    return [
-        round(math.nan if value is None else value, 4)
-        for value in (found.value, found.low, found.high)
-    ]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed."""
-    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

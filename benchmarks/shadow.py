@@ -1,23 +1,13 @@
-"""A job with a shadow against the same job without, and with a checkpoint every iteration; what
-kills of its ranks then cost.
+"""What kills of its ranks cost a job with a shadow, and whether the shadow's states are the job's.
 
-    python benchmarks/shadow.py [time | kills] Five hosts, four of them with ranks that train a
-perceptron of 399 370 parameters over one ring. Arms by turns in one run: none; tap (`job.shadow`);
-sync, a checkpoint every iteration; async, the same in a thread, which is only reported. An
-iteration is from the end of the one before to its own; ratios of medians with their intervals.
-Links of 500 Mb/s, as in extensions/shadow/scenarios/checkmate: links here are dilated a hundredfold
-and disks, which are memory, are not, so at the usual 250 Mb/s a checkpoint is a smaller part of an
-iteration, whatever a shadow does. The ratios there are reported, too.
+Five hosts, four of them with ranks that train a perceptron over one ring; 20 times SIGKILL to a
+random rank at a random moment, then `testbed job restore`. Lost are the iterations that rank 0 had
+noted beyond the one it goes on from.
 
 Equal: share of iterations that the shadow says it followed. That it is never different without
-saying so is looked at here: the file that the shadow leaves is held, bit by bit, against the
-checkpoint of the same iteration that the ranks wrote: at the end of each job with a tap, and after
-each kill. To have one there, the ranks of the jobs that are killed write one every iteration.
-
-Kills: SIGKILL to a random rank at a random moment, then `testbed job restore`. Lost are the
-iterations that rank 0 had noted beyond the one it goes on from. Baseline: a job without a shadow,
-with a checkpoint every 20 iterations, killed at moments drawn one from each twentieth of that
-period, and `testbed up` again.
+saying so is looked at here: the file that the shadow leaves after a kill is held, bit by bit,
+against the checkpoint of the same iteration that the ranks wrote; to have one there, they write one
+every iteration. What a shadow costs the job is the scenario extensions/shadow/scenarios/checkmate.
 """
 
 from __future__ import annotations
@@ -25,10 +15,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,37 +25,27 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
 from benchmarks.harness import verdict
-from benchmarks.job_rig import CHECKPOINTS, Trained, lines, newest, ratio, root, state_hash, trained
+from benchmarks.job_rig import CHECKPOINTS, lines, newest, root, state_hash
 from benchmarks.slot_rig import pids
-from orchestrator.experiments.scenario.record import order
 from workloads.training.eager import import_torch
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 SHADOW = "gpu05"
-ARMS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "tap": {},
-    "sync": {"checkpoint_every": 1},
-    "async": {"checkpoint_every": 1, "checkpoint": "async"},
-}
-ROUNDS, ITERATIONS, WARM = 4, 120, 20
-MBPS, USUAL_MBPS, USUAL_ROUNDS = "500", "250", 3
-KILLS, EVERY = 20, 20
-TAPPED, SYNC, EQUAL, HALF = (0.98, 1.02), 1.3, 0.99, 0.2
+JOB = "kills"
+KILLS, LOST, EQUAL = 20, 1, 0.99
 WITHIN_S = 60.0
 
 
-def plan(lab: BenchLab, name: str, args: dict[str, Any], *, shadow: bool) -> Path:
-    job: dict[str, Any] = {
-        "name": name,
+def plan(lab: BenchLab) -> Path:
+    job = {
+        "name": JOB,
         "workload": "train",
         "ranks": HOSTS,
         "rings": [HOSTS],
-        "args": args,
+        "args": {"iterations": 0, "hidden": 256, "checkpoint_every": 1},
+        "shadow": {"host": SHADOW, "taps": "auto"},
     }
-    if shadow:
-        job["shadow"] = {"host": SHADOW, "taps": "auto"}
-    return lab.plan(name, ring_links(1, (1, 2), len(HOSTS)), job=job)
+    return lab.plan(JOB, ring_links(1, (1, 2), len(HOSTS)), job=job)
 
 
 def newest_checkpoint(pid: int, iteration: int | None = None) -> Path | None:
@@ -100,64 +79,16 @@ class Followed:
     def __init__(self) -> None:
         self.equal = self.judged = self.compared = self.different = 0
 
-    def add(self, lab: BenchLab, torch: Any, job: str) -> int:
+    def add(self, lab: BenchLab, torch: Any) -> int:
         """Look at a shadow whose job has ended; return the iteration of its checkpoint."""
-        pid = pids(lab)[SHADOW]
-        folder = newest(pid, job)
+        folder = newest(pids(lab)[SHADOW], JOB)
         reports = lines(folder / "shadow.jsonl") if folder else []
-        self.equal, self.judged = (
-            self.equal + sum(one["equal"] for one in reports),
-            self.judged + len(reports),
-        )
+        self.equal += sum(one["equal"] for one in reports)
+        self.judged += len(reports)
         iteration, same = same_bits(lab, torch)
-        self.compared, self.different = (
-            self.compared + (same is not None),
-            self.different + (same is False),
-        )
+        self.compared += same is not None
+        self.different += same is False
         return iteration
-
-
-def timed(
-    lab: BenchLab, torch: Any, seen: Followed, arms: Sequence[str], rounds: int
-) -> dict[str, Any]:
-    """Run these arms by turns; the ratios of their medians to that of the first, with intervals."""
-    found: dict[str, list[Trained]] = {arm: [] for arm in arms}
-    for arm in order(arms, rounds):
-        args = {
-            "hidden": 512,
-            "batch": 16,
-            "iterations": ITERATIONS,
-            "checkpoint_every": ITERATIONS,
-        } | ARMS[arm]
-        found[arm].append(
-            one := trained(lab, plan(lab, "timed", args, shadow=arm == "tap"), "timed", HOSTS, 120)
-        )
-        text = ""
-        if arm == "tap":
-            time.sleep(1.0)
-            text = f", its shadow kept {seen.add(lab, torch, 'timed')} of {ITERATIONS}"
-        took = one.took_ms(WARM)
-        print(
-            f"  {arm:<6} {statistics.median(took):6.1f} ms, computing {computing(one):5.1f}{text}",
-            flush=True,
-        )
-    lab.call("down", "--yes")
-    figures: dict[str, Any] = {
-        "rounds": rounds,
-        "none_ms": round(
-            statistics.median(v for one in found["none"] for v in one.took_ms(WARM)), 1
-        ),
-    }
-    alone = [one.took_ms(WARM) for one in found[arms[0]]]
-    figures |= {arm: ratio(alone, [one.took_ms(WARM) for one in found[arm]]) for arm in arms[1:]}
-    return figures
-
-
-def computing(one: Trained) -> float:
-    """What of an iteration is no exchange (ms, median)."""
-    return statistics.median(
-        float(r["iter_ms"]) - float(r["comm_ms"]) for r in one.records if r["iter"] > WARM
-    )
 
 
 def ranks(pid: int) -> list[int]:
@@ -174,9 +105,9 @@ def ranks(pid: int) -> list[int]:
     return found
 
 
-def made(lab: BenchLab, job: str) -> int:
+def made(lab: BenchLab) -> int:
     """The last iteration that rank 0's newest launch has noted."""
-    folder = newest(pids(lab)[HOSTS[0]], job)
+    folder = newest(pids(lab)[HOSTS[0]], JOB)
     records = lines(folder / "iterations.jsonl") if folder else []
     return int(records[-1]["iter"]) if records else 0
 
@@ -190,8 +121,8 @@ def until(what: Callable[[], bool], text: str, every_s: float = 0.02) -> None:
         time.sleep(every_s)
 
 
-def kill(lab: BenchLab, job: str, host: str) -> tuple[int, dict[str, Any]]:
-    """Kill a rank; once the job has ended: the iterations that it had made, and its state."""
+def kill(lab: BenchLab, host: str) -> int:
+    """Kill a rank; the iterations that the job had made, once it has ended."""
     for pid in ranks(pids(lab)[host]):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -207,30 +138,27 @@ def kill(lab: BenchLab, job: str, host: str) -> tuple[int, dict[str, Any]]:
         return not any(alive)
 
     until(ended, f"the job ends whose rank on {host} was killed", 0.2)
-    return made(lab, job), status
+    return made(lab)
 
 
-def shadowed(lab: BenchLab, torch: Any, chance: random.Random, seen: Followed) -> list[int]:
+def killed(lab: BenchLab, torch: Any, seen: Followed) -> list[int]:
     """Kill ranks of a job with a shadow; the iterations lost each time."""
-    path, losses = (
-        plan(lab, "kills", {"iterations": 0, "hidden": 256, "checkpoint_every": 1}, shadow=True),
-        [],
-    )
+    path, chance, losses = plan(lab), random.Random(18), []
     lab.call("up", "--topology", path)
     begun = 0
     for number in range(1, KILLS + 1):
-        until(lambda begun=begun: made(lab, "kills") > begun + 3, "the job trains")  # type: ignore[misc]
+        until(lambda begun=begun: made(lab) > begun + 3, "the job trains")  # type: ignore[misc]
         time.sleep(chance.uniform(0.0, 1.5))
         host = chance.choice(HOSTS)
-        last, _ = kill(lab, "kills", host)
-        kept = seen.add(lab, torch, "kills")
+        last = kill(lab, host)
+        kept = seen.add(lab, torch)
         try:
             begun = int(lab.call("job", "restore")["resumed_from"])
         except RuntimeError as error:
             print(f"  kill {number} of {host}: not restored: {error}", flush=True)
             losses.append(last)
             lab.call("up", "--topology", path)
-            begun = made(lab, "kills")
+            begun = made(lab)
             continue
         losses.append(last - begun)
         print(
@@ -241,73 +169,29 @@ def shadowed(lab: BenchLab, torch: Any, chance: random.Random, seen: Followed) -
     return losses
 
 
-def every(lab: BenchLab, chance: random.Random) -> list[int]:
-    """Kill ranks of a job with a checkpoint every so many iterations; the iterations lost each
-    time.
-    """
-    args = {"iterations": 0, "hidden": 256, "checkpoint_every": EVERY}
-    path, losses, begun = plan(lab, "every", args, shadow=False), [], 0
-    lab.call("up", "--topology", path)
-    for number in chance.sample(range(KILLS), KILLS):
-        phase = (number + chance.random()) * EVERY / KILLS
-        until(lambda begun=begun: made(lab, "every") >= begun + EVERY, "the job trains")  # type: ignore[misc]
-        until(lambda phase=phase: made(lab, "every") % EVERY == int(phase), "that moment", 0.002)  # type: ignore[misc]
-        last, _ = kill(lab, "every", chance.choice(HOSTS))
-        lab.call("up", "--topology", path)
-        folder: list[dict[str, Any]] = []
-
-        def again(last: int = last, folder: list[dict[str, Any]] = folder) -> bool:
-            place = newest(pids(lab)[HOSTS[0]], "every")
-            folder[:] = lines(place / "iterations.jsonl") if place else []
-            return bool(folder) and folder[-1]["iter"] <= last + 10 * EVERY
-
-        until(again, "the job goes on")
-        begun = int(folder[0]["iter"]) - 1
-        losses.append(last - begun)
-        print(f"  kill after iteration {last}: goes on from {begun}", flush=True)
-    lab.call("down", "--yes")
-    return losses
-
-
 def main() -> int:
     """Measure and print; return the exit code."""
-    parts = sys.argv[1:] or ["time", "kills"]
-    torch, chance, seen = import_torch(), random.Random(18), Followed()
-    figures: dict[str, Any] = {}
-    value, good = 0.0, True
-    size = ["--ports", "2", "--settle-s", "0.02", "--rate-mbps"]
-    if "time" in parts:
-        with bench_lab(len(HOSTS) + 1, *size, MBPS) as lab:
-            figures |= timed(lab, torch, seen, list(ARMS), ROUNDS)
-        value = figures["tap"][0]
-        good &= TAPPED[0] <= value <= TAPPED[1] and figures["sync"][0] >= SYNC
-        with bench_lab(len(HOSTS) + 1, *size, USUAL_MBPS) as lab:
-            figures[f"at {USUAL_MBPS} Mb/s"] = timed(lab, torch, seen, list(ARMS)[:3], USUAL_ROUNDS)
-    if "kills" in parts:
-        with bench_lab(len(HOSTS) + 1, *size, USUAL_MBPS) as lab:
-            losses, usual = shadowed(lab, torch, chance, seen), every(lab, chance)
-        half = statistics.fmean(usual) / (EVERY / 2)
-        figures |= {
-            "kills": len(losses),
-            "most_lost": max(losses),
-            "losses": losses,
-            "every": usual,
-            "every_of_half": round(half, 3),
-        }
-        good &= len(losses) >= KILLS and max(losses) <= 1 and abs(half - 1) <= HALF
+    torch, seen = import_torch(), Followed()
+    size = ["--ports", "2", "--settle-s", "0.02", "--rate-mbps", "250"]
+    with bench_lab(len(HOSTS) + 1, *size) as lab:
+        losses = killed(lab, torch, seen)
     share = seen.equal / max(1, seen.judged)
-    figures["equal"] = [seen.equal, seen.judged, round(share, 4)]
-    figures["compared"] = f"{seen.different} of {seen.compared} differ"
-    print(f"  {figures}; load {os.getloadavg()[0]:.1f}")
-    good &= share >= EQUAL and seen.different == 0 and seen.compared > 0
+    print(
+        f"  iterations lost: {losses}; {seen.equal} of {seen.judged} states had the job's hash,"
+        f" {seen.different} of {seen.compared} files differ; load {os.getloadavg()[0]:.1f}"
+    )
     return verdict(
         "shadow",
-        value,
-        "of none",
-        TAPPED[1] if "time" in parts else None,
+        max(losses),
+        "iterations",
+        LOST,
         "at most",
-        also=good,
-        **figures,
+        also=share >= EQUAL and seen.different == 0 and seen.compared > 0,
+        kills=len(losses),
+        losses=losses,
+        equal=[seen.equal, seen.judged, round(share, 4)],
+        different=seen.different,
+        compared=seen.compared,
         label="native",
     )
 

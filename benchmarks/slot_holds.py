@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -80,12 +81,19 @@ def lights(lab: BenchLab) -> list[Span]:
     return lit(lab).get(DIRECTIONS[0], [])
 
 
+def timeouts_ms(pid: int) -> list[str]:
+    """The least retransmission timeouts in the routes of the host with this first process."""
+    command = ["nsenter", "-t", str(pid), "-n", "ip", "route", "show", "table", "all"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return re.findall(r"rto_min (?:lock )?(\d+)ms", shown)
+
+
 @contextmanager
 def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
     """Run the schedule that is up in this way, until the block ends."""
     before = len(steps(lit(lab)))
+    least_ms = "200" if arm == OWN else "5"
     for pid in pids(lab).values():
-        timeout = "200000" if arm == OWN else "5000"
         command = [
             "nsenter",
             "-t",
@@ -93,7 +101,7 @@ def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
             "-n",
             "sysctl",
             "-qw",
-            f"net.ipv4.tcp_rto_min_us={timeout}",
+            f"net.ipv4.tcp_rto_min_us={least_ms}000",
         ]
         # kernels before 6.12 have it in the routes alone
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
@@ -111,6 +119,8 @@ def scheduled(lab: BenchLab, arm: str) -> Iterator[None]:
                         f"{arm}: its slots do not change: {(lab.folder / 'turn.said').read_text()[-2000:]}"
                     )
                 time.sleep(0.1)
+            if any(least_ms not in timeouts_ms(pid) for pid in pids(lab).values()):
+                raise RuntimeError(f"{arm}: no route has a least timeout of {least_ms} ms")
             yield
         finally:
             scheduler.terminate()  # SIGINT is ignored in the background
@@ -136,7 +146,7 @@ def testbed(arm: str, argv: list[str]) -> None:
     schedule, but without another `up`.
     """
     from optical_testbed_command import main as program
-    from orchestrator.hosts import render
+    from orchestrator.hosts.routes import HostRoutes
     from orchestrator.services.schedule import goals
 
     if arm != HELD:
@@ -144,8 +154,8 @@ def testbed(arm: str, argv: list[str]) -> None:
             goal, lab, macs, hosts
         )
     if arm == OWN:
-        defaults = render.generation.__kwdefaults__ or {}
-        render.generation.__kwdefaults__ = {**defaults, "rto_min_ms": 200}
+        routes = dict.fromkeys(DIRECTIONS[0], 200)
+        setattr(HostRoutes, "_rto_min_ms", lambda self: routes)  # noqa: B010
     sys.argv = ["testbed", *argv]
     program()
 

@@ -188,13 +188,11 @@ def _program(pid: int, *argv: str, out: object) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def flows(
-    lab: BenchLab, pairs: Sequence[tuple[str, str]], first_port: int = 5000
-) -> Iterator[list[Flow]]:
+def flows(lab: BenchLab, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Flow]]:
     """Flows from host to host while the block runs."""
     made: list[Flow] = []
     try:
-        made += (Flow(lab, *pair, first_port + n) for n, pair in enumerate(pairs))
+        made += (Flow(lab, *pair, 5000 + n) for n, pair in enumerate(pairs))
         yield made
     finally:
         for flow in made:

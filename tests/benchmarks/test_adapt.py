@@ -1,4 +1,4 @@
-"""What the benchmark `adapt` takes from a measurement."""
+"""What the benchmark `adapt` takes from a job's records."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.adapt import Arm, take
+from benchmarks.adapt import seen
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_a_measurement_counts_for_losses_though_its_round_is_not_whole(
-    tmp_path: Path, paired: bool
-) -> None:
+def test_a_missing_iteration_and_darkness_after_the_computing_are_seen(tmp_path: Path) -> None:
     (run := tmp_path / "run").mkdir()
-    records = [
-        {"iter": n, "t_wall_ns": n * 10**9, "iter_ms": 900.0, "comm_ms": 100.0} for n in (1, 2, 4)
-    ]
+    records = [{"iter": n, "t_wall_ns": n * 10**9, "iter_ms": 900.0} for n in (1, 2, 4)]
     (run / "trainer.iterations.jsonl").write_text("\n".join(map(json.dumps, records)))
-    take(arm := Arm(), "run", tmp_path, [(2.5, 2.7)], paired=paired)
-    assert (arm.lost, len(arm.exposed)) == (1, 1)
-    assert arm.comm_ms == [[100.0] * 3] * paired
+    found = seen("run", tmp_path, [(1.05, 1.1), (2.1, 2.24), (4.5, 4.6)])
+    assert (found.iterations, found.lost, len(found.dark_ms)) == (3, 1, 2)
+    assert found.exposed == pytest.approx([0.0, 0.1]), "90 ms of 900 after 150 ms of computing"
