@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.measuring import Tenant, bounded, page_of, progress_of
+from orchestrator.cli.measuring import Tenant, bounded, page_of, progress_of, runner_of
 from orchestrator.cli.shared import one_of, own_tenancy, seconds
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.experiments.scenario.record import ComparisonRecord
 
 app = typer.Typer()
+MOST = 2
+"""Times as many rounds as are to count are measured at most, by one command."""
 
 
 @verb(
@@ -29,8 +31,9 @@ testbed experiment compare --resume compare-2026-11-21-0001                conti
 """,
     more="""
 The order is A B B A A B ... (of three plans A B C C B A ...), so that slow drift affects all equally. Later plans are compared
-with the first. Each measurement brings the plan up, launches the job,
-waits for its iterations and stops it. Afterwards the lab is as before, or as --leave says. Each measurement is saved immediately.
+with the first. Each measurement brings the plan up, launches the job, waits for its iterations and stops it. A round with a
+measurement whose ranks waited for processors for too long does not count; another follows, at most as many again. Afterwards the
+lab is as before, or as --leave says. Each measurement is saved immediately.
 """,
 )
 def compare(
@@ -40,7 +43,7 @@ def compare(
         typer.Argument(metavar="[PLAN]...", help="The plans, two or more: A, B, C, ..."),
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")
+        int, typer.Option("--repeats", "-n", min=1, max=100, help="Rounds that count.")
     ] = 3,
     job: Annotated[
         Path | None,
@@ -84,7 +87,7 @@ def compare(
                 "experiment compare: --resume continues with the original plans and job; give no plans and no --job"
             )
         kept = again(call.settings, resume)
-        if kept.data.get("kind", "compare") != "compare":
+        if kept.data["kind"] != "compare":
             raise Usage(
                 f"experiment compare: {kept.name} is no comparison",
                 hint=f"testbed experiment report {kept.name}",
@@ -105,49 +108,50 @@ def compare(
         scenario = c.scenario_of(
             plans, job=job, repeats=repeats, iterations=iterations, watchdog_s=watchdog_s
         )
-        ask(call, len(plans) * repeats)
+        ask(call, scenario)
         kept = begin_comparison(call.settings, lab, scenario, kind="compare", leave=leave)
-    call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
+    call.note(f"compare    {kept.name}: {scenario.title}, {scenario.repeats} rounds")
     return measured(call, kept, scenario, within_s, out)
 
 
 def measured(
     call: Call, kept: ComparisonRecord, scenario: Scenario, within_s: float | None, out: Path | None
 ) -> Result:
-    """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the
+    """Measure until enough rounds count, leave the lab as chosen, write the report. Raises: as the
     verbs do, with how to continue.
     """
-    from orchestrator.experiments.scenario.runner import Runner, leave
+    from orchestrator.experiments.scenario.runner import leave
 
-    if not kept.waiting:
-        return _result(call, kept, True, str(kept.data["left"]), out)
+    wanted, most = scenario.repeats, kept.rounds + MOST * scenario.repeats
+    if kept.whole_rounds >= wanted:
+        return _result(call, kept, str(kept.data["left"]), out)
+    budget_s = None if within_s is None else kept.spent_s + within_s
+    kept.data |= {"least": wanted, "budget_s": budget_s, "ended": ""}
     verbs = {"": Tenant(call)}
+    runner = runner_of(call, kept, scenario, verbs, stalls=False)
     with bounded(kept, verbs, f"testbed experiment compare --resume {kept.name}", leaves=False):
-        whole = Runner(kept, scenario, verbs, lambda text: call.note(f"compare    {text}")).measure(
-            within_s
-        )
-    return _result(call, kept, whole, leave(kept, verbs), out)
+        runner.measure_rounds(lambda: kept.whole_rounds >= wanted or kept.rounds >= most)
+    return _result(call, kept, leave(kept, verbs), out)
 
 
-def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Path | None) -> Result:
-    from orchestrator.experiments.scenario import compare as c
+def _result(call: Call, kept: ComparisonRecord, left: str, out: Path | None) -> Result:
+    from orchestrator.experiments.scenario.compare import difference_text
     from orchestrator.results import path_text, to_json
+    from orchestrator.views.report.measured import findings
     from orchestrator.views.report.samples import by_arm
 
     page, found = page_of(call, kept, out)
-    times, arms = by_arm(found, kept.data), kept.data["arms"]
-    done, width = c.compare_to_first(found, kept.data), max(24, *map(len, arms.values()))
-    lines = [f"Compared: {kept.name}   {progress_of(kept)}"]
-    lines += [
-        f"  {arms[arm]:<{width}} median iteration {value:.1f} ms"
-        for arm, value in c.medians_of(times).items()
-    ]
+    arms, whole = kept.data["arms"], kept.whole_rounds >= kept.data["repeats"]
+    done = {one.compared.of: one for one in findings(found, kept.data) if one.found is not None}
     first = next(iter(arms.values()))
-    lines += [f"  {c.difference_text(one, first, arms[other])}" for other, one in done.items()]
+    lines = [f"Compared: {kept.name}   {progress_of(kept)}"]
+    lines += [f"  {difference_text(one, first, arms[other])}" for other, one in done.items()]
     if not done:
-        lines.append("  nothing to compare: no round has finished measurements of two plans")
+        lines.append("  nothing to compare: in no round do measurements of two plans count")
     verdicts: dict[str, Any] = {
         other: {"ratio": to_json(one.found), "n": one.n, "how": one.how, "sure": one.sure}
+        | dict(zip(("of_ms", "over_ms"), one.middles, strict=True))
+        | {"medians": to_json(one.medians)}
         for other, one in done.items()
     }
     lines += [f"  lab        left {left}", f"  report     {path_text(page)}"]
@@ -157,7 +161,7 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
         "slots": kept.slots,
         "verdict": verdicts.get("b"),
         "verdicts": verdicts,
-        "iteration_ms": to_json(times),
+        "iteration_ms": to_json(by_arm(found, kept.data)),
         "complete": whole,
         "left": left,
         "report": str(page),
@@ -167,11 +171,12 @@ def _result(call: Call, kept: ComparisonRecord, whole: bool, left: str, out: Pat
     return Result(data, "\n".join(lines), hint=hint)
 
 
-def ask(call: Call, changes: int) -> None:
+def ask(call: Call, scenario: Scenario) -> None:
     """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal
     to ask on.
     """
     with call.store() as store:
         running = store.latest_job(own_tenancy(call))
     if running is not None and running.ended is None:
+        changes = MOST * scenario.repeats * len(scenario.arms)
         call.confirm(f"Stop job {running.name} and change the lab up to {changes} times?")

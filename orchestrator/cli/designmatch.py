@@ -219,7 +219,7 @@ def _tried(
             iterations=iterations,
             watchdog_s=call.settings.timeout_s,
         )
-        compare.ask(call, len(paths) * repeats)
+        compare.ask(call, scenario)
         kept = begin_comparison(
             call.settings, lab, scenario, kind="compare", leave="before", same_job=False
         )
@@ -232,22 +232,24 @@ def judged(chosen: list[Candidate], data: Any) -> tuple[dict[str, Any], list[str
     ratios within rounds. data: of `experiment compare`.
     """
     from orchestrator.cli.text import columns
-    from orchestrator.experiments.scenario.compare import medians_of
 
-    each = medians_of(data["iteration_ms"])
-    medians = [each.get(arm) for arm in data["arms"]]
-    ratios = [one["ratio"]["value"] for one in data["verdicts"].values()]
-    regret = max(0.0, 1 / min(ratios) - 1) if ratios else None
-    rows: list[tuple[str, ...]] = [("  tried", "predicted", "measured")]
-    for one, value in zip(chosen, medians, strict=True):
+    known: list[Any] = [*data["verdicts"].values()]
+    others: list[Any] = [data["verdicts"].get(arm) for arm in data["arms"]][1:]
+    medians = [known[0]["over_ms"] if known else None, *(one and one["of_ms"] for one in others)]
+    ratios = [None, *(one and one["ratio"]["value"] for one in others)]
+    regret = max(0.0, 1 / min(filter(None, ratios)) - 1) if known else None
+    rows: list[tuple[str, ...]] = [("  tried", "predicted", "measured", "ratio")]
+    for one, value, ratio in zip(chosen, medians, ratios, strict=True):
         seen = "none" if value is None else f"{value:.1f} ms"
-        rows.append((f"  {one.name}", f"{(one.seconds or 0.0) * 1e3:.1f} ms", seen))
-    rows.append(("  regret", "", "unknown" if regret is None else f"{regret:.1%}"))
+        text = f"{(one.seconds or 0.0) * 1e3:.1f} ms"
+        rows.append((f"  {one.name}", text, seen, f"{ratio:.4g}" if ratio else ""))
+    rows.append(("  regret", "", "unknown" if regret is None else f"{regret:.1%}", ""))
     found = {
         "comparison": data["name"],
         "candidates": [one.name for one in chosen],
         "predicted_ms": [round((one.seconds or 0.0) * 1e3, 3) for one in chosen],
         "measured_ms": medians,
+        "ratios": ratios,
         "regret": regret,
     }
     return found, columns(rows)

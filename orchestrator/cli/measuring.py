@@ -1,9 +1,11 @@
-"""Shared by `experiment compare` and `experiment reproduce`: a tenant's verbs, and the end of a
-record with its page.
+"""Shared by `experiment compare` and `experiment reproduce`: a tenant's verbs, what makes the
+measurements, and the end of a record with its page.
 """
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 
     from optics.plan import Mode
     from orchestrator.change.report import DownReport, UpReport
+    from orchestrator.experiments.files.scenario.values import Scenario
     from orchestrator.experiments.scenario.judging import Samples
     from orchestrator.experiments.scenario.record import ComparisonRecord
+    from orchestrator.experiments.scenario.runner import Runner
     from orchestrator.experiments.scenario.void import Slowed
     from orchestrator.jobs.report import JobStatus
     from orchestrator.views.report.gather import ReportedRuns
@@ -74,13 +78,11 @@ class Tenant:
 
 
 def progress_of(kept: ComparisonRecord) -> str:
-    """How many measurements there are: `4 of 6 measurements`; where their number is open,
-    `4 measurements in 2 rounds`.
-    """
-    made = len(kept.slots) - len(kept.waiting)
-    if "budget_s" not in kept.data:
-        return f"{made} of {len(kept.slots)} measurements"
+    """How many measurements there are: `4 measurements in 2 rounds, 1 void`."""
+    from orchestrator.experiments.scenario.record import OPEN
+
     states = [slot["state"] for slot in kept.slots]
+    made = sum(state not in OPEN for state in states)
     other = "".join(
         f", {count} {state}"
         for state in ("void", "stalled", "failed")
@@ -166,7 +168,45 @@ def is_narrow(call: Call, kept: ComparisonRecord) -> bool:
     return narrow(findings(_measured(call, kept)[1], kept.data), kept.data["width"])
 
 
-def slowed_by(call: Call, kept: ComparisonRecord, slot: Mapping[str, Any]) -> Slowed:
+def runner_of(
+    call: Call,
+    kept: ComparisonRecord,
+    scenario: Scenario,
+    verbs: Mapping[str, Tenant],
+    *,
+    stalls: bool = True,
+) -> Runner:
+    """What makes the measurements of a record on the lab of the call."""
+    from orchestrator import emulated
+    from orchestrator.experiments.scenario import lab as own
+    from orchestrator.experiments.scenario.runner import Runner
+
+    inventory, k = call.settings.inventory, scenario.dilation
+    prior = emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority)
+    return Runner(
+        kept,
+        scenario,
+        verbs,
+        lambda text: call.note(f"{kept.data['kind']:<10} {text}"),
+        lambda ms: own.set_switching_time(inventory, k * ms),
+        stalls=stalls,
+        sleep=_sleep,
+        share=lambda how: own.share(inventory, how),
+        priority=own.RanksPriority(inventory) if prior else None,
+        slowed=lambda slot: _slowed_by(call, kept, slot),
+    )
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep so that SIGTERM ends it as Ctrl-C does: the verbs before have put the default back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        time.sleep(seconds)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _slowed_by(call: Call, kept: ComparisonRecord, slot: Mapping[str, Any]) -> Slowed:
     """What slowed the ranks of a measurement down, from the journals of its jobs."""
     from orchestrator.views.report.ledger import ledger
     from orchestrator.views.report.samples import measured_slowed

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +20,7 @@ from orchestrator.cli.measuring import (
     left_text,
     page_of,
     progress_of,
-    slowed_by,
+    runner_of,
 )
 from orchestrator.cli.shared import seconds
 from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS
@@ -339,14 +337,12 @@ def _on_lab(
 ) -> Result:
     """Measure on the lab of the call, judge, write the page. Raises: as the verbs; Interrupted."""
     from orchestrator import emulated
-    from orchestrator.experiments.scenario import lab as own
     from orchestrator.experiments.scenario.record import (
         begin_comparison,
         expected_duration_s,
         known,
         minutes,
     )
-    from orchestrator.experiments.scenario.runner import Runner
     from orchestrator.experiments.scenario.surroundings import environment_fingerprint
     from orchestrator.session import load_lab
 
@@ -370,40 +366,24 @@ def _on_lab(
         kind="reproduce",
         leave="before" if scenario.lab is None else "down",
     )
-
-    def report(text: str) -> None:
-        call.note(f"reproduce  {text}")
-
     takes = minutes(expected_duration_s(scenario, before))
     text = f"about {takes}, as before" if before.each_s is not None else f"up to {takes}"
     most = minutes(float(kept.data["budget_s"]))
-    report(
-        f"{kept.name}: {scenario.title}; {kept.data['least']} rounds take {text}; more until intervals are narrow, {most} at most"
+    text = (
+        f"{kept.data['least']} rounds take {text}; more until intervals are narrow, {most} at most"
     )
+    call.note(f"reproduce  {kept.name}: {scenario.title}; {text}")
     # In a lab of its own, too, each tenant is an owner; on one that is up a single tenant is
     # whoever gave the command.
     many = scenario.lab is not None or len(scenario.tenants) > 1
     verbs = {
         tenant: Tenant(replace(call, owner=tenant) if many else call) for tenant in scenario.tenants
     }
-    inventory, k = call.settings.inventory, scenario.dilation
-    if emulated.is_emulated(inventory):
-        emulated.start_emulated_lab(inventory)
+    if emulated.is_emulated(call.settings.inventory):
+        emulated.start_emulated_lab(call.settings.inventory)
     kept.data["environment"] = environment_fingerprint(lab, kept.data.get("environment"))
     kept.save()
-    runner = Runner(
-        kept,
-        scenario,
-        verbs,
-        report,
-        lambda ms: own.set_switching_time(inventory, k * ms),
-        stalls=True,
-        sleep=_sleep,
-    )
-    runner.share = lambda how: own.share(inventory, how)
-    runner.slowed = lambda slot: slowed_by(call, kept, slot)
-    if emulated.is_emulated(inventory) and (scenario.lab is None or scenario.lab.priority):
-        runner.priority = own.RanksPriority(inventory)
+    runner = runner_of(call, kept, scenario, verbs)
     kept.data["environment"]["priority"] = runner.priority is not None
     with bounded(
         kept,
@@ -437,15 +417,6 @@ def _checked(lab: Lab, scenario: Scenario) -> Result:
         "compared": [p.to_json() for p in found],
     }
     return Result(data, "\n".join(lines))
-
-
-def _sleep(seconds: float) -> None:
-    """Sleep so that SIGTERM ends it as Ctrl-C does: the verbs before have put the default back."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        time.sleep(seconds)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _result(call: Call, kept: ComparisonRecord, out: Path | None) -> Result:

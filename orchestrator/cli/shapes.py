@@ -119,7 +119,12 @@ PROBABILITY = {
     "reconfigurable_exact": str,
 }
 ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
-VERDICT = {"ratio": Interval, "n": int, "how": str, "sure": bool}
+MEDIANS = {"round": int, "of": float, "over": float}
+VERDICT = {"ratio": Interval, "n": int, "how": str, "sure": bool} | {
+    "of_ms": float,
+    "over_ms": float,
+    "medians": [MEDIANS],
+}
 SCENARIO = {
     "name": str,
     "title": str,
@@ -144,6 +149,7 @@ FINDING = {
     "n": int,
 } | {
     "how": str,
+    "medians": [MEDIANS],
     "outcome": str,
     "holds": bool,
     "why": str,
@@ -283,6 +289,7 @@ DATA: dict[str, Shapes] = {
                 "candidates": list[str],
                 "predicted_ms": list[float],
                 "measured_ms": list[float | None],
+                "ratios": list[float | None],
                 "regret": float | None,
             },
         },

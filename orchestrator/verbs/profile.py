@@ -21,7 +21,7 @@ from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.rank_records import sound
 from orchestrator.jobs.report import JobStatus, held_up
 from orchestrator.plan.design.design import PAYLOAD
-from orchestrator.plan.design.periodic import forecast
+from orchestrator.plan.design.replan import predicted_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import JsonReport
 from orchestrator.session import Command, load_lab
@@ -272,8 +272,7 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) -> Versus:
-    """Figures of a run's job. A plan with a schedule that says no prediction is given that of
-    `testbed design periodic`.
+    """Figures of a run's job, beside those of `predicted_of`.
 
     Raises: Missing - its plan predicts nothing, or its job has made no iterations. BadFile - it is
     no plan of this lab any more.
@@ -282,12 +281,9 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path, lab: Lab) ->
         plan: Mapping[str, Any] = json.loads(plan_text)
     except ValueError:
         plan = {}
-    predicted: Mapping[str, float | None] = plan.get("predicted") or {}
-    if not predicted and plan.get("schedule"):
-        predicted = forecast(read_plan(plan_text, plan_name, lab), lab)
+    predicted: Mapping[str, float | None] = predicted_of(plan, plan_text, plan_name, lab)
     if not predicted:
-        method = "periodic" if plan.get("schedule") else "topoopt"
-        hint = f"testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json"
+        hint = "testbed design periodic --workload examples/workloads/dlrm.yaml --out plan.json"
         raise Missing(f"{plan_name or run} predicts nothing", hint=hint)
     done = records(run_dir)
     seen = done[1:] or done

@@ -64,19 +64,17 @@ def test_the_best_are_measured_and_the_regret_of_the_choice_is_said(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(call: Any, kept: Any, *more: Any) -> Result:
-        times = dict(
-            zip(kept.data["arms"], ([[110.0, 110.0]], [[100.0], [101.0]], []), strict=True)
-        )
-        verdicts = {"b": {"ratio": {"value": 0.9, "low": None, "high": None}}}
-        data = {"name": kept.name, "arms": kept.data["arms"], "iteration_ms": times}
-        return Result(data | {"verdicts": verdicts})
+        ratio = {"value": 0.9, "low": None, "high": None}
+        verdicts = {"b": {"ratio": ratio, "of_ms": 99.0, "over_ms": 110.0}}
+        return Result({"name": kept.name, "arms": kept.data["arms"], "verdicts": verdicts})
 
     monkeypatch.setattr(compare, "measured", measured)
     given = workload(tmp_path, needs={"train": {"model": "mlp"}})
     result = cli("design", "match", *AT, *given, "--try", "3", "--json")
     assert result.code == 0, result.err
     tried = result.json["data"]["tried"]
-    assert tried["measured_ms"] == [110.0, 100.5, None] and len(set(tried["candidates"])) == 3
+    assert tried["measured_ms"] == [110.0, 99.0, None] and tried["ratios"] == [None, 0.9, None]
+    assert len(set(tried["candidates"])) == 3
     assert tried["regret"] == pytest.approx(1 / 0.9 - 1), "of rounds, not of all iterations"
     assert tried["predicted_ms"] == sorted(tried["predicted_ms"])
     assert "regret" in cli("design", "match", *AT, *given, "--try", "3").out

@@ -90,6 +90,17 @@ def test_what_is_predicted_of_forwarding_over_rails_is_in_every_band(
         assert band.low <= one["ratio"] <= band.high, one
 
 
+def test_both_arms_are_predicted_where_their_plans_say_nothing_or_it_is_said_why_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found = reported(capsys, "rotor-12-2", "--check")
+    assert code == 0 and all(one["ratio"] for one in found["data"]["compared"])
+    _, found = reported(capsys, "shards-vs-tree-2", "--check")
+    *_, control = found["data"]["compared"]
+    assert control["over"] > 0 and control["of"] is None
+    assert "one-tree goes over packet switches" in control["why"]
+
+
 def test_an_unknown_name_and_a_file_that_is_not_there_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

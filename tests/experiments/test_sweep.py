@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from optics.errors import Locked, Missing, NotVerified, Refused, Unreachable
 from orchestrator.experiments.files.scenario.values import WantedLab
 from orchestrator.experiments.files.sweep.reader import read_campaign
 from orchestrator.experiments.files.sweep.values import Campaign
+from orchestrator.experiments.scenario.judging import JudgedComparison, result_of
 from orchestrator.experiments.scenario.lab import prepare_lab
+from orchestrator.experiments.scenario.paired import Interval
 from orchestrator.experiments.sweep import campaign as campaigns
 from orchestrator.experiments.sweep import onlab, record, trial, verb
 from orchestrator.experiments.sweep.campaign import trials_to_make
@@ -36,6 +39,7 @@ from orchestrator.experiments.sweep.verb import carried_out, load_campaign
 from orchestrator.experiments.sweep.version import of_program
 from orchestrator.settings import Settings, load
 from orchestrator.telemetry.progress import Silent
+from tests.experiments.test_judging import RATIO
 from tests.house.repository import ROOT
 
 WORKLOAD = (ROOT / "examples" / "workloads" / "bert.yaml").read_text()
@@ -546,11 +550,11 @@ def test_a_command_says_why_it_failed_and_is_ended_when_it_takes_too_long(
 def test_a_scenario_gives_its_findings(
     typed: list[list[str]], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ratio = {"ratio": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    found = {
-        "outcome": "reproduced",
-        "findings": [{"name": "iteration", "found": ratio}, {"name": "stalls", "found": 0}],
-    }
+    one = JudgedComparison(RATIO, Interval(0.5, 0.4, 0.6), "holds", 5)
+    few = JudgedComparison(replace(RATIO, name="few"), Interval(0.7, None, None), "starved", 1)
+    none = JudgedComparison(replace(RATIO, name="none"), None, "not shown", 0)
+    findings = [each.to_json() for each in (one, few, none)]
+    found = {"outcome": result_of([one]), "findings": findings}
     sent: list[str] = []
 
     def command(argv: list[str], *_: object) -> Any:
@@ -566,10 +570,10 @@ def test_a_scenario_gives_its_findings(
     values = onlab.on_lab(task)
     assert values == {
         "reproduced": 1.0,
-        "iteration": 0.5,
-        "iteration low": 0.4,
-        "iteration high": 0.6,
-        "stalls": 0.0,
+        "x": 0.5,
+        "x low": 0.4,
+        "x high": 0.6,
+        "few": 0.7,
     }
     assert typed[0][:2] == ["experiment", "reproduce"] and typed[0][3:] == [
         "--yes",

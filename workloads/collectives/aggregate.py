@@ -58,7 +58,7 @@ a rank may wait for a part that no other one knows to be lost); the switch says 
 @dataclass(slots=True)
 class Part:
     """A chunk on its way. serial: of its last sending, all sendings counted; at_s: when that was
-    (monotonic).
+    (`_now_s`).
 
     begun: it is of the first parts, whose sums also wait for ranks that begin later. again: how
     often it was sent again. held: the switch said that it has it, and waits for those of others.
@@ -83,16 +83,18 @@ class Aggregate:
         epoch: int,
         timeout_s: float,
         torch: Any,
+        slower: float = 1.0,
     ) -> None:
         """epoch: the same at all ranks, and higher than at an earlier start with this grant.
-        Raises: OSError.
+        slower: times of this module are so many times longer. Raises: OSError.
         """
-        self._grant, self._rank, self._epoch, self._timeout_s, self._torch = (
+        self._grant, self._rank, self._epoch, self._timeout_s, self._torch, self._slower = (
             grant,
             rank,
             epoch,
-            timeout_s,
+            timeout_s / slower,
             torch,
+            slower,
         )
         self.sent = 0
         """Bytes of datagrams, with their headers here but not those of UDP and IP."""
@@ -193,10 +195,10 @@ class Aggregate:
         poll.register(self._link, select.POLLIN)
         for chunk in range(min(self._grant.size, count)):
             self._send(memory, first, chunk, in_progress, begun=True)
-        left, silent_s, quiet, tries = count, time.monotonic(), time.monotonic(), 0
+        left, silent_s, quiet, tries = count, self._now_s(), self._now_s(), 0
         while left:
             wait_s = (LULL_S if self._is_late(in_progress) else self._within_s) * 2**tries
-            now = time.monotonic()
+            now = self._now_s()
             if now - silent_s > self._timeout_s:
                 raise RuntimeError(
                     f"timed out: {left} of {count} sums have not come from the packet switch {self._grant.address}: "
@@ -212,17 +214,21 @@ class Aggregate:
                 )
                 tries, quiet = tries + (wait_s < MOST_S), now
                 continue
-            poll.poll(1000 * (quiet + wait_s - now) + 1)
+            poll.poll(1000 * self._slower * (quiet + wait_s - now) + 1)
             while (chunk := self._receive(memory, first, in_progress)) >= 0:
                 part = in_progress.pop(chunk)
                 left, self._sound = left - 1, self._sound + 1
-                tries, silent_s = 0, (quiet := time.monotonic())
+                tries, silent_s = 0, (quiet := self._now_s())
                 if not part.again:
                     if not part.begun:
                         self._measure(quiet - part.at_s)
                     self._again_before(memory, first, part.serial, in_progress, quiet)
                 if chunk + self._grant.size < count:
                     self._send(memory, first, chunk + self._grant.size, in_progress)
+
+    def _now_s(self) -> float:
+        """As Place.lab_s."""
+        return time.monotonic() / self._slower
 
     @staticmethod
     def _missing(in_progress: Mapping[int, Part]) -> str:
@@ -277,9 +283,9 @@ class Aggregate:
         self._serial += 1
         part = in_progress.get(chunk)
         if part is None:
-            in_progress[chunk] = Part(self._serial, time.monotonic(), begun)
+            in_progress[chunk] = Part(self._serial, self._now_s(), begun)
         else:
-            part.serial, part.at_s, part.again = self._serial, time.monotonic(), part.again + 1
+            part.serial, part.at_s, part.again = self._serial, self._now_s(), part.again + 1
             self.again += 1
         try:
             self.sent += self._link.sendmsg((head, payload))

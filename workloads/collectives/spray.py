@@ -81,7 +81,7 @@ class DatagramSet(RingSet):
             place, store, torch, orders, name, within_s=within_s, given_up=given_up, stall=stall
         )
         self._torch, self._bound, self._tally, self._stall = torch, bound, tally, stall or Stall()
-        self._timeout_s = place.timeout_s
+        self._timeout_s, self._now_s, self._slower = place.timeout_s, place.lab_s, place.dilation
         self._error: RuntimeError | None = None
         self._begun = 0
         self._rounds: dict[tuple[int, int], tuple[BlockRound, Sum]] = {}
@@ -186,7 +186,7 @@ class DatagramSet(RingSet):
                             )
                     elif number == notified:
                         shared().read()
-                self._send(time.monotonic())
+                self._send(self._now_s())
                 self._watch(late)
             # a thread: a sum that nobody carries would be waited for without end
             except Exception as error:
@@ -200,7 +200,7 @@ class DatagramSet(RingSet):
     def _patience(self) -> float:
         """How long (s) nothing is due; -1: nothing is."""
         waits = [TICK_S] if self._rounds else []
-        now_s = time.monotonic()
+        now_s = self._now_s()
         for end in self._by_number.values():
             due = [
                 at
@@ -208,7 +208,7 @@ class DatagramSet(RingSet):
                 if at is not None
             ]
             if due:
-                waits.append(max(0.0, min(due) - now_s) if end.open else CHECK_S)
+                waits.append(max(0.0, min(due) - now_s) * self._slower if end.open else CHECK_S)
         return min(waits, default=-1.0)
 
     def _fail(self) -> None:
@@ -304,7 +304,7 @@ class DatagramSet(RingSet):
             token, name, number, count, kind, *before = HEADER.unpack_from(self._scratch)
             if token != end.token:
                 continue
-            now_s = time.monotonic()
+            now_s = self._now_s()
             if kind == ACK and length == HEADER.size + KEPT // 8:
                 self._acknowledged(end, name, number, count, now_s)
                 continue

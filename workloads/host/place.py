@@ -20,7 +20,7 @@ TESTBED_RING_CHANGES               JSON list of {"after": K, "rings": [...], "tr
                             not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 TESTBED_STORAGE_MBPS        the rate (Mb/s) at which this rank writes checkpoints (default: as fast as its storage takes them)
-TESTBED_DILATION            how many times longer than a plan says modelled computing takes on this host (default 1)
+TESTBED_DILATION            how many times longer modelled computing takes than a plan says, and protocols of ranks wait (default 1)
 TESTBED_JOINING             1: the others run already, and this rank joins them when they are asked to have so many
                             (see growing.py; default: all ranks start together)
 TESTBED_OBSERVER_NAME       words for the part of the extension NAME beside the ranks (see observers.py; default: none)
@@ -32,6 +32,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,12 @@ class Place:
     def site(self) -> str:
         """This rank's site; empty: not known."""
         return self.sites[self.rank] if self.sites else ""
+
+    def lab_s(self) -> float:
+        """Monotonic seconds of a lab in which all is `dilation` times slower: the clock of protocols
+        whose times belong to the network.
+        """
+        return time.monotonic() / self.dilation
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""

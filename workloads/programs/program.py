@@ -143,9 +143,8 @@ class Job:
                 "exchange aggregate: TESTBED_FUNCTIONS names no packet switch that adds for this job"
             )
         epoch = self.accord.gather("epoch", int(time.time()))[0]
-        return Aggregate(
-            grant, place.lane(0), place.rank, place.world, epoch, place.timeout_s, self.torch
-        )
+        own, timeout_s, k = place.lane(0), place.timeout_s, place.dilation
+        return Aggregate(grant, own, place.rank, place.world, epoch, timeout_s, self.torch, k)
 
     def carry_on(
         self,

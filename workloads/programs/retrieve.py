@@ -65,7 +65,8 @@ def retrieve(job: Job, given: argparse.Namespace) -> dict[str, Any]:
     owners = Owners(
         job.accord.gather("shelves", shelf.address), place.lane(0), given.bytes, place.timeout_s
     )
-    cache = Cache(grant, place.lane(0), place.rank, place.timeout_s) if grant is not None else None
+    own, timeout_s, k = place.lane(0), place.timeout_s, place.dilation
+    cache = Cache(grant, own, place.rank, timeout_s, k) if grant is not None else None
     keys = Zipf(given.keys, given.skew, random.Random(given.seed * 1000 + place.rank))
     job.carry_on_rings("gloo")
     clock, torch = Clock(), job.torch
@@ -234,8 +235,12 @@ class Owners:
 class Cache:
     """What the packet switch remembers."""
 
-    def __init__(self, grant: Grant, own: str, rank: int, timeout_s: float) -> None:
+    def __init__(
+        self, grant: Grant, own: str, rank: int, timeout_s: float, slower: float = 1.0
+    ) -> None:
+        """slower: requests are sent again after so many times as long."""
         self._grant, self._rank, self._timeout_s = grant, rank, timeout_s
+        self._again_s, self._most_s = slower * AGAIN_S, slower * MOST_S
         self._link = grant.connect(own)
         self._link.setblocking(False)
         self._poll = select.poll()
@@ -257,7 +262,7 @@ class Cache:
         head = HEADER.pack(
             MAGIC, VERSION, kind, grant.allocation, grant.token, self._rank, len(payload), 0, key
         )
-        begun_s, wait_s = time.monotonic(), AGAIN_S
+        begun_s, wait_s = time.monotonic(), self._again_s
         while time.monotonic() < begun_s + self._timeout_s:
             self._send(head + payload)
             again_s = time.monotonic() + wait_s
@@ -265,7 +270,7 @@ class Cache:
                 self._poll.poll(1000 * left_s + 1)
                 if (found := self._receive(key, wanted)) is not None:
                     return found
-            wait_s = min(2 * wait_s, MOST_S)
+            wait_s = min(2 * wait_s, self._most_s)
         raise RuntimeError(
             f"timed out: nothing from the packet switch {grant.address}: it no longer has the allocation?"
         )

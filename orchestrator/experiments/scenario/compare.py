@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from optics.errors import BadFile
@@ -14,13 +13,12 @@ from optics.plain import reason
 from orchestrator.experiments.files.scenario.documents import job_document, with_job
 from orchestrator.experiments.files.scenario.values import (
     Arm,
-    Compared,
     PlanDocument,
     Scenario,
     Setup,
 )
-from orchestrator.experiments.scenario.judging import Samples, judge_comparison
-from orchestrator.experiments.scenario.paired import LEVEL, PairedRatio
+from orchestrator.experiments.scenario.judging import JudgedComparison, to_first
+from orchestrator.experiments.scenario.paired import LEVEL
 from orchestrator.experiments.scenario.record import ComparisonRecord
 from orchestrator.files.reading import text_of
 from orchestrator.inventory.json_reader import read_json
@@ -54,11 +52,20 @@ def scenario_of(
             letter: Arm(letter, {"": Setup(plan)}, None, watchdog_s)
             for letter, plan in texts.items()
         },
-        compared=(),
+        compared=tuple(to_first(texts)),
         repeats=repeats,
         iterations=iterations,
         warm_up=1,
     )
+
+
+def resumed_scenario(record: ComparisonRecord, watchdog_s: float) -> Scenario:
+    """The scenario of a comparison that was stopped, from its record. Raises: BadFile - its plans
+    are gone.
+    """
+    paths, data = [record.plan(letter) for letter in record.data["arms"]], record.data
+    given = {"repeats": data["repeats"], "iterations": data["iterations"]}
+    return scenario_of(paths, job=None, **given, watchdog_s=watchdog_s)
 
 
 def _read(path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -74,74 +81,13 @@ def _read(path: Path) -> tuple[str, Mapping[str, Any]]:
     return text, found
 
 
-def resumed_scenario(record: ComparisonRecord, watchdog_s: float) -> Scenario:
-    """The scenario of a comparison that was stopped, from its record. Raises: BadFile - its plans
-    are gone.
-    """
-    arms = {
-        letter: Arm(letter, {"": Setup(_plan(record, letter))}, None, watchdog_s)
-        for letter in record.data["arms"]
-    }
-    data = record.data
-    return Scenario(
-        "compare",
-        str(data["title"]),
-        (),
-        "",
-        "native",
-        None,
-        ("",),
-        arms,
-        (),
-        data["repeats"],
-        data["iterations"],
-        data["warm_up"],
-    )
-
-
-def _plan(record: ComparisonRecord, letter: str) -> PlanDocument:
-    text, document = _read(record.plan(letter))
-    return PlanDocument(str(record.plan(letter)), text, document)
-
-
-def compare_to_first(found: Samples, kept: Mapping[str, Any]) -> dict[str, PairedRatio]:
-    """The iterations of each later plan over those of the first, as arms of a scenario are
-    compared; without those that no round has beside the first. kept: `ComparisonRecord.data`. A
-    measurement without iterations is as if it had not been made: here no band is at stake.
-    """
-    first, *others = kept["arms"]
-    by_arm = {arm: Compared("", "iteration_ms", arm, first, "", None, None) for arm in kept["arms"]}
-    seen = {
-        arm: found.get((arm, one.tenant, one.metric, one.extent), {}) for arm, one in by_arm.items()
-    }
-    slots = [
-        {**slot, "state": slot["state"] if seen[slot["arm"]].get(number) else "failed"}
-        for number, slot in enumerate(kept["slots"])
-    ]
-    judged = (judge_comparison(by_arm[other], found, slots) for other in others)
-    return {
-        one.compared.of: PairedRatio(one.found, one.n, one.how)
-        for one in judged
-        if one.found is not None
-    }
-
-
-def medians_of(times: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
-    """The median of all iterations of each plan that has some; of a ratio see `compare_to_first`."""
-    return {
-        arm: median(value for values in each for value in values)
-        for arm, each in times.items()
-        if any(each)
-    }
-
-
-def difference_text(one: PairedRatio, a: str, b: str) -> str:
-    """In words how plan b differs from plan a."""
-    value, low, high = one.found.value, one.found.low, one.found.high
-    longer = f"{abs(value - 1) * 100:.1f} % {'longer' if value > 1 else 'shorter'} than {a}"
-    if low is None or high is None:
-        return f"{b}: iterations {longer}; an interval needs at least two rounds"
-    interval = f"ratio {value:.4g}, {LEVEL} % interval {low:.4g} to {high:.4g}, n = {one.n}"
-    if not one.sure:
-        return f"no difference found between {a} and {b}: {interval}"
-    return f"{b}: iterations {longer}: {interval}"
+def difference_text(one: JudgedComparison, a: str, b: str) -> str:
+    """In words how plan b differs from plan a, by a comparison that was found."""
+    found, (of, over) = one.found, one.middles
+    assert found is not None
+    longer = f"{b}: iterations {abs(found.value - 1) * 100:.1f} % {'longer' if found.value > 1 else 'shorter'} than {a}"
+    if found.low is None:
+        return f"{longer}, {of:.1f} against {over:.1f} ms; an interval needs at least two rounds"
+    head = longer if one.sure else f"no difference found between {a} and {b}"
+    interval = f"{LEVEL} % interval {found.low:.4g} to {found.high:.4g}, n = {one.n}"
+    return f"{head}: {of:.1f} against {over:.1f} ms, ratio {found.value:.4g}, {interval}"

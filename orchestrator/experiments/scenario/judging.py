@@ -4,14 +4,15 @@ before. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, Literal, get_args
 
 from orchestrator.experiments.files.scenario.values import LEAST_ROUNDS, Compared
 from orchestrator.experiments.scenario.paired import How, Interval, paired_ratio
+from orchestrator.results import to_json
 
 LEAST_DIGITS, MOST_DIGITS = 3, 17
 """Of a ratio that is shown; seventeen tell any two floats apart."""
@@ -31,12 +32,21 @@ MADE = ("done", STALLED)
 
 
 @dataclass(frozen=True, slots=True)
+class RoundMedians:
+    """What the ratio of one round is made of: the median of either arm."""
+
+    round: int
+    of: float
+    over: float
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedComparison:
     """What was found for one comparison. found: the ratio, or the value where nothing is divided;
     None: there is no figure.
 
     n: of how many rounds it is made, or measurements where nothing is divided; how: as
-    `PairedRatio.how`. why: the reason if it does not hold.
+    `PairedRatio.how`; medians: of those rounds. why: the reason if it does not hold.
     """
 
     compared: Compared
@@ -45,6 +55,21 @@ class JudgedComparison:
     n: int
     why: str = ""
     how: How = ""
+    medians: tuple[RoundMedians, ...] = ()
+
+    @property
+    def sure(self) -> bool:
+        """Whether there is an interval, and 1 is not in it."""
+        found = self.found
+        return found is not None and found.low is not None and not found.low <= 1.0 <= found.high  # type: ignore[operator]
+
+    @property
+    def middles(self) -> tuple[float, float]:
+        """The geometric means of the rounds' medians of both arms: the ratio is their quotient."""
+        medians = self.medians
+        return geometric_mean(one.of for one in medians), geometric_mean(
+            one.over for one in medians
+        )
 
     @property
     def holds(self) -> bool:
@@ -82,6 +107,7 @@ class JudgedComparison:
             "found": found,
             "n": self.n,
             "how": self.how,
+            "medians": to_json(self.medians),
         }
         return named | {"outcome": self.outcome, "holds": self.holds, "why": self.why}
 
@@ -135,32 +161,40 @@ def judge_comparison(
         samples.get((arm, compared.tenant, compared.metric, compared.extent), {})
         for arm in (compared.of, compared.over)
     )
+    if (
+        compared.low is None and compared.high is None
+    ):  # no band is at stake in a round without a figure
+        pairs = [pair for pair in pairs if of.get(pair[1]) and over.get(pair[2])]
     if not pairs:
         return JudgedComparison(compared, None, "starved", 0, _starved(0))
     for arm, missing in (
-        (compared.of, sum(not of.get(one) for one, _ in pairs)),
-        (compared.over, sum(not over.get(other) for _, other in pairs)),
+        (compared.of, sum(not of.get(one) for _, one, _ in pairs)),
+        (compared.over, sum(not over.get(other) for _, _, other in pairs)),
     ):
         if missing:
             why = f"{compared.metric} of arm {arm} was not recorded in {missing} of {len(pairs)} rounds"
             return JudgedComparison(compared, None, "not shown", 0, why)
-    values = [(median(of[one]), median(over[other])) for one, other in pairs]
+    values = [RoundMedians(at, median(of[one]), median(over[other])) for at, one, other in pairs]
     # no circuit and no circuit are alike; any other 0 says that nothing worked
-    if any(not under and (value or compared.metric != "circuits_moved") for value, under in values):
+    if any(not one.over and (one.of or compared.metric != "circuits_moved") for one in values):
         why = f"{compared.metric} of arm {compared.over} was 0 in a round"
         return JudgedComparison(compared, None, "not shown", 0, why)
-    found = paired_ratio([value / under if under else 1.0 for value, under in values])
-    return _in_band(compared, found.found, found.n, found.how)
+    found = paired_ratio([one.of / one.over if one.over else 1.0 for one in values])
+    return replace(_in_band(compared, found.found, found.n, found.how), medians=tuple(values))
 
 
-def _pairs(compared: Compared, slots: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    """The places of the two arms' measurements, for each round in which both count."""
+def _pairs(
+    compared: Compared, slots: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, int, int]]:
+    """The number of each round in which both arms count, and the places of their measurements."""
     found: dict[int, dict[str, int]] = {}
     for number, slot in enumerate(slots):
         if slot["state"] == "done" and slot["arm"] in (compared.of, compared.over):
             found.setdefault(int(slot["round"]), {})[slot["arm"]] = number
     yield from (
-        (both[compared.of], both[compared.over]) for both in found.values() if len(both) == 2
+        (number, both[compared.of], both[compared.over])
+        for number, both in found.items()
+        if len(both) == 2
     )
 
 
@@ -212,6 +246,13 @@ def result_of(findings: Sequence[JudgedComparison]) -> Result:
     return "claim holds" if controls <= {"holds"} else "claim holds, control does not"
 
 
+def to_first(arms: Iterable[str]) -> list[Compared]:
+    """The iterations of each later arm over those of the first, without a band."""
+    first, *others = arms
+    return [Compared(arm, "iteration_ms", arm, first, "", None, None) for arm in others]
+
+
 def compared_of(data: Mapping[str, Any]) -> list[Compared]:
-    """The comparisons of a record's scenario (`Record.data`)."""
-    return [Compared(**one) for one in data.get("scenario", {}).get("compared", ())]
+    """The comparisons of a record's scenario (`Record.data`); older ones of plans do not name them."""
+    kept = data.get("scenario", {}).get("compared", ())
+    return [Compared(**one) for one in kept] or to_first(data["arms"])

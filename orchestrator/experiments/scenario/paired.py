@@ -42,12 +42,6 @@ class PairedRatio:
     n: int
     how: How
 
-    @property
-    def sure(self) -> bool:
-        """Whether the interval excludes 1."""
-        low, high = self.found.low, self.found.high
-        return low is not None and high is not None and not low <= 1.0 <= high
-
 
 def paired_ratio(ratios: Sequence[float]) -> PairedRatio:
     """The ratio that the rounds have in common, whatever their order. Ratios are of times, bytes or

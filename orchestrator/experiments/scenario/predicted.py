@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optics.errors import TestbedError
+from optics.errors import TestbedError, first_line
 from orchestrator.experiments.files.scenario.values import METRICS, Arm, Compared, Metric
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.periodic import forecast
-from orchestrator.plan.reader import read_plan
+from orchestrator.plan.design.replan import predicted_of
 
 PREDICTED: frozenset[Metric] = frozenset({"iteration_ms", "span_ms", "comm_ms", "busbw_gbps"})
 """Metrics that follow from the planner's iteration."""
@@ -49,9 +48,7 @@ class Prediction:
 
 
 def predict_comparison(compared: Compared, arms: Mapping[str, Arm], lab: Lab) -> Prediction:
-    """What the plans of the two arms predict, or `testbed design periodic` for a plan with a
-    schedule that says nothing.
-    """
+    """What the plans of the two arms predict, or what is reckoned of them (`predicted_of`)."""
     if compared.metric not in PREDICTED:
         return Prediction(compared, why=f"the planner predicts no {compared.metric}")
     of, over = (_of_arm(arms[name], compared, lab) for name in (compared.of, compared.over))
@@ -67,18 +64,16 @@ def _of_arm(arm: Arm, compared: Compared, lab: Lab) -> float | str:
         return f"the planner predicts a job alone, and arm {arm.name} has {len(arm.setups)}"
     if arm.changes:
         return f"the planner predicts no change, and arm {arm.name} makes one"
-    found = _of_plan(arm, compared, lab)
+    try:
+        found = _of_plan(arm, compared, lab)
+    except TestbedError as error:  # or its slots never join two that have to talk
+        return first_line(error)
     return f"the plan of arm {arm.name} predicts nothing" if found is None else found
 
 
 def _of_plan(arm: Arm, compared: Compared, lab: Lab) -> float | None:
     plan = arm.setups[compared.tenant].plan
-    reply: Mapping[str, Any] = plan.document.get("predicted") or {}
-    if not reply and plan.document.get("schedule"):
-        try:
-            reply = forecast(read_plan(plan.text, plan.file, lab), lab)
-        except TestbedError:  # its slots never join two that have to talk
-            reply = {}
+    reply = predicted_of(plan.document, plan.text, plan.file, lab)
     iteration, compute, busbw = (
         reply.get(name) for name in ("iteration_ms", "compute_ms", "busbw_mbps")
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,13 +60,15 @@ class ComparisonRecord:
         return list(self.data["slots"])
 
     @property
-    def waiting(self) -> list[dict[str, Any]]:
-        return [slot for slot in self.slots if slot["state"] in OPEN]
-
-    @property
     def rounds(self) -> int:
         """The number of the latest round, from 1; 0: none was begun."""
         return max((int(slot["round"]) for slot in self.slots), default=0)
+
+    @property
+    def whole_rounds(self) -> int:
+        """How many rounds have every arm's measurement, of which none is void."""
+        done = Counter(slot["round"] for slot in self.slots if slot["state"] == "done")
+        return sum(count == len(self.data["arms"]) for count in done.values())
 
     @property
     def spent_s(self) -> float:
@@ -117,6 +120,7 @@ def read_record(path: Path) -> dict[str, Any]:
             [f"{path}: this is not a campaign ({SCHEMA})"],
             hint="one is made by: testbed experiment compare A.json B.json",
         )
+    found.setdefault("kind", "compare")
     arms = len(found.get("arms", ())) or 1
     for number, slot in enumerate(found["slots"]):
         slot.setdefault("round", number // arms + 1)  # of a record that is older than rounds
@@ -308,6 +312,10 @@ def begin_comparison(
         },
         "sha256": {name: read[0].sha256 for name, read in plans.items()},
         "repeats": scenario.repeats,
+        "least": scenario.least_rounds,
+        "width": scenario.width,
+        "budget_s": scenario.budget_s,
+        "ended": "",
         "iterations": scenario.iterations,
         "warm_up": scenario.warm_up,
         "leave": leave,
@@ -317,16 +325,6 @@ def begin_comparison(
         "scenario": _facts(scenario),
     }
     made = ComparisonRecord(folder, data)
-    if kind == "compare":
-        for number in range(1, scenario.repeats + 1):
-            made.add(round_of([*scenario.arms], number), number)
-    else:
-        data |= {
-            "least": scenario.least_rounds,
-            "width": scenario.width,
-            "budget_s": scenario.budget_s,
-            "ended": "",
-        }
     for name, arm in scenario.arms.items():
         for tenant, setup in arm.setups.items():
             made.plan(name, tenant).write_text(setup.plan.text, encoding="utf-8")

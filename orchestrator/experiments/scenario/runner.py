@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,8 +60,8 @@ class Runner:
     """Makes measurements. verbs: by tenant; settle: sets the switching time (ms) of the lab's
     switches; share: how uplinks are shared; priority: for the ranks while they are measured.
 
-    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison.
-    slowed: what slowed the ranks of a measurement down; which may void it.
+    stalls: whether a stall is a result, as in a scenario; else it is an error, as in a comparison
+    of plans. slowed: what slowed the ranks of a measurement down; which may void it.
     """
 
     record: ComparisonRecord
@@ -75,17 +76,18 @@ class Runner:
     priority: Priority | None = None
     slowed: Callable[[Mapping[str, Any]], Slowed] | None = None
 
-    def measure_rounds(self, narrow: Callable[[], bool]) -> None:
-        """Measure rounds until the intervals are narrow, or the record's budget is spent; what they
-        show has no part in it.
+    def measure_rounds(self, enough: Callable[[], bool]) -> None:
+        """Measure rounds until there are enough (of a scenario, the intervals are narrow), or the
+        record's budget is spent; what they show has no part in it.
 
         A round that was broken off is not finished another day, under other conditions: the next
-        one begins. Raises: as the verbs; finished measurements are kept.
+        one begins. Raises: as the verbs; finished measurements are kept. NotVerified - a job failed,
+        or stalled where that is no result.
         """
         record = self.record
         record.data["slots"] = [slot for slot in record.slots if slot["state"] != "waiting"]
         try:
-            while not self._over(narrow):
+            while not self._over(enough):
                 number = record.rounds + 1
                 record.add(round_of([*self.scenario.arms], number), number)
                 for at, slot in enumerate(record.slots):
@@ -95,40 +97,20 @@ class Runner:
             if self.scenario.changes:
                 self._stop()
 
-    def _over(self, narrow: Callable[[], bool]) -> bool:
+    def _over(self, enough: Callable[[], bool]) -> bool:
         """Whether no round follows, which the record then says with the reason."""
         data = self.record.data
-        if self.record.rounds and self.record.spent_s >= data["budget_s"]:
+        most_s = inf if data["budget_s"] is None else data["budget_s"]
+        if self.record.rounds and self.record.spent_s >= most_s:
             data["ended"] = "budget"
-        elif self.record.rounds >= data["least"] and narrow():
+        elif self.record.rounds >= data["least"] and enough():
             data["ended"] = "width"
         self.record.save()
         return bool(data["ended"])
 
-    def measure(self, within_s: float | None = None) -> bool:
-        """Make the missing measurements; false if `within_s` (s) ended it before the last round. A
-        round that was broken off is made again whole: its arms are compared with each other.
-
-        Raises: as the verbs; finished measurements are kept. NotVerified - a job failed, or stalled
-        where that is no result.
-        """
-        began = self.clock()
-        slots, arms = self.record.slots, len(self.scenario.arms)
-        missing = {slot["round"] for slot in slots if slot["state"] in OPEN}
-        try:
-            for number, slot in enumerate(slots):
-                if slot["round"] not in missing:
-                    continue
-                if within_s is not None and number % arms == 0 and self.clock() - began >= within_s:
-                    return False
-                self._one(number, slot)
-        finally:
-            if self.scenario.changes:
-                self._stop()
-        return True
-
     def _one(self, number: int, slot: dict[str, Any]) -> None:
-        self.emit(f"{self._place(number)}: {self.record.data['arms'][slot['arm']]}{self._left()}")
+        place = f"round {self.record.rounds}, measurement {number + 1}"
+        self.emit(f"{place}: {self.record.data['arms'][slot['arm']]}{self._left()}")
         slot.update(state="failed", runs=[], jobs={}, changes={}, error="")
         at = self.clock()
         try:
@@ -141,12 +123,13 @@ class Runner:
             self._note(number, slot, "done")
         except (Stalled, TimedOut) as error:
             slot["error"] = first_line(error)
-            if not self.stalls:
+            self._stop()
+            self._note(number, slot, STALLED)
+            if slot["state"] == STALLED and not self.stalls:
+                slot["state"] = "failed"
                 hint = "allow more: --timeout 10m" if isinstance(error, Stalled) else error.hint
                 raise NotVerified(str(error), hint=hint) from error
             self.emit(f"measurement {number + 1} stalled: {slot['error']}")
-            self._stop()
-            self._note(number, slot, STALLED)
         except BaseException as error:
             slot["error"] = (
                 "interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
@@ -157,18 +140,12 @@ class Runner:
             slot["seconds"] = self.clock() - at
             self.record.save()
 
-    def _place(self, number: int) -> str:
-        if "budget_s" not in self.record.data:
-            return f"measurement {number + 1} of {len(self.record.slots)}"
-        return f"round {self.record.rounds}, measurement {number + 1}"
-
     def _left(self) -> str:
         """How long the measurements that are planned will take."""
         slots, data = self.record.slots, self.record.data
         took = [s["seconds"] for s in slots if s["state"] not in OPEN]
-        left = sum(s["state"] in OPEN for s in slots) + max(
-            0, data.get("least", 0) - self.record.rounds
-        ) * len(self.scenario.arms)
+        left = sum(s["state"] in OPEN for s in slots)
+        left += max(0, data["least"] - self.record.rounds) * len(self.scenario.arms)
         return f", about {left * sum(took) / len(took) / 60:.1f} min left" if took else ""
 
     def _note(self, number: int, slot: dict[str, Any], state: str) -> None:

@@ -29,6 +29,7 @@ from optics.errors import Missing, NotVerified, TestbedError, TimedOut
 from orchestrator import emulated
 from orchestrator.experiments.files.scenario.values import WantedLab
 from orchestrator.experiments.scenario import lab as generated
+from orchestrator.experiments.scenario.judging import RESULTS
 from orchestrator.files.trust import SHARED
 from orchestrator.processes import file_lock
 from orchestrator.session import PlanText, load_lab, load_plan, open_driver
@@ -220,13 +221,13 @@ def _scenario(task: Mapping[str, Any], until: float) -> Values:
             *(["--repeats", str(repeats)] if repeats else []),
         ]
         found = run_testbed(tokens, None, _own(place), until, (0, _NOT_REPRODUCED))
-    values: Values = {"reproduced": float(found.get("outcome") == "reproduced")}
+    values: Values = {"reproduced": float(found["outcome"] == RESULTS[0])}
     for each in found["findings"]:
-        estimate = each["found"] if isinstance(each["found"], Mapping) else {"value": each["found"]}
-        estimate = estimate.get("ratio", estimate)
-        values |= {f"{each['name']}{end}": estimate[name]
-                   for name, end in (("value", ""), ("low", " low"), ("high", " high"))
-                   if isinstance(estimate.get(name), int | float)}  # fmt: skip
+        values |= {
+            f"{each['name']}{'' if name == 'value' else f' {name}'}": value
+            for name, value in (each["found"] or {}).items()
+            if value is not None
+        }
     return values
 
 

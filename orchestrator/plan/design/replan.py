@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered
 from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flow
+from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.ports import assign_ports
+from orchestrator.plan.reader import read_plan
 from orchestrator.plan.report import PlanReport
 from orchestrator.results import JsonReport
 from planner.model.demand import Demand, Group
@@ -183,6 +186,21 @@ def reckon(
     pairs, _ = pair_flows(demand, plan.job.hosts, chosen, lab)
     rate = rate_mbps(lab, plan.job.hosts) * 1e6 / 8 * PAYLOAD
     return predicted_iteration(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
+
+
+def predicted_of(document: Mapping[str, Any], text: str, file: str, lab: Lab) -> dict[str, Any]:
+    """What a plan file says in `predicted`, or else what its job is reckoned to take on its schedule
+    or its links; empty: slots that no model has. Raises: Missing, Infeasible - no model applies;
+    BadFile - it is no plan of this lab.
+    """
+    if document.get("predicted"):
+        return dict(document["predicted"])
+    plan = read_plan(text, file, lab)
+    if plan.schedule is not None:
+        return {**forecast(plan, lab)}
+    found = reckon(plan, assign_ports(plan.links, lab), lab)
+    parts = ("compute", "transfers", "allreduce", "iteration")
+    return {f"{part}_ms": getattr(found, f"{part}_s") * 1e3 for part in parts}
 
 
 def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: float) -> Rewiring:

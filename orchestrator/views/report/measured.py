@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.experiments.files.scenario.values import METRICS
-from orchestrator.experiments.scenario.compare import compare_to_first, difference_text, medians_of
+from orchestrator.experiments.scenario.compare import difference_text
 from orchestrator.experiments.scenario.dilated import AtTwo, at_two
 from orchestrator.experiments.scenario.judging import (
     MADE,
@@ -27,7 +27,6 @@ from orchestrator.experiments.scenario.paired import (
     LEVEL,
     How,
     Interval,
-    PairedRatio,
 )
 from orchestrator.experiments.scenario.record import dilation_of
 from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
@@ -60,37 +59,36 @@ def comparison_sections(c: ReportContext, kept: Mapping[str, Any]) -> None:
         for folder in c.campaign.journals.values():
             c.book.read_more(folder, measurement)
     found = metric_samples(c.book, kept)
-    if compared_of(kept):
-        _scenario(c, kept, found)
-    else:
-        _comparison(c, kept, found)
+    (_comparison if kept["kind"] == "compare" else _scenario)(c, kept, found)
 
 
 def _comparison(c: ReportContext, kept: Mapping[str, Any], found: Samples) -> None:
-    section = ReportSection("comparison", "Comparison")
-    times, labels = by_arm(found, kept), kept["arms"]
-    done, first = compare_to_first(found, kept), next(iter(labels.values()))
+    section, labels = ReportSection("comparison", "Comparison"), kept["arms"]
+    judged = [one for one in findings(found, kept) if one.found is not None]
+    first = next(iter(labels.values()))
+    texts = [difference_text(one, first, labels[one.compared.of]) for one in judged]
+    texts.append(f"Measured in rounds: {_rounds(kept)}")
     each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
-    section.intro = f"Measured in rounds: {_rounds(kept)}. {each}"
+    section.intro = f"{'. '.join(f'{text[0].upper()}{text[1:]}' for text in texts)}. {each}"
     c.sections.append(section)
-    if not done:
+    if not judged:
         section.notes.append(
-            "No round has finished measurements of two plans yet, so nothing can be compared."
+            "In no round do measurements of two plans count, so nothing can be compared."
         )
-        return
+    times = by_arm(found, kept)
     _values(c, section, kept, times, "iteration, ms", "comparison", "iteration times of the plans")
-    answer = c.book.answers["verdict"] = _verdict_answer(medians_of(times), done)
+    answer = c.book.answers["verdict"] = _verdict_answer(judged)
     rows: list[Sequence[Shown]] = []
     for line in answer.lines():
         label = labels[line["of"].value]
         cells = (line[name].show() if line[name] else "" for name in answer.columns[1:])
         rows.append((label, *cells))
-        c.tiles.append((f"iteration, {label}", line["median_ms"].show(), "median"))
-    heads = ("plan", "median iteration", f"ratio to {first}", f"{LEVEL} % from", "to", "rounds")
-    section.tables.append(Table(heads, rows))
-    tokens = [difference_text(one, first, labels[other]) for other, one in done.items()]
-    section.intro = f"{'. '.join(f'{w[0].upper()}{w[1:]}' for w in tokens)}. {section.intro}"
-    section.notes += _intervals(one.how for one in done.values())
+        c.tiles.append((f"{label} / {first}", line["ratio"].show(), "iteration"))
+    heads = ("plan", "iteration", f"of {first}", "ratio", f"{LEVEL} % from", "to", "rounds")
+    section.tables += [Table(heads, rows)] if rows else []
+    section.notes.append("Iteration: geometric mean of the medians of the rounds of the ratio.")
+    section.notes += _intervals(one.how for one in judged)
+    _slowed(section, kept)
     if kept.get("left"):
         section.notes.append(f"The lab was left {kept['left']}.")
 
@@ -378,26 +376,24 @@ def _intervals(hows: Iterable[How]) -> list[str]:
     return [f"Intervals: {HOW_TEXT[how]}." for how in dict.fromkeys(hows) if how]
 
 
-def _verdict_answer(medians: Mapping[str, float], done: Mapping[str, PairedRatio]) -> Answer:
+def _verdict_answer(judged: Sequence[JudgedComparison]) -> Answer:
     """A comparison's figures as a result; instead of SQL it has the recipe that derives them from
     result `compared`.
     """
-    ratios = {
-        other: (one.found.value, one.found.low, one.found.high, one.n)
-        for other, one in done.items()
-    }
-    rows = tuple((arm, ms, *ratios.get(arm, (None,) * 4)) for arm, ms in medians.items())
-    by = "orchestrator.experiments.scenario.compare.compare_to_first"
-    columns = ("of", "median_ms", "ratio", "low", "high", "n")
-    return Answer("verdict", f"follows from result compared by {by}", "", columns, rows)
+    rows = tuple(
+        (one.compared.of, *one.middles, one.found.value, one.found.low, one.found.high, one.n)
+        for one in judged
+        if one.found is not None
+    )
+    columns = ("of", "of_ms", "over_ms", "ratio", "low", "high", "n")
+    return Answer("verdict", f"follows from result compared by {_BY}", "", columns, rows)
 
 
 def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
     """A scenario's ratios as a result, derived from results `compared`, `training`, `changes`,
     `busbw` and `wire`.
     """
-    by = "orchestrator.views.report.samples and orchestrator.experiments.scenario.judging.judge_comparison"
-    what = f"follows from results compared, training, changes, busbw and wire by {by}"
+    what = f"follows from results compared, training, changes, busbw and wire by {_BY}"
     none = Interval(0.0, None, None)
     rows = tuple(
         (f.compared.name, *((x.value if f.found else None), x.low, x.high), f.holds, f.n, f.outcome)
@@ -409,6 +405,7 @@ def _findings_answer(judged: Sequence[JudgedComparison]) -> Answer:
     )
 
 
+_BY = "orchestrator.views.report.samples and orchestrator.experiments.scenario.judging.judge_comparison"
 ENDED_TEXT: Mapping[str, str] = {
     "width": "Measuring ended when the interval of every ratio was at most {width:.0%} of the ratio, or of its band, wide.",
     "budget": "Measuring ended with the budget: no round began after {minutes:.0f} min, whatever the intervals were by then.",

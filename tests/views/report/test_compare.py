@@ -9,9 +9,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +18,9 @@ import pytest
 
 from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.change.report import DownReport, UpReport
-from orchestrator.experiments.scenario.compare import compare_to_first, difference_text, scenario_of
-from orchestrator.experiments.scenario.paired import Interval, PairedRatio, paired_ratio
+from orchestrator.experiments.scenario.compare import difference_text, scenario_of
+from orchestrator.experiments.scenario.judging import JudgedComparison
+from orchestrator.experiments.scenario.paired import Interval, paired_ratio
 from orchestrator.experiments.scenario.record import ComparisonRecord, begin_comparison, order
 from orchestrator.experiments.scenario.runner import leave
 from orchestrator.jobs.report import JobStatus
@@ -28,6 +28,7 @@ from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import tenancy_of
 from orchestrator.store.options import UpOptions
 from orchestrator.telemetry import Journal
+from orchestrator.views.report.measured import findings
 from tests.house.repository import ROOT
 from tests.kit.jobs import spec
 from tests.views.report.conftest import Typed
@@ -40,13 +41,14 @@ SPEED_MS = {"topoopt-12": 50.0, "parallel-ring-12": 40.0}
 @dataclass
 class Engine:
     """The engine at its boundary; every run is really recorded. `fail`: what the verb of that
-    number raises.
+    number raises; `waits`: of an iteration, how long the rank of that launch has no processor.
     """
 
     lab: Lab
     up_now: str = ""
     reported: list[str] = field(default_factory=list)
     fail: dict[int, TestbedError | BaseException] = field(default_factory=dict)
+    waits: dict[int, float] = field(default_factory=dict)
     job: str = ""
     made: int = 0
 
@@ -69,6 +71,10 @@ class Engine:
         run = store.new_run("job launch", "emulated-1f", plan_name=self.up_now, user="ann")
         with Journal(self.lab.settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
             self.lab.iterate(journal, 25, SPEED_MS[self.up_now] * (1 + 0.01 * len(self.reported)))
+            waited = self.waits.get(self.reported.count("launch"), 0.05)
+            for n in range(25):
+                times = {"iter": n, "iter_ms": 40.0, "processor_ms": 40.0 * waited}
+                journal.point("rank", {"job": "ddp", "rank": "gpu01"}, times, clock.now_ns)
         run.finish("ok")
         self.job, self.made = run.id, 4
         return self._job("running")
@@ -160,13 +166,17 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     arms: dict[str, list[list[float]]] = {"a": [], "b": []}
     for slot in data["slots"]:
         arms[slot["arm"]].append(times[slot["job_run"]])
-    ratio = paired_ratio([median(b) / median(a) for a, b in zip(*arms.values(), strict=True)])
+    rounds = [(median(b), median(a)) for a, b in zip(*arms.values(), strict=True)]
+    ratio = paired_ratio([b / a for b, a in rounds])
     assert found["ratio"] == asdict(ratio.found) and (found["n"], found["how"]) == (3, "t")
-    middles = [median(chain(*each)) for each in arms.values()]
-    assert page.numbers["answers"]["verdict"]["rows"] == [
-        ["a", middles[0], None, None, None, None],
-        ["b", middles[1], *found["ratio"].values(), 3],
+    assert found["medians"] == [
+        {"round": n, "of": b, "over": a} for n, (b, a) in enumerate(rounds, 1)
     ]
+    middles = [geometric_mean(each) for each in zip(*rounds, strict=True)]
+    assert [found["of_ms"], found["over_ms"]] == middles
+    assert middles[0] / middles[1] == pytest.approx(found["ratio"]["value"]), "nothing is pooled"
+    (row,) = page.numbers["answers"]["verdict"]["rows"]
+    assert row == ["b", *middles, *found["ratio"].values(), 3]
     assert (
         "Measured in rounds: a, b; b, a; a, b." in page.text
         and "B: parallel-ring-12: iterations" in page.text
@@ -182,7 +192,7 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     body = compare(typed, *PLANS, "--repeats", 1, code=6)
     name = body["message"].splitlines()[1].split(":")[0]
     assert (
-        f"{name}: 1 of 2 measurements are saved; the lab was left as it was before: nothing is up"
+        f"{name}: 1 measurement in 1 round, 1 failed are saved; the lab was left as it was before: nothing is up"
         in body["message"]
     )
     assert f"testbed experiment compare --resume {name}" in body["hint"]
@@ -195,13 +205,13 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     ]
     before = len(engine.reported)
     data = compare(typed, "--resume", name)["data"]
-    assert [each for each in engine.reported[before:] if each.startswith("up ")][:2] == [
-        "up topoopt-12",
+    assert [each for each in engine.reported[before:] if each.startswith("up ")] == [
         "up parallel-ring-12",
-    ], "a round that was broken off is made again whole"
-    assert (
-        data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
-    )
+        "up topoopt-12",
+    ], "a round that was broken off is followed by a whole one"
+    found = data["verdict"]
+    assert data["complete"] and found["n"] == 1 and found["ratio"]["low"] is None
+    assert not found["sure"] and [each["round"] for each in found["medians"]] == [2]
     before = len(engine.reported)
     assert (
         compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"]
@@ -215,19 +225,15 @@ def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(
     engine.fail[5] = Interrupted("interrupted: taken back")
     body = compare(typed, *PLANS, "--repeats", 1, code=130)
     assert (
-        "1 of 2 measurements are saved; the lab was left as it was when stopped" in body["message"]
+        "1 measurement in 1 round, 1 failed are saved; the lab was left as it was when stopped"
+        in body["message"]
     )
     assert not any(text.startswith("rollback") for text in engine.reported)
 
 
 def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: Engine) -> None:
     data = compare(typed, *PLANS, "--repeats", 2, "--leave", "a", "--within", "1ms")["data"]
-    assert [slot["state"] for slot in data["slots"]] == [
-        "done",
-        "done",
-        "waiting",
-        "waiting",
-    ] and not data["complete"]
+    assert [slot["state"] for slot in data["slots"]] == ["done", "done"] and not data["complete"]
     assert (
         engine.reported[-1] == "up topoopt-12"
         and data["left"] == "A: topoopt-12 is up, its job does not run"
@@ -241,6 +247,33 @@ def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: 
         == "nothing is up"
     )  # type: ignore[arg-type]
     assert engine.reported[-1] == "down"
+
+
+def test_a_measurement_whose_ranks_waited_does_not_count_and_another_round_follows(
+    typed: Typed, engine: Engine
+) -> None:
+    engine.waits[2] = 0.3
+    data = compare(typed, *PLANS, "--repeats", 2)["data"]
+    states = [(slot["arm"], slot["round"], slot["state"]) for slot in data["slots"]]
+    assert states[:3] == [("a", 1, "done"), ("b", 1, "void"), ("b", 2, "done")]
+    assert len(states) == 6 and data["complete"] and data["verdict"]["n"] == 2
+    assert [each["round"] for each in data["verdict"]["medians"]] == [2, 3]
+    slowed = data["slots"][1]["slowed"]
+    assert (slowed["share"], slowed["rank"]) == (pytest.approx(0.3), "gpu01")
+    page, _ = report(typed, data["name"])
+    assert "a, b (void); b, a; a, b." in page.text and "1 of 6 measurements are void" in page.text
+
+
+def test_plans_are_not_measured_for_ever_on_a_machine_that_is_never_free(
+    typed: Typed, engine: Engine
+) -> None:
+    engine.waits |= dict.fromkeys(range(1, 9), 3.0)
+    result = typed("experiment", "compare", *PLANS, "--repeats", 2)
+    assert "8 measurements in 4 rounds, 8 void" in result.out and "nothing to compare" in result.out
+    name = result.out.split()[1]
+    assert f"testbed experiment compare --resume {name}" in result.out + result.err
+    data = compare(typed, "--resume", name)["data"]
+    assert data["complete"] and data["verdict"]["n"] == 2 and len(data["slots"]) == 12
 
 
 def test_a_job_that_runs_is_not_stopped_without_a_yes(typed: Typed, engine: Engine) -> None:
@@ -309,7 +342,7 @@ Rounds = Sequence[tuple[float | None, float | None]]
 """Of each round the medians of plans a and b; None: it was not measured; 0: it has no iterations."""
 
 
-def compared(rounds: Rounds) -> dict[str, PairedRatio]:
+def compared(rounds: Rounds) -> list[JudgedComparison]:
     slots: list[dict[str, Any]] = []
     samples: dict[tuple[str, str, str, float], dict[int, list[float]]] = {}
     for number, values in enumerate(rounds, 1):
@@ -320,31 +353,31 @@ def compared(rounds: Rounds) -> dict[str, PairedRatio]:
             slots.append(
                 {"arm": arm, "round": number, "state": "failed" if value is None else "done"}
             )
-    return compare_to_first(samples, {"arms": {"a": "A", "b": "B"}, "slots": slots})
+    return findings(samples, {"arms": {"a": "A", "b": "B"}, "slots": slots})
 
 
 def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -> None:
-    slower = compared([(40.0, 48.0), (41.0, 49.0), (60.0, 72.6)])["b"]
-    assert slower.sure and slower.n == 3 and 1.19 < slower.found.value < 1.21, (
-        "a slow round cancels"
-    )
+    (slower,) = compared([(40.0, 48.0), (41.0, 49.0), (60.0, 72.6)])
+    assert slower.found is not None and slower.sure and slower.n == 3
+    assert 1.19 < slower.found.value < 1.21, "a slow round cancels"
     assert difference_text(slower, "A", "B").startswith(
-        "B: iterations 20.2 % longer than A: ratio 1.202"
+        "B: iterations 20.2 % longer than A: 55.5 against 46.2 ms, ratio 1.202"
     )
-    same = compared([(40.0, 41.0), (41.0, 40.0), (40.0, 40.5)])["b"]
+    (same,) = compared([(40.0, 41.0), (41.0, 40.0), (40.0, 40.5)])
     assert not same.sure
     assert difference_text(same, "A", "B").startswith(
-        "no difference found between A and B: ratio 1.004"
+        "no difference found between A and B: 40.5 against 40.3 ms, ratio 1.004"
     )
+    assert same.compared.band == "none" and "band none" in same.message
 
 
 def test_only_rounds_in_which_both_plans_were_measured_count() -> None:
-    one = compared([(40.0, 44.0), (80.0, None), (None, 90.0)])["b"]
+    (one,) = compared([(40.0, 44.0), (80.0, None), (None, 90.0)])
     assert one.found == Interval(1.1, None, None) and one.n == 1 and not one.sure
     assert difference_text(one, "A", "B").endswith(
-        "10.0 % longer than A; an interval needs at least two rounds"
+        "10.0 % longer than A, 44.0 against 40.0 ms; an interval needs at least two rounds"
     )
-    assert compared([(80.0, None), (None, 90.0)]) == {}
-    assert compared([(40.0, 44.0), (40.0, 0.0), (41.0, 45.1)])["b"].n == 2, "one has no iterations"
-    wild = difference_text(compared([(40.0, 8.0), (8.0, 40.0)])["b"], "A", "B")
-    assert len(wild) < 120, "however wide an interval is"
+    assert [one.found for one in compared([(80.0, None), (None, 90.0)])] == [None]
+    assert compared([(40.0, 44.0), (40.0, 0.0), (41.0, 45.1)])[0].n == 2, "one has no iterations"
+    wild = difference_text(compared([(40.0, 8.0), (8.0, 40.0)])[0], "A", "B")
+    assert len(wild) < 140, "however wide an interval is"

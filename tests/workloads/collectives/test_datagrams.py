@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from workloads.transport.datagrams import (
     HEADER,
     KEPT,
     NOTHING,
+    PING,
+    TAIL_S,
     Block,
     Item,
     Lane,
@@ -85,6 +88,33 @@ def loses(monkeypatch: pytest.MonkeyPatch, lost: Callable[[bytes], bool]) -> Non
         return len(head) + len(memory) if lost(head) else honest(self, end, head, memory)
 
     monkeypatch.setattr(DatagramSet, "_out", out)
+
+
+def test_on_a_lab_that_is_slower_a_lane_is_as_much_more_patient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slower, sent = 50.0, deque[tuple[float, int]]()
+
+    def lost(head: bytes) -> bool:
+        sent.append((time.monotonic(), HEADER.unpack_from(head)[4]))
+        return PING not in [kind for _, kind in sent]
+
+    loses(monkeypatch, lost)
+    slow = [replace(place(me, 2), dilation=slower) for me in range(2)]
+    store, met = Store(), threading.Barrier(2)
+
+    def rank(me: int) -> bool:
+        mine = DatagramSet(slow[me], store, torch, [[0, 1]], "set", 0.0, Tally())
+        try:
+            mine.sum(flat := torch.full((9,), 1.0 + me)).wait()
+            met.wait()
+            return bool((flat == 3.0).all())
+        finally:
+            mine.close()
+
+    assert together(2, rank) == [True, True]
+    first, asked = sent[0][0], next(at for at, kind in sent if kind == PING)
+    assert asked - first >= slower * TAIL_S, "all datagrams were lost until it asked"
 
 
 @pytest.mark.parametrize("length", [1, 7, 1001, 100_003])

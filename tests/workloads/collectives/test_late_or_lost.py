@@ -27,15 +27,23 @@ HOSTS = tuple(f"10.0.0.{n + 1}" for n in range(4))
 
 class Network:
     """The clock, the poll and the socket of one rank, 0; the switch; and peers that begin at
-    `late_s` and ask again each PEER_S.
+    `late_s` and ask again each PEER_S. slower: all times here are so many times longer.
 
     heard: types of the answers that reached the rank. sent: chunks that it sent, in order; lost:
     which of these sendings are lost.
     """
 
     def __init__(
-        self, peers: int, slots: int, chunks: int, late_s: float, loss: float = 0.0, seed: int = 1
+        self,
+        peers: int,
+        slots: int,
+        chunks: int,
+        late_s: float,
+        loss: float = 0.0,
+        seed: int = 1,
+        slower: float = 1.0,
     ) -> None:
+        self.slower = slower
         self.now, self.loss, self.chance = 100.0, loss, random.Random(seed)
         self.sent: list[int] = []
         self.heard: list[int] = []
@@ -55,21 +63,22 @@ class Network:
             for n in range(1, peers + 1)
         }
         self.asked: dict[int, set[int]] = {n: set() for n in self.peers}
-        self._at(self.now + late_s, lambda: self._peers())
+        self._in(late_s, lambda: self._peers())
+
+    def _in(self, after_s: float, what: Any) -> None:
+        self._at(self.now + self.slower * after_s, what)
 
     def _at(self, at_s: float, what: Any) -> None:
         heapq.heappush(self._events, (at_s, next(self._order), what))
 
     def _to_switch(self, data: bytes, host: str) -> None:
         if self.chance.random() >= self.loss:
-            self._at(
-                self.now + DELAY_S, lambda: self.switch.receive(memoryview(data), (host, 5000))
-            )
+            self._in(DELAY_S, lambda: self.switch.receive(memoryview(data), (host, 5000)))
 
     def _answered(self, data: memoryview, peer: tuple[str, int]) -> bool:
         answer, host = bytes(data), peer[0]
         if self.chance.random() >= self.loss:
-            self._at(self.now + DELAY_S, lambda: self._arrived(answer, host))
+            self._in(DELAY_S, lambda: self._arrived(answer, host))
         return True
 
     def _arrived(self, answer: bytes, host: str) -> None:
@@ -87,7 +96,7 @@ class Network:
         for worker in self.peers.values():
             self.asked[worker.number].clear()
             self._peer(worker)
-        self._at(self.now + PEER_S, lambda: self._peers())
+        self._in(PEER_S, lambda: self._peers())
 
     def _peer(self, worker: Worker) -> None:
         for chunk in worker.waiting:
@@ -134,7 +143,8 @@ def carried(network: Network, chunks: int, sound: int = SOUND) -> int:
     """Have the rank sum so many chunks; return how often it sent a part again. sound: sums since a
     loss.
     """
-    carrier = Aggregate(network.grant, "127.0.0.1", 0, len(network.peers) + 1, 7, 60.0, torch)
+    world, k = len(network.peers) + 1, network.slower
+    carrier = Aggregate(network.grant, "127.0.0.1", 0, world, 7, 60.0 * k, torch, k)
     carrier._link.close()
     carrier._link, carrier._sound, carrier._usual_s = cast(Any, network), sound, 2 * DELAY_S
     poll = SimpleNamespace(register=lambda *_: None, poll=network.poll)
@@ -168,6 +178,19 @@ def test_a_part_that_was_lost_is_sent_again_once_and_soon() -> None:
     began = network.now
     assert carried(network, 1) == 1 and network.heard == [SUM]
     assert network.now - began < PEER_S, "in virtual time"
+
+
+@pytest.mark.parametrize(("late_s", "loss"), [(0.0, 0.0), (2.0, 0.0), (0.0, 0.3), (0.7, 0.1)])
+def test_on_a_lab_that_is_slower_the_same_is_sent_again_so_many_times_later(
+    late_s: float, loss: float
+) -> None:
+    found = []
+    for k in (1.0, 8.0):
+        network = Network(2, 8, 30, late_s, loss, slower=k)
+        again = carried(network, 30)
+        found.append((again, network.sent, network.heard, (network.now - 100.0) / k))
+    (*plain, took_s), (*slow, slow_s) = found
+    assert slow == plain and slow_s == pytest.approx(took_s, rel=0.1)
 
 
 @settings(max_examples=60, deadline=None)

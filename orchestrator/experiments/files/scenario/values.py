@@ -215,7 +215,7 @@ class Arm:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A metric of arm `of`, divided by that of arm `over` (empty: not divided), and the band [low,
-    high] that counts as reproduced (None: open). iterations: of `span_ms`. seconds: of `loss`, 0: it
+    high] that counts as reproduced (None: open; both None: there is none). iterations: of `span_ms`. seconds: of `loss`, 0: it
     is of iterations."""
 
     name: str
@@ -243,9 +243,11 @@ class Compared:
 
     @property
     def band(self) -> str:
-        """The band in words: `at most 0.03`, `0.9 to 1.1`."""
+        """The band in words: `at most 0.03`, `0.9 to 1.1`, `none`."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g} to {self.high:g}"
+        if self.low is None and self.high is None:
+            return "none"
         return f"at most {self.high:g}" if self.high is not None else f"at least {self.low:g}"
 
 
