@@ -242,7 +242,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Identity and ports as a device reports them, in its own labels. Duplex faceplates list a
-    label on both sides.
+    label on both sides. dark: egress ports that stand for "no circuit", and so carry none.
     """
 
     vendor: str
@@ -251,11 +251,12 @@ class Identity:
     firmware: str
     ingress: tuple[str, ...]
     egress: tuple[str, ...]
+    dark: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("vendor", "model", "serial", "firmware"):  # untrusted text that is printed
             object.__setattr__(self, name, printable(getattr(self, name), keep=""))
-        for name in ("ingress", "egress"):
+        for name in ("ingress", "egress", "dark"):
             object.__setattr__(
                 self, name, tuple(printable(label, keep="") for label in getattr(self, name))
             )

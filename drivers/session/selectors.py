@@ -161,17 +161,17 @@ class Selectors(PairSwitch):
             return None
         return _pair(int(match[1]), int(match[2]))
 
-    def _ports(self, sizes: Mapping[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The labels of the common ports, and of the channels that can carry a circuit."""
-        channels = (
-            _pair(module, n)
-            for module, size in sizes.items()
-            for n in range(1, size + 1)
-            if n != self._rest(module)
+    def _ports(
+        self, sizes: Mapping[int, int]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """The labels of the common ports, of the channels that can carry a circuit, and of the
+        others."""
+        channels = [(module, n) for module, size in sizes.items() for n in range(1, size + 1)]
+        lit, dark = (
+            tuple(f"{m}.{n}" for m, n in channels if (n == self._rest(m)) is rests)
+            for rests in (False, True)
         )
-        return tuple(f"{module}.in" for module in sizes), tuple(
-            self._labels(pair)[1] for pair in channels
-        )
+        return tuple(f"{module}.in" for module in sizes), lit, dark
 
 
 def _pair(module: int, channel: int) -> Pair:

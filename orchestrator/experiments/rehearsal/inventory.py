@@ -79,8 +79,13 @@ def texts(
             "seed": 1,
             "link_rate_mbps": min(host.link_mbps for host in lab.hosts.values()) / slower(lab),
             "devices": {
-                name: {**_faceplate(identities[name]), "settle_s": 0.0, "bulk_settle_s": 0.0}
-                for name in lab.devices
+                name: {
+                    "ports": {"in": list(found.ingress), "out": [*found.egress, *found.dark]},
+                    "settle_s": 0.0,
+                    "bulk_settle_s": 0.0,
+                }
+                for name, found in identities.items()
+                if name in lab.devices
             },
         },
     }
@@ -171,15 +176,6 @@ def _device(
     if family["login"]:
         found["username"], found["password"] = family["login"]
     return found
-
-
-def _faceplate(identity: Identity) -> dict[str, Any]:
-    """The ports of an emulated device: listed where both sides have the same labels, else how many
-    there are on each side.
-    """
-    if set(identity.ingress) == set(identity.egress):
-        return {"ports": list(identity.ingress)}
-    return {"size": f"{len(identity.ingress)}x{len(identity.egress)}"}
 
 
 def _cables(lab: Lab, paths: AccessPaths) -> dict[str, Any]:
