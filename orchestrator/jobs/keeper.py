@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from optics import HostName, Missing, TestbedError
 from optics.plan import Job
+from optics.ranks import RankName
 from orchestrator.hosts.api import Tail
 from orchestrator.hosts.aside import Aside
 from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.launch import job_name, on_host
 from orchestrator.jobs import follow
 from orchestrator.jobs.attachments import (
     Attachment,
@@ -45,7 +47,8 @@ K = TypeVar("K", bound=OnHost)
 
 class CheckpointKeeper(Attachment[K]):
     """One kind. A job may do without, where its host does not answer: a guard that restarts one
-    says so.
+    says so. Ranks of which only some know of it would wait for each other, so a host of theirs that
+    does not answer ends the launch.
     """
 
     restores = True
@@ -55,17 +58,67 @@ class CheckpointKeeper(Attachment[K]):
     suffix: ClassVar[str] = ""
     """What its process is called after the job: two may be on one host."""
 
+    @property
+    def variable(self) -> str:
+        """What its process, and each rank, is told by."""
+        return f"TESTBED_OBSERVER_{self.key.upper()}"
+
     def process(self, channels: Channels, value: K, job: Job, name: str) -> Aside:
         """Its process. name: the job's on hosts, which have names of 100 characters at most."""
         return Aside(
             channels, value.host, name[: 100 - len(self.suffix)] + self.suffix, self.key, job.name
         )
 
+    async def begun(
+        self, process: Aside, value: K, launch: Launch, restore: Restore
+    ) -> Mapping[RankName, str]:
+        """Start its process on a host that answers; what each rank is told of it, none of the
+        others. restore: what ranks begin from. Raises: TestbedError - it cannot be.
+        """
+        raise NotImplementedError
+
+    async def give_up(self, process: Aside, job: Job) -> None:
+        """End what is of no use: why it is none matters more than what its host says."""
+        with suppress(TestbedError):
+            await process.end(1.0)
+
+    async def begin(self, value: K, given: Given, launch: Launch) -> Given:
+        """Start its process, then leave with the ranks' hosts what those are to know: the key goes
+        over the channels, and stands in no command line.
+        """
+        job, restore, channels = launch.job, self.restore(launch), launch.session.hosts.channels
+        name = job_name(job.name, launch.run)
+        process, told = self.process(channels, value, job, name), dict[RankName, str]()
+        try:
+            await process.reach()
+            try:
+                told |= await self.begun(process, value, launch, restore)
+                secret = {
+                    rank: {"name": on_host(name, rank), "env": {self.variable: text}}
+                    for rank, text in told.items()
+                }
+                await channels.ask(secret, "job.secret")
+            except BaseException:
+                await self.give_up(process, job)
+                raise
+        except TestbedError as error:
+            if told or not launch.left_out:
+                raise
+            return {"missing": error.line, "restore": restore}
+        return given
+
     def restore(self, launch: Launch) -> Restore:
-        """What ranks begin from: what was kept of an earlier launch of their training there."""
-        if not launch.resume or not same_training(self.key, launch.job, launch.latest):
+        """What ranks begin from: what was kept of an earlier launch of their training there. While
+        one that began anew had to do without, that is another training's, which is asked for by
+        name or not used.
+        """
+        latest = launch.latest
+        if not launch.resume or latest is None or not same_training(self.key, launch.job, latest):
             return ""
-        return "only" if launch.restore else "newest"
+        if launch.restore:
+            return "only"
+        given = latest.spec.given.get(self.key, {})
+        return "newest" if given.get("restore", "newest") else ""
 
     def places(self, value: K, look: Inspection) -> Figures:
         """What is known of it without asking, in its figures and in each of its points."""

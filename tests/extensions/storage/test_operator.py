@@ -97,8 +97,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def launched(bench: Bench, job: Job = JOB) -> None:
-    bench.store.add_job("lab/ann", "r1", job.name, spec_of(job, bench.lab, "r1"))
+def launched(bench: Bench, job: Job = JOB, **given: Any) -> None:
+    spec = replace(spec_of(job, bench.lab, "r1"), given={"storage": given})
+    bench.store.add_job("lab/ann", "r1", job.name, spec)
 
 
 async def test_the_receiver_listens_before_ranks_know_of_it_and_the_key_is_on_no_command_line(
@@ -147,6 +148,28 @@ async def test_ranks_begin_from_it_only_after_the_same_training_with_the_same_ho
     assert await restore(resume=True, restore=True) == "only"
 
 
+async def test_what_is_kept_of_a_training_that_began_anew_without_its_storage_is_not_begun_from(
+    bench: Bench,
+) -> None:
+    """It is of the training before: a resumed one would go back to that."""
+    launched(bench)
+    for resume, offered in ((True, "newest"), (False, ""), (True, "")):
+        bench.present = False
+        given = await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=resume, left_out=True))
+        assert given == {"missing": "gpu04: no answer", "restore": offered}
+        launched(bench, **given)
+        bench.present = True
+        bench.asked.clear()
+        assert await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=True)) == {}
+        known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
+        assert known["restore"] == offered
+    bench.log = bench.log.replace("checkpoint 0", "checkpoint 1000")
+    bench.asked.clear()
+    await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=True, restore=True))
+    known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
+    assert known["restore"] == "only", "who asks for it by name has it"
+
+
 async def test_what_cannot_be_restored_is_refused_once_the_receiver_has_said_what_it_has(
     bench: Bench,
 ) -> None:
@@ -184,7 +207,7 @@ async def test_a_receiver_that_ends_as_it_starts_is_said_and_one_that_may_be_lef
     with pytest.raises(Unreachable, match="gpu04: no answer"):
         await ATTACHMENT.begin(VALUE, {}, bench.launch())
     given = await ATTACHMENT.begin(VALUE, {}, bench.launch(left_out=True))
-    assert given == {"missing": "gpu04: no answer"}
+    assert given == {"missing": "gpu04: no answer", "restore": ""}
 
 
 async def test_ranks_are_not_launched_where_only_some_know_of_the_storage(bench: Bench) -> None:

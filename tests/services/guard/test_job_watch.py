@@ -753,15 +753,9 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     bench.job = replace(bench.job, attached={"shadow": Shadow("gpu06")}, aside=("gpu06",))
     began, ended = list[str](), list[str]()
 
-    class NoRoute:
-        def __init__(self, _: object) -> None:
-            """Nobody answers there."""
-
-        async def start(
-            self, job: Any, run: str, *, restore: str, left_out: bool, notify: Any
-        ) -> str:
-            began.append(restore)
-            return "gpu06: no route to host" if left_out else ""
+    async def begin(kind: Any, value: object, given: Any, launch: Any) -> Any:
+        began.append(kind.restore(launch))
+        return {"missing": "gpu06: no route to host"} if launch.left_out else given
 
     async def silent(process: Any, *_: object) -> None:
         ended.append(process.name)
@@ -770,7 +764,7 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     async def launch(job: Any, run: str, *, resume: bool = False, extra: Any = None) -> None:
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
-    monkeypatch.setattr("extensions.shadow.operator.ShadowHosts", NoRoute)
+    monkeypatch.setattr("extensions.shadow.operator.ShadowOfJob.begin", begin)
     monkeypatch.setattr("orchestrator.hosts.aside.Aside.end", silent)
     monkeypatch.setattr("orchestrator.hosts.aside.Aside.tail", silent)
     bench.hosts.jobs.launch = launch
@@ -794,9 +788,15 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     ended.clear()
     status = await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen)
     assert status is not None, "a host of nothing but the shadow does not answer"
-    seen = replace(seen, errors={"gpu01": errors["gpu06"]})
-    assert await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen) is None
-    assert (job(status).splitlines()[-1].strip(), _missing(status)) == (
+    unseen = await _job(
+        bench.session,
+        bench.store,
+        bench.tenancy,
+        bench.settings,
+        replace(seen, errors={"gpu01": errors["gpu06"]}),
+    )
+    assert (unseen, job(status).splitlines()[-1].strip(), _missing(status)) == (
+        None,
         missing,
         [f"job mlp was {missing}"],
     )
