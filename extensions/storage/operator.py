@@ -7,16 +7,14 @@ import json
 import re
 import secrets
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from extensions.storage.plan import PlannedStorage, Storage
 from optics import Missing, TimedOut
-from optics.plan import Job
 from optics.ranks import RankName
 from orchestrator.hosts.aside import BEGUN_S, Aside
-from orchestrator.hosts.launch import identity, job_name
+from orchestrator.hosts.launch import identity, job_name, rank_numbers
 from orchestrator.jobs.attachments import Figures, Inspection, Launch, restoring
 from orchestrator.jobs.keeper import CheckpointKeeper, Restore
 
@@ -40,7 +38,7 @@ class StorageOfJob(CheckpointKeeper[Storage]):
         it alone, and it has nothing.
         """
         job, host = launch.job, process.channels.lab.hosts[value.host]
-        numbers = _numbers(job)
+        numbers = rank_numbers(job)
         known = {
             "address": host.lane_address(0) if value.over == "optical" else host.mgmt_address,
             "port": 0,
@@ -89,14 +87,6 @@ class StorageOfJob(CheckpointKeeper[Storage]):
             "unsent": sum(each["unsent"] for each in latest),
             "age_s": round(max(0.0, 1e-9 * (time.time_ns() - at_ns)), 3),
         }
-
-
-def _numbers(job: Job) -> list[int]:
-    """A number for each rank, which it keeps when others leave, and hands on to who takes its
-    place: what it wrote is found by it.
-    """
-    first = {now: before for before, now in job.evicted.items() if now}
-    return [zlib.crc32(first.get(rank, rank).encode()) for rank in job.ranks]
 
 
 ATTACHMENT = StorageOfJob()

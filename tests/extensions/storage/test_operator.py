@@ -14,12 +14,13 @@ from typing import Any, cast
 import pytest
 
 from extensions.shadow.plan import Shadow
-from extensions.storage.operator import ATTACHMENT, _numbers
+from extensions.storage.operator import ATTACHMENT
 from extensions.storage.plan import Storage
 from extensions.storage.view import VIEW
 from optics import Missing, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.hosts.api import ClockReading
+from orchestrator.hosts.launch import rank_numbers
 from orchestrator.jobs.attachments import (
     Inspection,
     Launch,
@@ -188,11 +189,18 @@ async def test_what_cannot_be_restored_is_refused_once_the_receiver_has_said_wha
 
 
 def test_a_rank_keeps_its_number_when_another_leaves_and_hands_it_on_to_a_spare() -> None:
-    before = _numbers(replace(JOB, ranks=("gpu01", "gpu02", "gpu03")))
+    before = rank_numbers(replace(JOB, ranks=("gpu01", "gpu02", "gpu03")))
     without = replace(JOB, ranks=("gpu01", "gpu03"), evicted={"gpu02": ""})
-    assert _numbers(without) == [before[0], before[2]]
+    assert rank_numbers(without) == [before[0], before[2]]
     spare = replace(JOB, ranks=("gpu01", "gpu04", "gpu03"), evicted={"gpu02": "gpu04"})
-    assert _numbers(spare) == before
+    assert rank_numbers(spare) == before
+    grown = replace(spare, ranks=(*spare.ranks, "gpu00"), joined=("gpu00",))
+    assert rank_numbers(grown) == [*before, 3]
+
+
+def test_no_two_ranks_have_one_number_whatever_they_are_called() -> None:
+    """These two have one CRC-32."""
+    assert sorted(rank_numbers(replace(JOB, ranks=("plumless", "buckeroo")))) == [0, 1]
 
 
 async def test_a_receiver_that_ends_as_it_starts_is_said_and_one_that_may_be_left_out_is(
