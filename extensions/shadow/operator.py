@@ -47,7 +47,7 @@ class ShadowOfJob(CheckpointKeeper[Shadow]):
         return {"host": value.host, "taps": " ".join(hosts)}
 
     def figures(
-        self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection
+        self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection, now_ns: int
     ) -> Figures:
         """lost: packets that the taps had no room for."""
         lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]

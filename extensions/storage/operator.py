@@ -70,23 +70,26 @@ class StorageOfJob(CheckpointKeeper[Storage]):
         return {"host": value.host, "over": value.over}
 
     def figures(
-        self, value: Storage, records: Sequence[Mapping[str, Any]], look: Inspection
+        self,
+        value: Storage,
+        records: Sequence[Mapping[str, Any]],
+        look: Inspection,
+        now_ns: int,
     ) -> Figures:
-        """mbps: of the ranks' latest checkpoints together; age_s: since the latest of them, by the
-        clocks of its host and of this machine.
-        """
+        """mbps: of the ranks' latest checkpoints together; age_s: since the latest of them."""
         latest = {each["rank"]: each for each in records}.values()
         newest = max((each["iter"] for each in latest), default=0)
-        at_ns = max((each["t_wall_ns"] for each in latest), default=time.time_ns())
+        at_ns = max((each["t_wall_ns"] for each in latest), default=0)
         speeds = (each["bytes"] * 8e-3 / max(each["send_ms"], 1e-3) for each in latest)
-        return {
+        found = {
             "checkpoint": newest,
             "ranks": len({each["rank"] for each in records if each["iter"] == newest}),
             "of": len(look.record.spec.wanted.ranks),
             "mbps": round(sum(speeds), 3),
             "unsent": sum(each["unsent"] for each in latest),
-            "age_s": round(max(0.0, 1e-9 * (time.time_ns() - at_ns)), 3),
         }
+        age_s = round(max(0.0, 1e-9 * (now_ns - at_ns)), 3)
+        return found | ({"age_s": age_s} if now_ns and at_ns else {})
 
 
 ATTACHMENT = StorageOfJob()

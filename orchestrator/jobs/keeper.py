@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -124,8 +125,12 @@ class CheckpointKeeper(Attachment[K]):
         """What is known of it without asking, in its figures and in each of its points."""
         return {"host": value.host}
 
-    def figures(self, value: K, records: Sequence[Mapping[str, Any]], look: Inspection) -> Figures:
-        """What its records come to; `checkpoint`: the newest iteration that can be begun from."""
+    def figures(
+        self, value: K, records: Sequence[Mapping[str, Any]], look: Inspection, now_ns: int
+    ) -> Figures:
+        """What its records come to; `checkpoint`: the newest iteration that can be begun from.
+        now_ns: by the clock of its host, as their `t_wall_ns`; 0: not known.
+        """
         return {}
 
     async def status(self, value: K, given: Given, look: Inspection) -> Sequence[Figures]:
@@ -140,15 +145,17 @@ class CheckpointKeeper(Attachment[K]):
         look.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         local, places = look.run_dir / f"{name}.{self.key}.jsonl", self.places(value, look)
         local.touch(mode=0o600)
-        state = await self._fetch(value, places, local, look)
+        state, now_ns = await self._fetch(value, places, local, look)
         records = sound(local.read_bytes().splitlines(), self.needed)
-        return [{**places, "state": state, **self.figures(value, records, look)}]
+        return [{**places, "state": state, **self.figures(value, records, look, now_ns)}]
 
-    async def _fetch(self, value: K, places: Figures, local: Path, look: Inspection) -> str:
+    async def _fetch(
+        self, value: K, places: Figures, local: Path, look: Inspection
+    ) -> tuple[str, int]:
         """Append the records that are new to a file of this machine and to the journal; the state
-        of the process.
+        of the process, and the time by its host's clock (wall ns, 0: not known).
         """
-        session, record, state = look.session, look.record, "silent"
+        session, record, state, now_ns = look.session, look.record, "silent", 0
         spec = record.spec
         process = self.process(session.hosts.channels, value, spec.wanted, spec.on_hosts)
 
@@ -168,7 +175,8 @@ class CheckpointKeeper(Attachment[K]):
         with suppress(TestbedError):
             await reach_host(session, value.host)
             await follow.collect_lines(session, value.host, local, records, take)
-        return state
+            now_ns = time.time_ns() + (await follow.ahead_ns(session, [value.host]))[value.host]
+        return state, now_ns
 
     async def stop(self, value: K, given: Given, session: Session, record: JobRecord) -> None:
         """It ends its process. A silent host is left alone."""

@@ -56,7 +56,7 @@ class Bench:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.state, self.present, self.refuses = "running", True, ""
         self.log = "storage: listens on port 4711, newest checkpoint 0\n"
-        self.sent = ""
+        self.sent, self.ahead_ns = "", 0
 
     def attached(self) -> tuple[str, ...]:
         return ("gpu04",) if self.present else ()
@@ -78,7 +78,7 @@ class Bench:
         return dict.fromkeys(requests, reply)
 
     async def clocks(self, names: Any) -> dict[str, ClockReading]:
-        return {name: ClockReading(0, 0) for name in names}
+        return {name: ClockReading(self.ahead_ns, 0) for name in names}
 
     def launch(self, **more: Any) -> Launch:
         return Launch(self.session, JOB, "r1", self.store.latest_job("lab/ann"), **more)
@@ -253,7 +253,14 @@ async def test_what_the_receiver_has_is_brought_home_once_and_shown(bench: Bench
         ("gpu04", "management")
     }
     bench.present = False
-    assert VIEW.text(await bench.look()).endswith("it is silent")
+    text = "storage on gpu04: checkpoint of iteration 30, 2 of 2 ranks, 198 Mb/s"
+    assert VIEW.text(await bench.look()) == f"{text}; 3 checkpoints not sent; it is silent"
+
+
+async def test_the_age_of_a_checkpoint_is_by_the_clock_of_its_host(bench: Bench) -> None:
+    launched(bench)
+    bench.sent, bench.ahead_ns = line(0, 10, ago_s=7261 - 86400), 86400 * 10**9
+    assert VIEW.text(await bench.look()).endswith("1 of 2 ranks, 99 Mb/s, 2 h 01 min ago")
 
 
 async def test_it_is_stopped_with_the_job_and_a_silent_host_is_left_alone(bench: Bench) -> None:
