@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -78,7 +77,7 @@ class Receiver(Server[Sender]):
         self._records = records.open("a", buffering=1)
         self._folder = os.open(directory, os.O_RDONLY)
         self._giving, self._ended = set[int](), set[int]()
-        self._came = self.stopped = False
+        self._came = False
         for left in directory.glob("*.unfinished"):
             left.unlink()
         if not restore:
@@ -264,12 +263,7 @@ def main() -> int:
         return 2
     listener = socket.create_server((met.address, met.port), backlog=CONNECTIONS)
     receiver = Receiver(listener, met.key, ranks, met.restore, kept, job / RECORDS)
-
-    def stop(_number: int, _frame: object) -> None:
-        receiver.stopped = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    receiver.handle_signals()
     return receiver.run()
 
 
