@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from extensions.shadow.plan import Shadow
-from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
+from optics import Interlock, Interrupted, Locked, TestbedError, TimedOut, Unreachable
 from optics.ranks import RankName, host_of_rank
 from orchestrator.background.state import ServiceState
 from orchestrator.change.locking import holding
@@ -896,7 +896,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     done: list[str] = []
 
     class Mover:
-        halts, present = True, True
+        halts, present, noun, fails = True, True, "mover", False
 
         def running(self, *_: object) -> ServiceState | None:
             return (
@@ -910,20 +910,29 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
 
         def start(self, settings: object, tenancy: object, log: Path, options: Any) -> None:
             words, record = options.text(), bench.store.latest_job(bench.tenancy)
+            if self.fails:
+                raise TimedOut("it is still starting")
             done.append(" ".join(("start", str(log), *words, record.state if record else "")))
 
-    mover = Mover()
-    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("schedule")])
+    mover, other = Mover(), type("Other", (Mover,), {"present": False})()
+    monkeypatch.setattr(watching, "kinds", lambda: [mover, other, watching.kind("schedule")])
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
-    assert await bench.look() == "restart"
-    assert done == ["stop", "start events.jsonl --window 8 running"]
-    mover.present = False
+    found, text = await bench.look(), "start events.jsonl --window 8 running"
+    assert (found, done) == ("restart", ["stop", text])
     bench.end(gpu01="killed")
-    assert await bench.look() == "restart"
-    assert done[2:] == ["start events.jsonl --window 8 running"], (
+    mover.present = False
+    assert (await bench.look(), done[2:]) == ("restart", [text]), (
         "an adapter ends by itself when the job loses its first rank"
+    )
+    mover.present = other.present = mover.fails = True
+    bench.end(gpu03="killed")
+    assert (await bench.look(), done[3:], *bench.reported[-1]) == (
+        "restart",
+        ["stop", "stop", text],
+        "not started again",
+        "mover: it is still starting",
     )
 
 
