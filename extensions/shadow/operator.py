@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from extensions.shadow.hosts import ShadowHosts, tapped
+from extensions.shadow.hosts import begin_shadow, tapped
 from extensions.shadow.plan import PlannedShadow, Shadow
-from optics import HostName, Missing
+from optics import HostName, Missing, TestbedError
 from optics.plan import Job
+from optics.ranks import RankName
+from orchestrator.hosts.aside import Aside
 from orchestrator.inventory.lab import Lab
-from orchestrator.jobs.attachments import Figures, Given, Inspection, Launch
+from orchestrator.jobs.attachments import Figures, Inspection, Launch
 from orchestrator.jobs.iterations import LATEST
-from orchestrator.jobs.keeper import CheckpointKeeper
+from orchestrator.jobs.keeper import CheckpointKeeper, Restore
 from orchestrator.store.records import JobRecord
 
 
@@ -25,23 +28,26 @@ class ShadowOfJob(CheckpointKeeper[Shadow]):
     needed = ("iter", "equal", "t_wall_ns")
     fields = ("iter", "equal", "fetched", "missing", "lost", "lag_ms", "checkpoint")
 
-    async def begin(self, value: Shadow, given: Given, launch: Launch) -> Given:
-        """Start it. Ranks that resume begin from its state or their own, whichever is newer."""
-        why = await ShadowHosts(launch.session.hosts.channels).start(
-            launch.job,
-            launch.run,
-            restore=self.restore(launch),
-            left_out=launch.left_out,
-            notify=launch.reports,
-        )
-        return {"missing": why} if why else given
+    async def begun(
+        self, process: Aside, value: Shadow, launch: Launch, restore: Restore
+    ) -> Mapping[RankName, str]:
+        """Start it, then its taps. Rank 0 is told, and where they begin from what it gets, all."""
+        job = launch.job
+        met = await begin_shadow(process, job, launch.run, restore, launch.reports)
+        return dict.fromkeys(job.ranks if restore else job.ranks[:1], met)
+
+    async def give_up(self, process: Aside, job: Job) -> None:
+        await super().give_up(process, job)
+        with suppress(TestbedError):
+            taps = {at: {"name": process.name} for at in tapped(job, process.channels.lab)}
+            await process.channels.ask(taps, "tap.stop")
 
     def places(self, value: Shadow, look: Inspection) -> Figures:
         hosts = tapped_hosts(look.record.spec.wanted, look.session.lab)
         return {"host": value.host, "taps": " ".join(hosts)}
 
     def figures(
-        self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection
+        self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection, now_ns: int
     ) -> Figures:
         """lost: packets that the taps had no room for."""
         lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]

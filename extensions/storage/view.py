@@ -22,8 +22,9 @@ class StorageView(View):
         text = f"storage on {found['host']}: "
         if found["checkpoint"]:
             text += f"checkpoint of iteration {found['checkpoint']}, {found['ranks']} of {found['of']} ranks"
-            mbps, age = float(found["mbps"]), hours_text(float(found["age_s"]))
-            text += f", {mbps:.{0 if mbps >= 10 else 2}f} Mb/s, {age} ago"
+            mbps = float(found["mbps"])
+            text += f", {mbps:.{0 if mbps >= 10 else 2}f} Mb/s"
+            text += f", {hours_text(float(found['age_s']))} ago" if "age_s" in found else ""
         else:
             text += "no checkpoint yet"
         if found["unsent"]:

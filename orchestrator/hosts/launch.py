@@ -323,10 +323,24 @@ def identity(job: Job) -> str:
             for option, value in values
             if not option.later or value != option.default
         }
-    first = {now: before for before, now in job.evicted.items() if now}
-    ranks = [first.get(rank, rank) for rank in job.ranks if rank not in job.joined] + [
-        before for before, now in job.evicted.items() if not now
-    ]
     return hashlib.sha256(
-        json.dumps([what, sorted(ranks), deciding], sort_keys=True).encode()
+        json.dumps([what, _first_ranks(job), deciding], sort_keys=True).encode()
     ).hexdigest()[:12]
+
+
+def rank_numbers(job: Job) -> list[int]:
+    """A number for each rank, which it keeps when others leave, and hands on to who takes its
+    place: its place among those that the training began with, by name, then among those that
+    joined.
+    """
+    before = {now: rank for rank, now in job.evicted.items() if now}
+    first = {rank: before.get(rank, rank) for rank in job.ranks if rank not in job.joined}
+    order = [*_first_ranks(job), *job.joined]
+    return [order.index(first.get(rank, rank)) for rank in job.ranks]
+
+
+def _first_ranks(job: Job) -> list[RankName]:
+    """The ranks that a training began with, by name."""
+    before = {now: rank for rank, now in job.evicted.items() if now}
+    ranks = [before.get(rank, rank) for rank in job.ranks if rank not in job.joined]
+    return sorted([*ranks, *(rank for rank, now in job.evicted.items() if not now)])

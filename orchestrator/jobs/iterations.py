@@ -22,7 +22,16 @@ from workloads.programs.options import OPTIONS
 LATEST = 20
 """The median iteration time is taken over the latest this many."""
 OF_REQUESTS = ("requests", "hits", "asked_bytes", "found_ms", "found_p99_ms")
-OF_SERVING = ("served", "goodput", "ttft_ms", "ttft_p99_ms", "tpot_ms", "tpot_p99_ms", "kv_bytes")
+OF_SERVING = (
+    "served",
+    "goodput",
+    "ttft_ms",
+    "ttft_p99_ms",
+    "tpot_ms",
+    "tpot_p99_ms",
+    "kv_bytes",
+    "kv_ms",
+)
 
 
 def median_ms(records: list[dict[str, Any]]) -> float | None:

@@ -372,6 +372,7 @@ _ALL = (
             "tpot_ms": Field("float", "ms", "for each token after the first, median"),
             "tpot_p99_ms": Field("float", "ms", "the same, 99th percentile"),
             "kv_bytes": Field("int", "bytes", "keys and values that moved between ranks"),
+            "kv_ms": Field("float", "ms", "of a request, after its prompt was computed, median"),
         },
         "per iteration",
     ),

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optics import BadFile, DeviceName, Missing
+from optics import BadFile, DeviceName, HostName, Missing
 from optics.errors import TestbedError
 from optics.plain import counted
 from orchestrator.verify.probe import RDMA_OF, Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from orchestrator.inventory.hosts import Host
     from orchestrator.inventory.lab import Lab
@@ -47,8 +47,11 @@ def reach(
     """
     with ThreadPoolExecutor(min(32, len(lab.hosts) + 1), "doctor") as threads:
         bmcs = threads.submit(lambda: asyncio.run(_bmcs(lab)))
+        cabled: dict[HostName, set[int]] = {name: set() for name in lab.hosts}
+        for port in (*lab.fibres, *lab.segment_at):
+            cabled[port.host].add(port.number)
         hosts = [
-            threads.submit(ask_host, host, token, env)
+            threads.submit(ask_host, host, token, env, cabled[host.name])
             for host in lab.hosts.values()
             if host.partition is None
         ]
@@ -176,10 +179,13 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
 
 
 def ask_host(
-    host: Host, token: int | None = None, env: Mapping[str, str] | None = None
+    host: Host,
+    token: int | None = None,
+    env: Mapping[str, str] | None = None,
+    cabled: Collection[int] | None = None,
 ) -> list[Probe]:
     """Log in as `up` does; check the clock, the free disk space, what is installed, whether it
-    accepts the next run, and RDMA ports where jobs use them.
+    accepts the next run, and RDMA ports where jobs use them: those that are `cabled` (None: all).
     """
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
@@ -208,7 +214,7 @@ def ask_host(
             clock = answer.readline(256)
             local = (before + time.time()) / 2
             rest = answer.read(4096)
-        rdma = rdma_reach.probes(transport, host, env or {}) if b'"sha"' in rest else []
+        rdma = rdma_reach.probes(transport, host, env or {}, cabled) if b'"sha"' in rest else []
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
         return [
             Probe(

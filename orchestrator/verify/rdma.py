@@ -279,19 +279,27 @@ def nccl_uses(spec: str, port: RdmaPort) -> bool:
     return found != spec.startswith("^")
 
 
-def tables_probe(host: Host, tables: RdmaTables, job_env: Mapping[str, str]) -> Probe:
-    """One line about a host whose jobs use RDMA; what is wrong in detail, and what to do next."""
-    faults, name = port_faults(host, tables, job_env), f"{RDMA_OF}{host.name}"
+def tables_probe(
+    host: Host,
+    tables: RdmaTables,
+    job_env: Mapping[str, str],
+    numbers: Collection[int] | None = None,
+) -> Probe:
+    """One line about a host whose jobs use RDMA, at these ports (None: all); what is wrong in
+    detail, and what to do next.
+    """
+    faults, name = port_faults(host, tables, job_env, numbers), f"{RDMA_OF}{host.name}"
+    ports = len(host.ports if numbers is None else numbers)
     index = rdma_environment(host, job_env).get("NCCL_IB_GID_INDEX", "-1")
     if not faults:
         where = "" if index.startswith("-") else f" at index {index}"
-        text = f"each of {len(host.ports)} ports has its interface and its {V2} GID{where}"
+        text = f"each of {ports} ports has its interface and its {V2} GID{where}"
         return Probe(name, "ok", text, area="reach")
     fixes: dict[str, str] = {}
     for fault in faults:
         fixes.setdefault(fault.kind, fault.fix)
     indices = {fault.index for fault in faults}
-    if len(faults) == len(host.ports) and len(indices) == 1 and None not in indices:
+    if len(faults) == ports and len(indices) == 1 and None not in indices:
         fixes["env"] = (
             f'or, where all hosts have them there, "NCCL_IB_GID_INDEX": "{indices.pop()}" in the env of the plan\'s job, job stop, up'
         )

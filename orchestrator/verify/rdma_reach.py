@@ -65,14 +65,19 @@ def _answer(channel: paramiko.Channel) -> bytes:
     return bytes(answer)
 
 
-def probes(transport: paramiko.Transport, host: Host, env: Mapping[str, str]) -> list[Probe]:
-    """What `doctor` says of a host's RDMA ports; nothing where a job with this environment would
-    use none.
+def probes(
+    transport: paramiko.Transport,
+    host: Host,
+    env: Mapping[str, str],
+    numbers: Collection[int] | None = None,
+) -> list[Probe]:
+    """What `doctor` says of a host's RDMA ports with these numbers (None: all); nothing where a job
+    with this environment would use none.
     """
-    if not rdma_environment(host, env):
+    if not rdma_environment(host, env) or (numbers is not None and not numbers):
         return []
     try:
-        return [tables_probe(host, asked(transport, host.name), env)]
+        return [tables_probe(host, asked(transport, host.name), env, numbers)]
     except TestbedError as error:
         fix = error.hint or f"testbed host provision --limit {host.name}"
         return [Probe(f"{RDMA_OF}{host.name}", "warn", str(error), fix, "the rest", "reach")]

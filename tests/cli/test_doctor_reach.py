@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from optics import Identity
+from orchestrator.inventory.hosts import Host
 from orchestrator.verify import doctor_reach
+from orchestrator.verify.probe import Probe
 from tests.cli.test_doctor import lab_at
 
 
@@ -87,6 +90,21 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.Mon
         and check.fix
         and time.monotonic() - began < 3
     )
+
+
+def test_a_host_is_asked_about_the_ports_that_something_leads_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[set[int]] = []
+
+    def ask_host(host: Host, token: None, env: None, cabled: set[int]) -> list[Probe]:
+        asked.append(cabled)
+        return []
+
+    monkeypatch.setattr(doctor_reach, "ask_host", ask_host)
+    for lab in (lab_at(), replace(lab_at(), fibres={})):
+        doctor_reach.reach(lab, "somebody: up ring")
+    assert asked == [{1}, set()]
 
 
 def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> None:

@@ -366,7 +366,7 @@ def steps(index: int) -> Iterator[Wanted]:
             }
             yield at, "requests", {"job": "store"}, {**asked, "found_ms": 0.4, "found_p99_ms": 6.5}
             served: dict[str, FieldValue] = {"iter": n, "served": 64, "goodput": 0.9}
-            served |= {"ttft_ms": 80.0, "ttft_p99_ms": 190.0, "kv_bytes": 2**25}
+            served |= {"ttft_ms": 80.0, "ttft_p99_ms": 190.0, "kv_bytes": 2**25, "kv_ms": 3.5}
             yield at, "serving", {"job": "chat"}, {**served, "tpot_ms": 11.0, "tpot_p99_ms": 14.0}
             equal, fetched = int(n != 300), int(n == 320)
             seen: dict[str, FieldValue] = {

@@ -83,7 +83,7 @@ async def test_what_was_sent_for_an_exchange_is_in_the_journal_and_no_exchange_i
         "found_p99_ms": 6.5,
     }
     served = {"served": 64, "goodput": 0.9, "ttft_ms": 80.5, "ttft_p99_ms": 190.0}
-    served |= {"tpot_ms": 11.0, "tpot_p99_ms": 14.0, "kv_bytes": 2**25}
+    served |= {"tpot_ms": 11.0, "tpot_p99_ms": 14.0, "kv_bytes": 2**25, "kv_ms": 3.5}
     together |= served
     monkeypatch.setattr(f"{__name__}.TEXT", f"{json.dumps(alone)}\n{json.dumps(together)}\n")
     lab = SimpleNamespace(name="lab", hosts={"gpu01": None})

@@ -64,6 +64,21 @@ def test_ports_as_the_launch_expects_them_have_no_fault(tmp_path: Path) -> None:
     assert probe.detail == "each of 2 ports has its interface and its RoCE v2 GID at index 3"
 
 
+def test_a_port_that_nothing_leads_to_is_not_judged(tmp_path: Path) -> None:
+    found = tables(as_provisioned(tmp_path, 1))
+    assert tables_probe(HOST, found, {}).state == "fail"
+    probe = tables_probe(HOST, found, {}, {1})
+    assert probe.detail == "each of 1 ports has its interface and its RoCE v2 GID at index 3"
+    answer = json.dumps({"rdma": rdma(str(tmp_path)) | {"provisioned": BEFORE}}).encode()
+
+    def asked(cabled: set[int]) -> list[str]:
+        parts = iter((answer, b""))
+        found = rdma_reach.probes(speaking(lambda _: next(parts)), HOST, {}, cabled)
+        return [probe.state for probe in found]
+
+    assert (asked({1}), asked({1, 2}), asked(set())) == (["ok"], ["fail"], [])
+
+
 def test_gids_that_moved_are_named_with_both_indices_and_what_is_there_now(tmp_path: Path) -> None:
     as_provisioned(tmp_path, 1)
     interface(tmp_path, "pp2rdma", MACS[2])

@@ -13,8 +13,8 @@ ends when the first token is back where it came to: keys and values have moved b
 come from the rank that makes them (vLLM's disaggregated prefilling). The time per output token
 (TPOT) is that of the tokens after it. Records: `ttft_ms`, `tpot_ms`, median and 99th percentile;
 `goodput`, the share of requests that met `--ttft-ms` and `--tpot-ms`; `served`, `lost`; `kv_bytes`,
-keys and values that moved; `comm_ms`, how long they moved after the prompt was computed, median. A
-request that is not answered once, or bytes that did not come, end the job. Exit codes as in
+keys and values that moved; `kv_ms`, how long those of a request moved after its prompt was computed,
+median. A request that is not answered once, or bytes that did not come, end the job. Exit codes as in
 train.py. Not with NCCL.
 """
 
@@ -220,9 +220,9 @@ class Rank:
         answered = [Answered(*row[1:]) for row in rows]
         targets = given.ttft_ms * slower / 1e3, given.tpot_ms * slower / 1e3
         return {
-            "comm_ms": round(1e3 * median(one.moved_s for one in answered), 3),
             **figures(answered, len(requests), *targets),
             "kv_bytes": int(found[-1]),
+            "kv_ms": round(1e3 * median(one.moved_s for one in answered), 3),
         }
 
     def _sum(self, values: list[float]) -> list[float]:

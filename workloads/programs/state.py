@@ -121,13 +121,15 @@ class State:
         return done
 
     def _observed(self, observer: Observer, after: int) -> int:
-        """As Observer.restore. What this host has of later iterations is of a past that ended."""
+        """As Observer.restore. What this host has of later iterations is of a past that ended. A
+        rank may be lost before all have dropped theirs: what has none in common with the others'
+        does not count then (kept_by_each).
+        """
         if newer := observer.restore(self._training, after):
+            self._checkpoints.note_given()
+            mine = self._job.accord.gather(f"own state {newer}", self._mine)
             self._checkpoints.forget(newer)
-            if not self._checkpoints.kept():
-                self._checkpoints.note_given()
-            if self._has_own:
-                self.own_lost = self._job.accord.gather("own state", self._mine).count(False)
+            self.own_lost = mine.count(False) if self._has_own else 0
         return newer
 
     def _newer(self, after: int) -> int:

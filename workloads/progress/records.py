@@ -55,11 +55,10 @@ class Records:
             record, self._move = record | {"move": self._move}, None
         self._file.write(json.dumps(record) + "\n")
         if aloud:
-            loss = f"  loss {record['loss']:.4f}" if "loss" in record else ""
-            print(
-                f"iteration {record['iter']:>6}  {record['iter_ms']:>9.1f} ms  exchange {record['comm_ms']:>9.1f} ms{loss}",
-                flush=True,
-            )
+            text = f"iteration {record['iter']:>6}  {record['iter_ms']:>9.1f} ms"
+            text += f"  exchange {record['comm_ms']:>9.1f} ms" if "comm_ms" in record else ""
+            text += f"  loss {record['loss']:.4f}" if "loss" in record else ""
+            print(text, flush=True)
 
     def note_ring_change(self, record: dict[str, Any]) -> None:
         """Keep the record of a ring change: move, after (the last iteration on the earlier rings),

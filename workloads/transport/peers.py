@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -200,6 +201,16 @@ class Server(Generic[C]):
         self._listener, self._key, self._made, self._most = listener, key, made, most
         self._selector = selectors.DefaultSelector()
         self._peers: set[C] = set()
+        self.stopped = False
+
+    def handle_signals(self) -> None:
+        """From now on SIGTERM and SIGINT have it `stopped`."""
+
+        def stop(_number: int, _frame: object) -> None:
+            self.stopped = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
 
     def listen(self) -> None:
         self._listener.setblocking(False)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import struct
 import sys
@@ -78,7 +77,6 @@ class Reader(Server[Peer]):
         self._job: Peer | None = None
         self._ended_s = self._latest_s = 0.0  # when the job ended; when a tap sent something
         self._lost = 0
-        self.stopped = False
 
     def run(self) -> int:
         """Follow the job until it ends; return the exit code."""
@@ -268,12 +266,7 @@ def main() -> int:
     if not met.restore:
         checkpoints.forget()
     reader = Reader(listener, met.key, directory, checkpoints, torch)
-
-    def stop(_number: int, _frame: object) -> None:
-        reader.stopped = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    reader.handle_signals()
     return reader.run()
 
 

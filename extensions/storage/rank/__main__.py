@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -39,7 +38,9 @@ JOB_S, IDLE_S = 600.0, 3600.0
 """How long (s) the ranks are waited for: to come; and to come again once all have gone."""
 TICK_S = 1.0
 ANEW = "anew"
-"""A file that is there while what is kept is of an earlier training than the ranks'."""
+"""A file that is there while what is kept is of an earlier training than the ranks': until they have
+a new checkpoint, or have begun from an old one.
+"""
 
 
 class Sender(Connection):
@@ -78,20 +79,19 @@ class Receiver(Server[Sender]):
         self._records = records.open("a", buffering=1)
         self._folder = os.open(directory, os.O_RDONLY)
         self._giving, self._ended = set[int](), set[int]()
-        self._came = self.stopped = False
+        self._came = False
         for left in directory.glob("*.unfinished"):
             left.unlink()
         if not restore:
             self._anew.touch()
-        elif restore == "only":
-            self._anew.unlink(missing_ok=True)
+        self._hides = restore != "only" and self._anew.exists()
         kept = self._of(0)
         self._before = {path: each for each in kept.kept() for path in kept.of(each)}
 
     def run(self) -> int:
         """Keep what comes until the ranks have ended; return the exit code."""
         self.listen()
-        newest = 0 if self._anew.exists() else max(self._before.values(), default=0)
+        newest = 0 if self._hides else max(self._before.values(), default=0)
         port = self._listener.getsockname()[1]
         print(f"storage: listens on port {port}, newest checkpoint {newest}", flush=True)
         gone_s = time.monotonic()
@@ -110,6 +110,8 @@ class Receiver(Server[Sender]):
 
     def greeted(self, peer: Sender) -> None:
         self._came = True
+        if peer.role == "keep" and not self._hides:  # all have begun
+            self._anew.unlink(missing_ok=True)
 
     def taken(self, peer: Sender) -> None:
         data = peer.data
@@ -153,7 +155,7 @@ class Receiver(Server[Sender]):
         for other in [each for each in self._peers if each.file and each.rank == rank]:
             self.close(other, "its rank sends on another connection")
         due = sum(each.left for each in self._peers) + size
-        goes = self._before if self._anew.exists() else {}
+        goes = self._before if self._hides else {}
         stays = [each for each in self._directory.iterdir() if each not in goes]
         if sum(each.stat().st_size for each in stays) + due > WHOLE:
             raise ValueError(f"no room for {size} bytes: {WHOLE} is the most of a job")
@@ -197,11 +199,10 @@ class Receiver(Server[Sender]):
         """Drop what the `new` one takes the place of: of what was there at first, and beyond the
         newest few.
         """
-        anew = self._anew.exists()
         for path, then in self._before.items():
-            if path != new and (anew or then >= iteration):
+            if path != new and (self._hides or then >= iteration):
                 path.unlink(missing_ok=True)
-        self._before = {}
+        self._before, self._hides = {}, False
         self._anew.unlink(missing_ok=True)
         kept = self._of(0)
         for old in kept.kept()[:-KEPT_BEHIND]:
@@ -242,7 +243,7 @@ class Receiver(Server[Sender]):
 
     def _newest(self, rank: int, after: int) -> tuple[Path | None, int]:
         kept = self._of(rank)
-        for iteration in reversed([] if self._anew.exists() else kept.kept()):
+        for iteration in reversed([] if self._hides else kept.kept()):
             for path in kept.of(iteration) if iteration > after else ():
                 try:
                     check_whole(path)
@@ -264,12 +265,7 @@ def main() -> int:
         return 2
     listener = socket.create_server((met.address, met.port), backlog=CONNECTIONS)
     receiver = Receiver(listener, met.key, ranks, met.restore, kept, job / RECORDS)
-
-    def stop(_number: int, _frame: object) -> None:
-        receiver.stopped = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    receiver.handle_signals()
     return receiver.run()
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -221,7 +222,11 @@ class JobWatch:
                 for service, was in self.halted.items() if not ended else ():
                     log = Path(was.log) if was.log else None
                     options = Typed(words=was.options)
-                    await asyncio.to_thread(service.start, settings, self.tenancy, log, options)
+                    start = partial(service.start, settings, self.tenancy, log, options)
+                    try:
+                        await asyncio.to_thread(start)
+                    except (TestbedError, OSError) as error:  # the others start nevertheless
+                        self.emit("not started again", f"{service.noun}: {error}")
         return action
 
     def _halting(self) -> dict[Kind[Any], ServiceState]:

@@ -6,25 +6,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from extensions.shadow.hosts import ShadowHosts
+from extensions.shadow.operator import ATTACHMENT
 from extensions.shadow.plan import Shadow
 from extensions.shadow.view import VIEW
 from optics import HostPort, Missing, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.hosts.api import ClockReading
 from orchestrator.hosts.channels import Channels
-from orchestrator.jobs.attachments import Inspection, attachment_figures, stop_attachments
+from orchestrator.jobs.attachments import (
+    Inspection,
+    Launch,
+    attachment_figures,
+    stop_attachments,
+)
 from orchestrator.jobs.jobs import Jobs
 from orchestrator.jobs.record import spec_of
 from orchestrator.jobs.report import JobStatus
 from orchestrator.session import Session
+from orchestrator.store.job_spec import JobSpec
 from orchestrator.store.store import Store
 from orchestrator.telemetry.reader import read_points
 from orchestrator.verbs import job as job_verbs
@@ -79,11 +86,27 @@ class Asked(Channels):
         return {name: {"error": self.tap_error, "data": self.log, **state} for name in requests}
 
 
+async def given(
+    hosts: Asked,
+    job: Job = JOB,
+    run: str = "r1",
+    *,
+    restore: str = "",
+    left_out: bool = False,
+    notify: Callable[[str], object] = lambda _: None,
+) -> str:
+    """Give the job its shadow; why it is launched without."""
+    session = cast(Any, SimpleNamespace(hosts=SimpleNamespace(channels=hosts)))
+    latest = cast(Any, SimpleNamespace(spec=JobSpec(job, "mlp.r0", "gloo"))) if restore else None
+    launch = Launch(session, job, run, latest, bool(restore), False, left_out, notify)
+    return str((await ATTACHMENT.begin(job.attached["shadow"], {}, launch)).get("missing", ""))
+
+
 async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_start_of_a_rank() -> (
     None
 ):
     hosts = Asked()
-    await ShadowHosts(hosts).start(JOB, "2026-11-23-0001", restore="")
+    await given(hosts, JOB, "2026-11-23-0001")
     assert [(op, list(to)) for op, to in hosts.asked] == [
         ("job.start", ["gpu04"]),
         ("tap", ["gpu01", "gpu02"]),
@@ -107,7 +130,7 @@ async def test_the_shadow_comes_first_then_its_taps_and_the_key_stands_in_no_sta
         ("mlp.2026-11-23-0001", met["key"], met["address"], met["port"])
     }
     hosts.asked.clear()
-    await ShadowHosts(hosts).start(JOB, "2026-11-23-0002", restore="newest")
+    await given(hosts, JOB, "2026-11-23-0002", restore="newest")
     assert list(hosts.asked[2][1]) == [*THREE], (
         "every rank is to know that it begins from what rank 0 gets"
     )
@@ -121,7 +144,7 @@ async def test_a_shadow_is_told_the_rate_at_which_its_host_keeps_checkpoints() -
         hosts.lab,
         hosts={**hosts.lab.hosts, "gpu04": replace(hosts.lab.hosts["gpu04"], storage_mbps=320.0)},
     )
-    await ShadowHosts(hosts).start(JOB, "r1", restore="")
+    await given(hosts, JOB, "r1")
     assert hosts.asked[0][1]["gpu04"]["env"]["TESTBED_STORAGE_MBPS"] == "320"
 
 
@@ -131,7 +154,7 @@ async def test_a_tap_that_cannot_begin_ends_the_shadow() -> None:
     with pytest.raises(
         Refused, match="could not begin on gpu01: no such device; gpu02: no such device"
     ):
-        await ShadowHosts(hosts).start(JOB, "r1", restore="")
+        await given(hosts, JOB, "r1")
     assert [op for op, _ in hosts.asked] == [
         "job.start",
         "tap",
@@ -147,7 +170,7 @@ async def test_a_shadow_that_starts_for_long_is_waited_for_and_said_to_start(
     monkeypatch.setattr("extensions.shadow.hosts.LOOK_S", 0.0)
     hosts, lines = Asked(), list[str]()
     hosts.starts = 3
-    await ShadowHosts(hosts).start(JOB, "r1", restore="", notify=lines.append)
+    await given(hosts, JOB, "r1", notify=lines.append)
     asked = [op for op, _ in hosts.asked]
     assert asked[:5] == ["job.start", "tap", *["job.status"] * 3] and asked[-1] == "job.secret"
     assert lines and all(
@@ -172,7 +195,7 @@ async def test_a_shadow_that_ends_as_it_starts_is_waited_for_no_longer_and_its_l
     hosts.tap_error = "the job's shadow closed the connection"
     text = r"the shadow of job mlp on gpu04 ended as it started \(exit 1\): OSError: address already in use"
     with pytest.raises(Refused, match=text):
-        await ShadowHosts(hosts).start(JOB, "r1", restore="")
+        await given(hosts, JOB, "r1")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
@@ -184,7 +207,7 @@ async def test_a_command_whose_time_is_over_leaves_neither_shadow_nor_taps(
     hosts.starts = 10**9
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await ShadowHosts(hosts).start(JOB, "r1", restore="")
+            await given(hosts, JOB, "r1")
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 
@@ -192,16 +215,16 @@ async def test_a_job_that_may_do_without_its_shadow_is_told_why_and_no_rank_know
     hosts = Asked()
     hosts.unreachable = "gpu04: ssh 10.254.0.4:22: no answer"
     with pytest.raises(Unreachable, match=r"gpu04: ssh 10\.254\.0\.4:22: no answer"):
-        await ShadowHosts(hosts).start(JOB, "r1", restore="newest")
-    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
+        await given(hosts, JOB, "r1", restore="newest")
+    why = await given(hosts, JOB, "r1", restore="newest", left_out=True)
     assert why == "gpu04: ssh 10.254.0.4:22: no answer" and hosts.asked == []
     ended = Job(
         "mlp", "train", THREE, (THREE,), attached={"shadow": Shadow("gpu09")}, aside=("gpu09",)
     )
-    why = await ShadowHosts(hosts).start(ended, "r1", restore="newest", left_out=True)
+    why = await given(hosts, ended, "r1", restore="newest", left_out=True)
     assert why == "gpu09, where the shadow of job mlp is to be, is not in the inventory any more"
     hosts.unreachable, hosts.tap_error = "", "no such device"
-    why = await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
+    why = await given(hosts, JOB, "r1", restore="newest", left_out=True)
     assert "could not begin on gpu01: no such device" in why and "job.secret" not in [
         op for op, _ in hosts.asked
     ]
@@ -213,7 +236,7 @@ async def test_ranks_are_not_launched_where_only_some_know_that_they_begin_from_
     hosts = Asked()
     hosts.silent = {"job.secret": "gpu02: no answer", "job.stop": "gpu04: no answer"}
     with pytest.raises(Unreachable, match="gpu02: no answer"):
-        await ShadowHosts(hosts).start(JOB, "r1", restore="newest", left_out=True)
+        await given(hosts, JOB, "r1", restore="newest", left_out=True)
     assert [op for op, _ in hosts.asked][-2:] == ["job.stop", "tap.stop"]
 
 

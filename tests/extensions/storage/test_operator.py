@@ -14,12 +14,13 @@ from typing import Any, cast
 import pytest
 
 from extensions.shadow.plan import Shadow
-from extensions.storage.operator import ATTACHMENT, _numbers
+from extensions.storage.operator import ATTACHMENT
 from extensions.storage.plan import Storage
 from extensions.storage.view import VIEW
 from optics import Missing, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.hosts.api import ClockReading
+from orchestrator.hosts.launch import rank_numbers
 from orchestrator.jobs.attachments import (
     Inspection,
     Launch,
@@ -55,7 +56,7 @@ class Bench:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.state, self.present, self.refuses = "running", True, ""
         self.log = "storage: listens on port 4711, newest checkpoint 0\n"
-        self.sent = ""
+        self.sent, self.ahead_ns = "", 0
 
     def attached(self) -> tuple[str, ...]:
         return ("gpu04",) if self.present else ()
@@ -77,7 +78,7 @@ class Bench:
         return dict.fromkeys(requests, reply)
 
     async def clocks(self, names: Any) -> dict[str, ClockReading]:
-        return {name: ClockReading(0, 0) for name in names}
+        return {name: ClockReading(self.ahead_ns, 0) for name in names}
 
     def launch(self, **more: Any) -> Launch:
         return Launch(self.session, JOB, "r1", self.store.latest_job("lab/ann"), **more)
@@ -97,8 +98,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def launched(bench: Bench, job: Job = JOB) -> None:
-    bench.store.add_job("lab/ann", "r1", job.name, spec_of(job, bench.lab, "r1"))
+def launched(bench: Bench, job: Job = JOB, **given: Any) -> None:
+    spec = replace(spec_of(job, bench.lab, "r1"), given={"storage": given})
+    bench.store.add_job("lab/ann", "r1", job.name, spec)
 
 
 async def test_the_receiver_listens_before_ranks_know_of_it_and_the_key_is_on_no_command_line(
@@ -147,6 +149,28 @@ async def test_ranks_begin_from_it_only_after_the_same_training_with_the_same_ho
     assert await restore(resume=True, restore=True) == "only"
 
 
+async def test_what_is_kept_of_a_training_that_began_anew_without_its_storage_is_not_begun_from(
+    bench: Bench,
+) -> None:
+    """It is of the training before: a resumed one would go back to that."""
+    launched(bench)
+    for resume, offered in ((True, "newest"), (False, ""), (True, "")):
+        bench.present = False
+        given = await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=resume, left_out=True))
+        assert given == {"missing": "gpu04: no answer", "restore": offered}
+        launched(bench, **given)
+        bench.present = True
+        bench.asked.clear()
+        assert await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=True)) == {}
+        known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
+        assert known["restore"] == offered
+    bench.log = bench.log.replace("checkpoint 0", "checkpoint 1000")
+    bench.asked.clear()
+    await ATTACHMENT.begin(VALUE, {}, bench.launch(resume=True, restore=True))
+    known = json.loads(bench.asked[0][1]["gpu04"]["env"]["TESTBED_OBSERVER_STORAGE"])
+    assert known["restore"] == "only", "who asks for it by name has it"
+
+
 async def test_what_cannot_be_restored_is_refused_once_the_receiver_has_said_what_it_has(
     bench: Bench,
 ) -> None:
@@ -165,11 +189,18 @@ async def test_what_cannot_be_restored_is_refused_once_the_receiver_has_said_wha
 
 
 def test_a_rank_keeps_its_number_when_another_leaves_and_hands_it_on_to_a_spare() -> None:
-    before = _numbers(replace(JOB, ranks=("gpu01", "gpu02", "gpu03")))
+    before = rank_numbers(replace(JOB, ranks=("gpu01", "gpu02", "gpu03")))
     without = replace(JOB, ranks=("gpu01", "gpu03"), evicted={"gpu02": ""})
-    assert _numbers(without) == [before[0], before[2]]
+    assert rank_numbers(without) == [before[0], before[2]]
     spare = replace(JOB, ranks=("gpu01", "gpu04", "gpu03"), evicted={"gpu02": "gpu04"})
-    assert _numbers(spare) == before
+    assert rank_numbers(spare) == before
+    grown = replace(spare, ranks=(*spare.ranks, "gpu00"), joined=("gpu00",))
+    assert rank_numbers(grown) == [*before, 3]
+
+
+def test_no_two_ranks_have_one_number_whatever_they_are_called() -> None:
+    """These two have one CRC-32."""
+    assert sorted(rank_numbers(replace(JOB, ranks=("plumless", "buckeroo")))) == [0, 1]
 
 
 async def test_a_receiver_that_ends_as_it_starts_is_said_and_one_that_may_be_left_out_is(
@@ -184,7 +215,7 @@ async def test_a_receiver_that_ends_as_it_starts_is_said_and_one_that_may_be_lef
     with pytest.raises(Unreachable, match="gpu04: no answer"):
         await ATTACHMENT.begin(VALUE, {}, bench.launch())
     given = await ATTACHMENT.begin(VALUE, {}, bench.launch(left_out=True))
-    assert given == {"missing": "gpu04: no answer"}
+    assert given == {"missing": "gpu04: no answer", "restore": ""}
 
 
 async def test_ranks_are_not_launched_where_only_some_know_of_the_storage(bench: Bench) -> None:
@@ -222,7 +253,14 @@ async def test_what_the_receiver_has_is_brought_home_once_and_shown(bench: Bench
         ("gpu04", "management")
     }
     bench.present = False
-    assert VIEW.text(await bench.look()).endswith("it is silent")
+    text = "storage on gpu04: checkpoint of iteration 30, 2 of 2 ranks, 198 Mb/s"
+    assert VIEW.text(await bench.look()) == f"{text}; 3 checkpoints not sent; it is silent"
+
+
+async def test_the_age_of_a_checkpoint_is_by_the_clock_of_its_host(bench: Bench) -> None:
+    launched(bench)
+    bench.sent, bench.ahead_ns = line(0, 10, ago_s=7261 - 86400), 86400 * 10**9
+    assert VIEW.text(await bench.look()).endswith("1 of 2 ranks, 99 Mb/s, 2 h 01 min ago")
 
 
 async def test_it_is_stopped_with_the_job_and_a_silent_host_is_left_alone(bench: Bench) -> None:

@@ -10,8 +10,10 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +22,9 @@ from typing import Any
 import pytest
 
 from extensions.storage.operator import READY
+from extensions.storage.rank import __main__ as program
 from tests.workloads.ranks import ROOT, Ranks, ranks, records
+from workloads.progress.heartbeat import FILE, NOW, NOW_AT, PHASES
 
 SMALL = ("-m", "workloads.programs.train", "--hidden", "32", "--batch", "4")
 
@@ -159,6 +163,44 @@ def test_ranks_of_which_one_left_are_given_what_each_wrote_and_a_new_one_another
             done(job)
         summary = json.loads((site.folder / name / "0" / "summary.json").read_text())
         assert (summary["resumed_from"], summary["own_state_lost"]) == (2, lost)
+
+
+def test_all_ranks_start_for_as_long_as_one_of_them_is_given_its_checkpoint(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a guard, which restarts a job where ranks that train wait for another, sees no hang."""
+    with site.train("first", site.begin(), "--checkpoint-every", "2", "--iterations", "2") as job:
+        done(job)
+    began, goes_on, check = threading.Event(), threading.Event(), program.check_whole
+
+    def slow(path: Path) -> None:
+        if path.name == "checkpoint-1-2.pt":
+            began.set()
+            assert goes_on.wait(60)
+        check(path)
+
+    monkeypatch.setattr(program, "check_whole", slow)
+    listener, key = socket.create_server(("127.0.0.1", 0)), secrets.token_bytes(32)
+    given = [0, 1], "only", site.kept, site.folder / "again.jsonl"
+    receiver = program.Receiver(listener, key, *given)
+    thread = threading.Thread(target=receiver.run, daemon=True)
+    thread.start()
+    known = {"address": "127.0.0.1", "port": listener.getsockname()[1], "key": key.hex()}
+    known |= {"restore": "only", "mbps": 500.0, "lane": False, "ranks": [0, 1]}
+    with site.train("again", known, "--iterations", "3", "--resume") as job:
+        assert began.wait(60)
+        give_up = time.monotonic() + 60
+        while receiver._giving != {1}:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        for rank in (0, 1):
+            beat = (site.folder / "again" / str(rank) / FILE).read_bytes()
+            assert PHASES[NOW.unpack_from(beat, NOW_AT)[2]] == "start"
+        goes_on.set()
+        done(job)
+    thread.join(20)
+    listener.close()
+    receiver._selector.close()
 
 
 def test_a_job_goes_on_when_its_storage_dies_and_counts_what_is_not_sent(site: Site) -> None:

@@ -84,7 +84,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def content(text: str) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as file:
-        file.writestr("weights", text * 100)
+        file.writestr(zipfile.ZipInfo("weights"), text * 100)  # with no time of now
     return made.getvalue()
 
 
@@ -313,6 +313,12 @@ def test_what_an_earlier_training_left_stays_until_the_new_one_has_a_checkpoint(
     assert anew.restored(0) == (False, 0, b""), "what began anew had got no further"
     anew = again(anew, "only")
     assert anew.restored(0) == (True, 20, content("old 20")), "somebody wants it back"
+    anew = again(anew, "newest")
+    assert anew.restored(0) == (False, 0, b""), "the ranks had not begun from it"
+    anew = again(anew, "only")
+    anew.connect()
+    anew = again(anew, "newest")
+    assert anew.restored(0) == (True, 20, content("old 20")), "now they had"
     anew = again(anew, "")
     keep(anew.connect(), 1, 5, content("new"))
     assert anew.files() == ["checkpoint-1-5.pt"]

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from extensions.shadow.plan import Shadow
-from optics import Interlock, Interrupted, Locked, TestbedError, Unreachable
+from optics import Interlock, Interrupted, Locked, TestbedError, TimedOut, Unreachable
 from optics.ranks import RankName, host_of_rank
 from orchestrator.background.state import ServiceState
 from orchestrator.change.locking import holding
@@ -753,15 +753,9 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     bench.job = replace(bench.job, attached={"shadow": Shadow("gpu06")}, aside=("gpu06",))
     began, ended = list[str](), list[str]()
 
-    class NoRoute:
-        def __init__(self, _: object) -> None:
-            """Nobody answers there."""
-
-        async def start(
-            self, job: Any, run: str, *, restore: str, left_out: bool, notify: Any
-        ) -> str:
-            began.append(restore)
-            return "gpu06: no route to host" if left_out else ""
+    async def begin(kind: Any, value: object, given: Any, launch: Any) -> Any:
+        began.append(kind.restore(launch))
+        return {"missing": "gpu06: no route to host"} if launch.left_out else given
 
     async def silent(process: Any, *_: object) -> None:
         ended.append(process.name)
@@ -770,7 +764,7 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     async def launch(job: Any, run: str, *, resume: bool = False, extra: Any = None) -> None:
         await Ranks.launch(bench.hosts, job, run, resume=resume)
 
-    monkeypatch.setattr("extensions.shadow.operator.ShadowHosts", NoRoute)
+    monkeypatch.setattr("extensions.shadow.operator.ShadowOfJob.begin", begin)
     monkeypatch.setattr("orchestrator.hosts.aside.Aside.end", silent)
     monkeypatch.setattr("orchestrator.hosts.aside.Aside.tail", silent)
     bench.hosts.jobs.launch = launch
@@ -794,9 +788,15 @@ async def test_a_job_with_a_shadow_is_restarted_from_the_newest_state_that_eithe
     ended.clear()
     status = await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen)
     assert status is not None, "a host of nothing but the shadow does not answer"
-    seen = replace(seen, errors={"gpu01": errors["gpu06"]})
-    assert await _job(bench.session, bench.store, bench.tenancy, bench.settings, seen) is None
-    assert (job(status).splitlines()[-1].strip(), _missing(status)) == (
+    unseen = await _job(
+        bench.session,
+        bench.store,
+        bench.tenancy,
+        bench.settings,
+        replace(seen, errors={"gpu01": errors["gpu06"]}),
+    )
+    assert (unseen, job(status).splitlines()[-1].strip(), _missing(status)) == (
+        None,
         missing,
         [f"job mlp was {missing}"],
     )
@@ -896,7 +896,7 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
     done: list[str] = []
 
     class Mover:
-        halts, present = True, True
+        halts, present, noun, fails = True, True, "mover", False
 
         def running(self, *_: object) -> ServiceState | None:
             return (
@@ -910,20 +910,29 @@ async def test_an_adapter_stands_still_while_a_job_is_recovered_and_goes_on_afte
 
         def start(self, settings: object, tenancy: object, log: Path, options: Any) -> None:
             words, record = options.text(), bench.store.latest_job(bench.tenancy)
+            if self.fails:
+                raise TimedOut("it is still starting")
             done.append(" ".join(("start", str(log), *words, record.state if record else "")))
 
-    mover = Mover()
-    monkeypatch.setattr(watching, "kinds", lambda: [mover, watching.kind("schedule")])
+    mover, other = Mover(), type("Other", (Mover,), {"present": False})()
+    monkeypatch.setattr(watching, "kinds", lambda: [mover, other, watching.kind("schedule")])
     await bench.launch()
     assert await bench.look() == "none" and done == []
     bench.end(gpu02="killed")
-    assert await bench.look() == "restart"
-    assert done == ["stop", "start events.jsonl --window 8 running"]
-    mover.present = False
+    found, text = await bench.look(), "start events.jsonl --window 8 running"
+    assert (found, done) == ("restart", ["stop", text])
     bench.end(gpu01="killed")
-    assert await bench.look() == "restart"
-    assert done[2:] == ["start events.jsonl --window 8 running"], (
+    mover.present = False
+    assert (await bench.look(), done[2:]) == ("restart", [text]), (
         "an adapter ends by itself when the job loses its first rank"
+    )
+    mover.present = other.present = mover.fails = True
+    bench.end(gpu03="killed")
+    assert (await bench.look(), done[3:], *bench.reported[-1]) == (
+        "restart",
+        ["stop", "stop", text],
+        "not started again",
+        "mover: it is still starting",
     )
 
 

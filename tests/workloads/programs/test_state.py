@@ -34,14 +34,19 @@ class Keeps(Observer):
 
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the state of a rank of one, whose observers are these."""
+    """Makes the state of a rank of one, whose observers are these. others: what other ranks say of
+    their checkpoints. lost: what no other rank gives any more.
+    """
 
-    def made(*having: Observer, others: Sequence[list[int]] = ()) -> State:
+    def made(
+        *having: Observer, others: Sequence[tuple[bool, list[int]]] = (), lost: str = "none"
+    ) -> State:
         place = SimpleNamespace(rank=0, job_dir=tmp_path, storage_mbps=0.0)
 
         def gather(topic: str, value: Any) -> list[Any]:
-            more = [(False, each) for each in others] if topic.startswith("checkpoints") else []
-            return [value, *more]
+            if topic.startswith(lost):
+                raise RuntimeError("a peer is lost")
+            return [value, *(others if topic.startswith("checkpoints") else ())]
 
         accord = SimpleNamespace(gather=gather)
         job = SimpleNamespace(place=place, torch=torch, accord=accord)
@@ -72,6 +77,17 @@ def test_what_a_rank_has_of_later_iterations_than_it_is_given_is_dropped(
     assert rank().restore() == 4, "the next start goes on from there"
 
 
+def test_ranks_of_which_one_is_lost_as_they_drop_later_iterations_still_have_one_past(
+    rank: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda *_: None)
+    rank().write(8)
+    with pytest.raises(RuntimeError, match="a peer is lost"):
+        rank(Keeps(4, alone=True), lost="own state").restore()
+    assert [*tmp_path.glob("*.pt")], "none drops any before all are given"
+    assert rank(others=[(True, [4])]).restore() == 4, "the other had, and has what all were given"
+
+
 @pytest.mark.parametrize(("first", "second", "done"), [(0, 9, 9), (9, 0, 9), (5, 9, 9), (9, 5, 9)])
 def test_of_two_that_a_job_is_to_begin_from_alone_the_newer_is_taken(
     rank: Any, first: int, second: int, done: int
@@ -87,10 +103,10 @@ def test_a_job_whose_followers_have_nothing_fails_as_the_last_of_them(rank: Any)
 def test_ranks_without_a_common_checkpoint_begin_from_what_another_has_of_all(rank: Any) -> None:
     rank().write(6)
     kept = Keeps(4)
-    assert rank(kept, others=[[8]]).restore() == 4 and kept.asked == [0]
+    assert rank(kept, others=[(False, [8])]).restore() == 4 and kept.asked == [0]
     rank().write(6)
     with pytest.raises(ValueError, match="no checkpoint is common to all ranks"):
-        rank(Keeps(0), others=[[8]]).restore()
+        rank(Keeps(0), others=[(False, [8])]).restore()
 
 
 def test_a_state_of_before_an_option_was_there_is_taken_as_that_of_its_default(rank: Any) -> None:
