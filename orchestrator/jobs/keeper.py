@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ class OnHost(Protocol):
 K = TypeVar("K", bound=OnHost)
 
 
-class CheckpointKeeper(Attachment[K]):
+class CheckpointKeeper(Attachment[K], ABC):
     """One kind. A job may do without, where its host does not answer: a guard that restarts one
     says so. Ranks of which only some know of it would wait for each other, so a host of theirs that
     does not answer ends the launch.
@@ -70,13 +71,13 @@ class CheckpointKeeper(Attachment[K]):
             channels, value.host, name[: 100 - len(self.suffix)] + self.suffix, self.key, job.name
         )
 
+    @abstractmethod
     async def begun(
         self, process: Aside, value: K, launch: Launch, restore: Restore
     ) -> Mapping[RankName, str]:
         """Start its process on a host that answers; what each rank is told of it, none of the
         others. restore: what ranks begin from. Raises: TestbedError - it cannot be.
         """
-        raise NotImplementedError
 
     async def give_up(self, process: Aside, job: Job) -> None:
         """End what is of no use: why it is none matters more than what its host says."""
