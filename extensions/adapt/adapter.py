@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from drivers.api import at_once
-from extensions.adapt.hosts import demand
+from extensions.adapt.gates import Gates
 from extensions.adapt.plan import Adapt, Region, regions_of
 from extensions.adapt.record import Look, record_look
 from extensions.adapt.region import Proposal, proposal, split, without
@@ -32,7 +32,7 @@ from extensions.adapt.traffic import (
     distance,
     pace,
 )
-from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
+from optics import HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from optics.ranks import RankName, hosts_of
@@ -41,13 +41,9 @@ from orchestrator.background.work import Notify, Retries, emit, ready, serving
 from orchestrator.change.apply import finish
 from orchestrator.change.context import Context
 from orchestrator.change.run import ChangeRun
-from orchestrator.change.snapshot import found as snapshot
-from orchestrator.change.snapshot import held_data
 from orchestrator.change.timeline import record_levels
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.detour import dead_links, link_text
-from orchestrator.fabric.transition import per_device
-from orchestrator.hosts.late import START_S
 from orchestrator.jobs.record import ranks_of
 from orchestrator.plan.reader import read_plan
 from orchestrator.results import Json
@@ -56,11 +52,8 @@ from orchestrator.store.keys import tenancy_of
 from orchestrator.store.options import RunOptions
 from orchestrator.store.records import CurrentPlan
 from orchestrator.verify.ladder import ladder
+from orchestrator.verify.level import check_passed
 
-WAIT_S = 1.0
-"""A rank is waited for in pieces of this long (s), between which a request to stop is seen."""
-MOMENT_S = 60.0
-"""A change that found no moment to begin for this long (s) is given up."""
 OVERHEAD_S = 0.03
 """What a change takes beyond the devices' switching time (s), before one was measured: two commits,
 carriers.
@@ -112,7 +105,8 @@ async def adapt(command: Command, *, notify: Notify, options: AdaptOptions) -> A
             except asyncio.CancelledError:
                 adapter.emit("ended", "stopped on request")
             report = adapter.report()
-            context.run.finish("ok", message=report.last, summary=adapter.summary())
+            summary = {**adapter.did(), **adapter.figures()}
+            context.run.finish("ok", message=report.last, summary=summary)
             return report
 
 
@@ -136,18 +130,13 @@ class Adapter:
     last: str = ""
 
     def __post_init__(self) -> None:
-        self.session, self.hosts, self.lab = (
-            self.context.session,
-            self.context.session.hosts,
-            self.context.session.lab,
-        )
+        self.session = self.context.session
+        self.hosts, self.lab = self.session.hosts, self.session.lab
         self.journal = self.context.recorder.journal
         self.retries = Retries(AGAIN_S, AGAIN_S, FAILURES)
         self.forecast = Forecast(self.how.predict)
-        self.began = time.monotonic()
+        self.gates = Gates(self.hosts.channels, "", ())
         self.members: tuple[HostName, ...] = ()
-        self.ranks: tuple[RankName, ...] = ()
-        self.job = ""
         self.state_now = RegionState({}, (), 0)
         self.known: tuple[Bytes, Look] | None = None
         """The latest traffic for which better circuits were looked for, and made or not found."""
@@ -165,7 +154,7 @@ class Adapter:
             len(self.changes),
             self.skipped,
             self.failures,
-            round(time.monotonic() - self.began, 1),
+            round(time.monotonic() - self.gates.began, 1),
             last=self.last,
             journal=str(self.journal.directory) if self.journal is not None else "",
             **figures,
@@ -173,34 +162,23 @@ class Adapter:
 
     def figures(self) -> dict[str, float]:
         """Medians over the changes (ms); empty without one."""
-        if not self.changes:
-            return {}
         each = {
             "change_ms": [t.change_ms for t, _ in self.changes],
             "dark_ms": [t.dark_ms for t, _ in self.changes],
+            "exposed_ms": [exposed_ms for _, exposed_ms in self.changes],
         }
-        return {
-            name: median(values)
-            for name, values in (each | {"exposed_ms": [e for _, e in self.changes]}).items()
-        }
+        return {name: median(values) for name, values in each.items() if values}
 
-    def summary(self) -> dict[str, object]:
-        """Small numbers for the history."""
-        return {
-            "changes": len(self.changes),
-            "skipped": self.skipped,
-            "failures": self.failures,
-            **self.figures(),
-        }
+    def did(self) -> dict[str, int]:
+        """What was done, counted."""
+        return {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures}
 
     def emit(self, event: str, text: str, **fields: Json) -> None:
         """Emit one event."""
         self.last = text
         emit(self.notify, event, text, **fields)
-        did = {"changes": len(self.changes), "skipped": self.skipped, "failures": self.failures}
-        self.file.now(
-            state="adapting", plan=self.plan.name, run=self.context.run.id, last=text, **did
-        )
+        run, did = self.context.run.id, self.did()
+        self.file.now(state="adapting", plan=self.plan.name, run=run, last=text, **did)
 
     # --- the loop
 
@@ -213,13 +191,13 @@ class Adapter:
             not self.options.changes or len(self.changes) < self.options.changes
         ):
             try:
-                found = await self._demand(at)
+                await self._reconnect()
+                found = await self.gates.decided(at, self._mend)
                 if found is None:
-                    self.emit(
-                        "ended", f"job {self.plan.job.name if self.plan.job else ''} has ended"
-                    )
+                    name = self.plan.job.name if self.plan.job else ""
+                    self.emit("ended", f"job {name} has ended")
                     return
-                at = found[self.ranks[0]].step // 2
+                at = found[self.gates.ranks[0]].step // 2
                 self.looks += 1
                 await self._look(found, at)
                 self.retries.worked()
@@ -231,7 +209,7 @@ class Adapter:
 
     async def _begin(self) -> None:
         """Read the lab, find the job, journal what there is."""
-        context, store = self.context, self.context.store
+        context = self.context
         with context.recorder.phase("observe"):
             seen = await self.session.observe()
             wanted = {port.host for link in self.current.up.links for port in (link.a, link.b)}
@@ -243,25 +221,11 @@ class Adapter:
                 f"no job of {self.plan.name} runs, so there is no traffic to follow",
                 hint="testbed job launch",
             )
-        self.job, self.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
-        self.members = tuple(sorted(wanted | set(hosts_of(self.ranks))))
+        self.gates.job, self.gates.ranks = record.spec.on_hosts, ranks_of(record, self.lab)
+        self.members = tuple(sorted(wanted | set(hosts_of(self.gates.ranks))))
         self.macs = self.hosts.channels.macs()
-        owned = per_device(store.owned(context.tenancy))
-        before = snapshot(
-            seen.settings,
-            owned,
-            self.current,
-            seen.hellos,
-            record,
-            self.lab,
-            context.foreign_settings(),
-        )
-        target = {
-            "settings": held_data(before.owned),
-            "generation": self.current.generation,
-            "hosts": sorted(wanted),
-        }
-        context.run.found(before.to_json(), target)
+        before = context.snapshot(seen.settings, seen.hellos, self.current, record)
+        context.begin(before, before.owned, self.current.generation, wanted)
         self.state_now = RegionState(seen.settings, self.current.up.links, self.current.generation)
         own, _ = split(self.state_now.links, self.regions)
         regions = ", ".join(region.name for region in self.regions)
@@ -270,43 +234,12 @@ class Adapter:
             f"{self.plan.name}: {counted(len(own), 'circuit')} of {regions}, every {self.how.every} iterations",
         )
 
-    async def _demand(self, at: int) -> Mapping[RankName, Demand] | None:
-        """What all ranks send in iteration `at` or a later one, once its gates have decided; None
-        if the job has ended.
-
-        Raises: as `demand`; NotVerified - its program does not say.
-        """
+    async def _reconnect(self) -> None:
+        """Raises: Unreachable and the like - a host of the job or of a circuit does not answer."""
         if lost := sorted(set(self.members) - set(self.hosts.channels.attached())):
             for answer in (await self.hosts.channels.connect(lost)).values():
                 if isinstance(answer, TestbedError):
                     raise answer
-        first = self.ranks[0]
-        while True:
-            found = (
-                await demand(
-                    self.hosts.channels, self.job, [first], reach=2 * at + 1, within_s=WAIT_S
-                )
-            )[first]
-            if found.state != "running":
-                return None
-            # its ranks may still be loading
-            if found.error and time.monotonic() > self.began + START_S:
-                hint = "testbed job status; the programs moe and serve say it: extensions/adapt/README.md"
-                raise NotVerified(f"{first} does not say what it sends: {found.error}", hint=hint)
-            if found.step > 2 * at and found.step % 2:
-                break
-            if found.step <= 2 * at:
-                await self._mend()
-            at = max(at, found.step // 2)
-        at = found.step // 2
-        return await demand(
-            self.hosts.channels,
-            self.job,
-            self.ranks,
-            after=max(0, at - 8),
-            reach=2 * at + 1,
-            within_s=WAIT_S,
-        )
 
     async def _mend(self) -> None:
         """Take circuits that have lost their light out of use: a job that waits for one would never
@@ -339,19 +272,17 @@ class Adapter:
         """Decide by the traffic of iteration `at`, and change circuits if it pays. Raises: as
         `RegionChange`.
         """
-        traffic, times = bytes_of(found, self.ranks, at), pace(found.values())
+        ranks, times = self.gates.ranks, pace(found.values())
+        traffic = bytes_of(found, ranks, at)
         if traffic is None or times is None:
             self._skip("unknown", "not every rank has said what it sends")
             return
-        known = {n: bytes_of(found, self.ranks, n) for n in range(at - LATEST + 1, at)}
+        known = {n: bytes_of(found, ranks, n) for n in range(at - LATEST + 1, at)}
         before = {number: each for number, each in known.items() if each is not None}
         forecast = self.forecast.see(traffic, at, before)
         if self.known is not None and distance(self.known[0], forecast) < ALIKE:
-            self._skip(
-                "gain",
-                "the traffic is as it was",
-                replace(self.known[1], iteration=at, traffic=traffic),
-            )
+            look = replace(self.known[1], iteration=at, traffic=traffic)
+            self._skip("gain", "the traffic is as it was", look)
             return
         proposals = [
             proposal(without(region, self.out), self.lab, forecast, self.state_now.links)
@@ -393,9 +324,13 @@ class Adapter:
         planned_ms = (time.monotonic_ns() - begun_ns) / 1e6
         iteration = 0
 
+        def fits(late_s: float) -> bool:
+            most_s = self.how.dark_share * times.iteration_s
+            return times.exposed_s(self._change_s(), late_s) <= most_s
+
         async def moment() -> None:
             nonlocal iteration
-            iteration = await self._moment(look.iteration + 1, times)
+            iteration = await self.gates.moment(look.iteration + 1, fits, lambda: self.stopping)
 
         work = asyncio.ensure_future(self._carry_out(change, moment))
         # where nobody is left to ask for it
@@ -412,18 +347,11 @@ class Adapter:
             return False
         finally:
             self.state_now = change.state_now
-        exposed_ms = await self._exposed_ms(changed, iteration)
+        exposed_ms = await self.gates.exposed_ms(changed.done_ns, iteration)
         self.changes.append((changed, exposed_ms))
         figures = {"planned_ms": planned_ms, "exposed_ms": exposed_ms}
-        record_look(
-            self.journal,
-            self.plan.name,
-            "changed",
-            "",
-            replace(look, iteration=iteration),
-            changed,
-            figures,
-        )
+        look = replace(look, iteration=iteration)
+        record_look(self.journal, self.plan.name, "changed", "", look, changed, figures)
         text = f"iteration {iteration}: {changed.moved} settings, gain {look.best.gain:.2f}, {changed.change_ms:.0f} ms"
         figures |= {"change_ms": changed.change_ms, "dark_ms": changed.dark_ms}
         self.emit(
@@ -449,79 +377,18 @@ class Adapter:
             text = await change.retreat()
             raise type(error)(f"{error}\nhosts are {text}", hint=error.hint) from error
 
-    async def _moment(self, iteration: int, times: Pace) -> int:
-        """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a
-        turn fits; return its number.
-
-        Raises: Abandoned - it did not come; as `demand`.
-        """
-        first, reach, until = self.ranks[0], 2 * iteration, time.monotonic() + MOMENT_S
-        while time.monotonic() < until:
-            found = (
-                await demand(self.hosts.channels, self.job, [first], reach=reach, within_s=WAIT_S)
-            )[first]
-            if found.state != "running" or self.stopping:
-                raise Abandoned("stopped on request" if self.stopping else "the job has ended")
-            late_s = (time.monotonic_ns() - found.since_ns) / 1e9
-            if found.step >= reach:
-                fits = (
-                    times.exposed_s(self._change_s(), late_s)
-                    <= self.how.dark_share * times.iteration_s
-                )
-                if found.step % 2 == 0 and fits:
-                    return found.step // 2
-                reach = 2 * (found.step // 2 + 1)
-        raise Abandoned(f"no iteration left room for a change within {MOMENT_S:g} s")
-
-    async def _exposed_ms(self, changed: RegionChanged, iteration: int) -> float:
-        """How much of the change fell into the exchanges of its iteration (ms); 0 where the ranks
-        do not tell any more.
-        """
-        try:
-            found = await demand(
-                self.hosts.channels,
-                self.job,
-                self.ranks,
-                after=iteration - 1,
-                reach=2 * iteration + 1,
-                within_s=WAIT_S,
-            )
-        except TestbedError:
-            return 0.0
-        gates = [
-            sent.gate_ns
-            for each in found.values()
-            for sent in each.sent
-            if sent.iteration == iteration
-        ]
-        return max(0.0, (changed.done_ns - min(gates)) / 1e6) if gates else 0.0
-
     async def _run_levels(self) -> None:
         """The whole ladder. Raises: NotVerified - with the evidence of the rungs that failed."""
         with self.context.recorder.phase("verify") as phase:
             seen = await self.session.observe()
             self.state_now = replace(self.state_now, held={**self.state_now.held, **seen.settings})
-            links = self.state_now.links
-            busy = "the job runs"
-            lit = circuits(links, self.lab, seen.settings)
+            links, held, busy = self.state_now.links, seen.settings, "the job runs"
+            lit = circuits(links, self.lab, held)
             levels = await ladder(
-                self.session,
-                self.plan,
-                links,
-                lit,
-                seen.settings,
-                seen.hellos,
-                power=False,
-                busy=busy,
+                self.session, self.plan, links, lit, held, seen.hellos, power=False, busy=busy
             )
             record_levels(self.context.recorder, levels)
-            if failed := [level for level in levels if not level.ok]:
-                raise NotVerified(
-                    "\n".join(
-                        f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:4])
-                        for r in failed
-                    )
-                )
+            check_passed(levels, 4)
             phase.detail = ", ".join(level.detail for level in levels)
 
     async def _failed(self, error: TestbedError) -> None:
@@ -529,11 +396,8 @@ class Adapter:
         self.failures += 1
         record_look(self.journal, self.plan.name, "failed", type(error).__name__)
         self.emit("failed", error.line)
-        await asyncio.sleep(
-            self.retries.failed(
-                "change", error, "testbed status; again: testbed service start adapt"
-            )
-        )
+        again = "testbed status; again: testbed service start adapt"
+        await asyncio.sleep(self.retries.failed("change", error, again))
 
     def _skip(self, why: str, text: str, look: Look | None = None) -> None:
         self.skipped += 1

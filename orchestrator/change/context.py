@@ -12,6 +12,7 @@ from pathlib import Path
 from drivers.watch import late_s
 from optics import Change, DeviceName, HostName, HostPort, Link, Locked, Setting, TestbedError
 from orchestrator.change.interlock import Interlocks, rerouted
+from orchestrator.change.snapshot import Snapshot, found, held_data
 from orchestrator.deadline import Limit
 from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
@@ -24,6 +25,7 @@ from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of, owner_of
 from orchestrator.store.locks import HeldLock
 from orchestrator.store.options import NO_OPTIONS, RunOptions
+from orchestrator.store.records import CurrentPlan, JobRecord
 from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope, of_settings
 from orchestrator.store.store import Store
@@ -142,6 +144,26 @@ class Context:
             for number, by in generation_owners(self.store, self.key).items()
             if by.owner == self.owner
         )
+
+    def snapshot(
+        self,
+        observed: Held,
+        hellos: Mapping[HostName, Hello],
+        current: CurrentPlan | None,
+        job: JobRecord | None = None,
+    ) -> Snapshot:
+        """The observed state, to go back to. job: that runs."""
+        owned, foreign = self.store.owned(self.tenancy), self.foreign_settings()
+        return found(observed, per_device(owned), current, hellos, job, self.session.lab, foreign)
+
+    def begin(
+        self, before: Snapshot, wanted: Held, generation: int | None, hosts: Iterable[HostName]
+    ) -> None:
+        """Journal the state before the first step, and the target: what devices are to hold, and the
+        routes of these hosts.
+        """
+        target = {"settings": held_data(wanted), "generation": generation, "hosts": sorted(hosts)}
+        self.run.found(before.to_json(), target)
 
     def disown_lost(self, held: Held) -> None:
         """Disown what no device of `held` holds any more (a run died, a device lost power), so that

@@ -23,8 +23,6 @@ from orchestrator.change.snapshot import (
     Snapshot,
     before_of,
     change_back,
-    found,
-    held_data,
     hosts_of,
 )
 from orchestrator.change.unfinished import announce
@@ -115,19 +113,9 @@ class Down:
         await session.hosts.channels.fence(
             context.run.token, [*following, *(hosts_of_job(runs, lab) if runs else ())]
         )
-        foreign = context.foreign_settings()
-        before = found(
-            observed, owned, store.current(context.tenancy), seen.hellos, runs, lab, foreign
-        )
+        before = context.snapshot(observed, seen.hellos, store.current(context.tenancy), runs)
         if change or following or runs:
-            context.run.found(
-                before.to_json(),
-                {
-                    "settings": held_data(self.to.owned),
-                    "generation": None,
-                    "hosts": sorted(following),
-                },
-            )
+            context.begin(before, self.to.owned, None, following)
         job = ""
         try:
             job = await context.jobs.stop_if_running(recorder)

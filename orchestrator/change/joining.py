@@ -21,7 +21,7 @@ from orchestrator.hosts.output import last_line
 from orchestrator.jobs import ports
 from orchestrator.jobs.attempt import BUSY, GO_TAKES, LOOK_S
 from orchestrator.jobs.decision import JobDecision
-from orchestrator.jobs.jobs import FIRST_ITERATIONS_S
+from orchestrator.jobs.first_iterations import FIRST_ITERATIONS_S
 from orchestrator.plan.target import Target
 from orchestrator.store.records import JobRecord
 

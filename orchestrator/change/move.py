@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -335,6 +335,16 @@ class Move:
         _, _, ports = await check_link(hellos, goal.links)
         _, _, lost = await check_light(self.context.session, goal.circuits)
         return [*ports, *lost]
+
+    async def confirm(self, wanted: Collection[HostName], leaving: list[HostName]) -> None:
+        """Hosts keep their routes for good; those that are `leaving` the plan drop the owner's."""
+        run, routes = self.context.run, self.hosts.routes
+        with run.step("host", "all", "confirm", {"generation": self.generation}):
+            await routes.confirm(self.generation, wanted)
+        if leaving:
+            self.asked.update(leaving)
+            with run.step("host", "all", "clear", {"hosts": leaving}):
+                await routes.clear(leaving, self.context.own_generations())
 
     async def retreat(self) -> str:
         """Bring all hosts that answer to one generation; return in words which one, and which hosts

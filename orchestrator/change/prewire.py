@@ -4,17 +4,17 @@ itself only switches.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from optics import ChangeFailed
+from optics import ChangeFailed, Setting
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.change.apply import switch
+from orchestrator.change.claims import reserved
 from orchestrator.change.context import Context
 from orchestrator.change.report import PrewireReport
-from orchestrator.change.snapshot import NONE, found, held_data
-from orchestrator.fabric.lightpath import Held
-from orchestrator.fabric.transition import per_device
+from orchestrator.change.snapshot import NONE
 from orchestrator.plan.target import (
     Target,
     dark_time_scale,
@@ -23,7 +23,11 @@ from orchestrator.plan.target import (
     slowest_device,
     target,
 )
-from orchestrator.session import check_ports
+from orchestrator.session import Observation, check_ports
+
+
+def _early(goal: Target) -> Iterable[Setting]:
+    return (s for c in goal.early.values() for s in c.remove | c.add)
 
 
 class Prewire:
@@ -41,12 +45,12 @@ class Prewire:
         """
         context, recorder = self.context, self.context.recorder
         with recorder.phase("observe") as phase:
-            seen = (await context.session.observe(hosts=False)).complete().settings
-            phase.detail = counted(len(seen), "device")
+            observed = (await context.session.observe(hosts=False)).complete()
+            phase.detail = counted(len(observed.settings), "device")
         with recorder.phase("plan") as phase:
-            goal = await self._reserved(seen)
+            goal, observed = await reserved(context, observed, self._goal, _early)
             await check_ports(context.session, goal.change.made)
-            seen = self.seen
+            seen = observed.settings
             late = {d: c for d, c in goal.late.changes.items() if self.lab.slow(d)}
             count = sum(len(c.add) for c in goal.early.values())
             phase.detail = f"{counted(count, 'cross-connect')} to make in the dark"
@@ -73,25 +77,13 @@ class Prewire:
         await context.allowed(goal.early, seen)
         if (needs := slowest_device(only, context.session.traits)) is not None:
             context.need(needs[1], needs[0])
-        owned = per_device(context.store.owned(context.tenancy))
-        running = await context.jobs.running()
-        foreign = context.foreign_settings()
-        before = found(
-            seen,
-            owned,
-            context.store.current(context.tenancy),
-            {},
-            running,
-            context.session.lab,
-            foreign,
-        )
+        running, current = await context.jobs.running(), context.store.current(context.tenancy)
+        before = context.snapshot(seen, {}, current, running)
         after = {
             d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE)
             for d, held in before.owned.items()
         }
-        context.run.found(
-            before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []}
-        )
+        context.begin(before, after, None, ())
         with recorder.phase("prewire") as phase:
             try:
                 outcomes = await switch(context, only, "prewire")
@@ -115,14 +107,6 @@ class Prewire:
             writes=sum(o.writes for o in outcomes.values()),
         )
 
-    async def _reserved(self, seen: Held) -> Target:
-        """The target, its ports reserved: another owner may choose the same ports at the same
-        moment.
-        """
-        context = self.context
-        while True:
-            self.seen = seen
-            goal = target(self.plan, self.lab, seen, context.store.owned(context.tenancy))
-            if not context.reserve(s for c in goal.early.values() for s in c.remove | c.add):
-                return goal
-            seen = (await context.session.observe(hosts=False)).complete().settings
+    def _goal(self, seen: Observation) -> Target:
+        owned = self.context.store.owned(self.context.tenancy)
+        return target(self.plan, self.lab, seen.complete().settings, owned)

@@ -34,14 +34,13 @@ from orchestrator.change.context import Context
 from orchestrator.change.dark import EMPTY_S, EXCESS_S
 from orchestrator.change.port_counters import quiet
 from orchestrator.change.rollback import Rollback
-from orchestrator.change.snapshot import Snapshot, differences, found, held_data
+from orchestrator.change.snapshot import Snapshot, differences
 from orchestrator.change.stall_link import Subject, choose
 from orchestrator.change.verdict import verdict
 from orchestrator.fabric.circuits import settings
 from orchestrator.fabric.detour import link_text
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Route, Rules, drain_rules, rules
-from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import HostEvent, Stream
 from orchestrator.plan.stored import stored_plan
 from orchestrator.session import Observation
@@ -105,24 +104,8 @@ class Stall:
             sum(len(modes) * REPEATS * self._seconds(dark_s, subject) for dark_s in self.dark_s),
             "the stall curve",
         )
-        owned = per_device(context.store.owned(context.tenancy))
-        before = found(
-            seen.settings,
-            owned,
-            self.current,
-            seen.hellos,
-            None,
-            self.lab,
-            context.foreign_settings(),
-        )
-        context.run.found(
-            before.to_json(),
-            {
-                "settings": held_data(before.owned),
-                "generation": self.current.generation,
-                "hosts": self.named,
-            },
-        )
+        before = context.snapshot(seen.settings, seen.hellos, self.current)
+        context.begin(before, before.owned, self.current.generation, self.named)
         try:
             await self._stage()
             await self.hosts.measure.watch_links(subject.names)

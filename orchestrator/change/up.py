@@ -9,30 +9,14 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from optics import (
-    HostName,
-    Infeasible,
-    Interlock,
-    Interrupted,
-    Link,
-    Locked,
-    NotVerified,
-    StoreFailed,
-    TestbedError,
-)
+from optics import HostName, Interrupted, Link, Locked, NotVerified, StoreFailed, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
+from orchestrator.change.claims import reserved, seen_as_saved, take_over, target_beside
 from orchestrator.change.confirm import Confirming, up_to_the_operator
 from orchestrator.change.context import Context
 from orchestrator.change.equalise import equalise_plan
-from orchestrator.change.goal import (
-    as_saved,
-    followed,
-    goal_hosts,
-    is_incomplete,
-    rules_sha,
-    settings_word,
-)
+from orchestrator.change.goal import followed, goal_hosts, is_incomplete, rules_sha, settings_word
 from orchestrator.change.impact import Impact
 from orchestrator.change.joining import Joining
 from orchestrator.change.left_as_is import stopped, unrecorded
@@ -42,43 +26,28 @@ from orchestrator.change.port_counters import sampled_ports
 from orchestrator.change.report import EqualiseReport, UpReport
 from orchestrator.change.ring_change import RingChange
 from orchestrator.change.rollback import Rollback
-from orchestrator.change.snapshot import Snapshot, found, held_data
+from orchestrator.change.snapshot import Snapshot
 from orchestrator.change.timeline import Figures, Timeline, record_levels, record_timeline
 from orchestrator.change.uplinks import uplinks_notified
 from orchestrator.change.verdict import verdict
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import rules
-from orchestrator.fabric.transition import per_device
 from orchestrator.fabric.up_state import UpState
 from orchestrator.jobs import attachments
 from orchestrator.jobs.decision import LIVE
 from orchestrator.jobs.keep import as_asked, ended, together
 from orchestrator.jobs.report import JobStatus
 from orchestrator.jobs.resumption import resumption
-from orchestrator.plan.attached import check_placed
-from orchestrator.plan.target import (
-    Target,
-    dark_time_scale,
-    diff,
-    expected_dark_ms,
-    fingerprint,
-    target,
-)
+from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms
 from orchestrator.session import Observation, check_ports
-from orchestrator.store.generations import generation_owners
-from orchestrator.store.ownership import (
-    OWNER,
-    adopt,
-    refusal_with_owners,
-    refuse_shared,
-    refuse_taken,
-)
 from orchestrator.store.records import JobRecord
 from orchestrator.verify.forwarding import pairs_of
 from orchestrator.verify.ladder import check_link, ladder
-from orchestrator.verify.power import Reading, keep
+from orchestrator.verify.level import check_passed
+from orchestrator.verify.power import keep
 from orchestrator.verify.report import LevelResult
 
+NO_FIGURES = Figures()
 AFTER_S = 0.5
 """Ports are sampled for this long (s) after a job resumed: the report's throughput after a
 change.
@@ -103,12 +72,9 @@ class Up:
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
         self.running: JobRecord | None = None
-        mode = self.asked.job
+        live = LIVE.get(self.asked.job, plan.transition.live)
         self.ring_change: RingChange = Joining(
-            context,
-            plan.transition,
-            LIVE.get(mode, plan.transition.live),
-            restart=mode == "restart",
+            context, plan.transition, live, restart=self.asked.job == "restart"
         )
 
     async def carry_out(self) -> UpReport:
@@ -118,7 +84,7 @@ class Up:
         staging = self.current is None or self.current.plan_sha != self.plan.sha256
         seen = await observe(context, self.notes, staging=staging)
         with recorder.phase("plan") as phase:
-            goal, seen = await self._reserved(seen)
+            goal, seen = await reserved(context, seen, self._goal)
             self.notes += unneeded(context, self.plan, goal, self.current, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
@@ -130,7 +96,9 @@ class Up:
             await self._choose(
                 goal, launch=launch_job, dark=is_incomplete(self.current, self.lab, seen.settings)
             )
-            self._take_over(goal, seen)
+            adopted = take_over(context, self.plan, goal, seen)
+            self.notes += [f"adopted {line}" for line in adopted]
+            self.taken_over = "; ".join(adopted)
             macs = self.hosts.channels.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -145,7 +113,7 @@ class Up:
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.move.prepare(goal, seen, macs)
         generation = self.move.generation
-        await self._found(goal, seen, wanted)
+        self._begin(goal, seen, wanted)
         times = Timeline()
         try:
             await self.move.wire_ahead(goal)
@@ -170,18 +138,12 @@ class Up:
                     leaving = [
                         h for h in locked if h not in wanted and seen.hellos[h].active in own
                     ]
-                    if self.confirming is not None:
+                    if self.confirming is None:
+                        await self.move.confirm(wanted, leaving)
+                    else:  # those that leave keep their routes, too, until it is confirmed
                         await self.confirming.leave(
                             context, self.plan.name, self.before, generation, wanted, leaving
                         )
-                        leaving = []  # they keep their routes, too, until the change is confirmed
-                    else:
-                        with context.run.step("host", "all", "confirm", {"generation": generation}):
-                            await self.hosts.routes.confirm(generation, wanted)
-                    if leaving:
-                        self.move.asked.update(leaving)
-                        with context.run.step("host", "all", "clear", {"hosts": leaving}):
-                            await self.hosts.routes.clear(leaving, own)
         except (Exception, asyncio.CancelledError) as error:
             await self.ring_change.give_up()
             if not self.move.touched:
@@ -196,14 +158,14 @@ class Up:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             # Traffic after the change is the other half, if a job produces any.
-            hz = (
-                context.sample_hz
-                if self.running is not None or (self.plan.job is not None and launch_job)
-                else 0.0
-            )
+            runs = self.running is not None or (self.plan.job is not None and launch_job)
+            hz = context.sample_hz if runs else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
-                times.resumed_ns, times.pause_ns = await self._resumed(times)
+                since_ns = times.sent_ns or times.crossed_ns
+                times.resumed_ns, times.pause_ns = await resumption(
+                    context.jobs, recorder, times.crossed_ns, since_ns, self.before.job
+                )
                 if times.resumed_ns and hz:
                     await asyncio.sleep(AFTER_S)
         except asyncio.CancelledError:
@@ -221,25 +183,45 @@ class Up:
                 error.hint = f"{error.hint}; {hint}" if error.hint else hint
             raise
         figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
-        changed = await self.ring_change.report(times.sent_ns, figures)
+        report = await self._report(goal, job, balance, times.sent_ns, figures)
         await up_to_the_operator(self.confirming, context)
         ok, total, unasked = pairs_of(levels)
-        writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
+        outcomes = (*self.move.wired.values(), *times.outcomes.values())
+        return replace(
+            report,
+            writes=report.writes + sum(outcome.writes for outcome in outcomes),
+            dark_ms_expected=expected_dark_ms(goal.late, context.session.traits),
+            pairs_ok=ok,
+            pairs_total=total,
+            pairs_unasked=unasked,
+            undo="testbed rollback",
+            dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
+            pause_ms=times.pause_ns / 1e6 if times.pause_ns else None,
+        )
+
+    async def _report(
+        self,
+        goal: Target,
+        job: JobStatus | None,
+        balance: EqualiseReport | None,
+        sent_ns: int = 0,
+        figures: Figures = NO_FIGURES,
+    ) -> UpReport:
+        """What is reported of any change. balance: of the equalisation, whose writes are counted.
+        sent_ns, figures: of light that moved.
+        """
+        recorder, changed = self.context.recorder, await self.ring_change.report(sent_ns, figures)
         return UpReport(
-            run=context.run.id,
+            run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=diff(goal.change, context.session.traits, self.lab, goal.early),
-            writes=writes + (balance.writes if balance else 0),
-            dark_ms_expected=expected_dark_ms(goal.late, context.session.traits),
+            diff=diff(goal.change, self.context.session.traits, self.lab, goal.early),
+            writes=balance.writes if balance else 0,
             dark_ms=figures.dark_ms,
             link_ms=figures.link_ms,
             commit_ms=figures.commit_ms,
-            pairs_ok=ok,
-            pairs_total=total,
-            pairs_unasked=unasked,
             job=job,
             notes=(
                 *self.notes,
@@ -247,33 +229,14 @@ class Up:
                 *self.plan.warnings,
                 *(balance.notes if balance else ()),
             ),
-            undo="testbed rollback",
-            dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
             ring_change=changed,
-            pause_ms=times.pause_ns / 1e6 if times.pause_ns else None,
         )
 
-    async def _resumed(self, times: Timeline) -> tuple[int, int]:
-        since = times.sent_ns or times.crossed_ns
-        return await resumption(
-            self.context.jobs, self.context.recorder, times.crossed_ns, since, self.before.job
-        )
-
-    async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
+    def _begin(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
-        context = self.context
-        owned = per_device(context.store.owned(context.tenancy))
-        foreign = context.foreign_settings()
-        self.before = found(
-            seen.settings, owned, self.current, seen.hellos, self.running, self.lab, foreign
-        )
-        target = {
-            "settings": held_data(goal.wanted),
-            "generation": self.move.generation,
-            "hosts": sorted(wanted),
-        }
-        context.run.found(self.before.to_json(), target)
+        self.before = self.context.snapshot(seen.settings, seen.hellos, self.current, self.running)
+        self.context.begin(self.before, goal.wanted, self.move.generation, wanted)
 
     def _record_up(self, goal: Target, sha: str, run: str = "") -> None:
         """Record that the plan is up. run: that brought it up, if another. Raises: Locked - another
@@ -290,77 +253,13 @@ class Up:
             by=self.context.run.id,
         )
 
-    async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
-        """The target, its ports reserved: trunks are chosen from free ones, and another owner may
-        choose at the same moment.
-        """
-        while True:
-            goal = self._goal(seen)
-            if not self.context.reserve(
-                s
-                for held in (goal.wanted, goal.change.removed)
-                for found in held.values()
-                for s in found
-            ):
-                return goal, seen
-            now = await self.context.session.observe(hosts=False)
-            errors = {n: e for n, e in seen.errors.items() if n not in self.lab.devices} | dict(
-                now.errors
-            )
-            seen = replace(seen, settings=now.settings, errors=errors)
-
     def _goal(self, seen: Observation) -> Target:
-        """The target. Raises: as `target`; Interlock - the devices that answer are not as they were
-        when the plan was saved.
-        """
-        if (
-            self.asked.expected
-            and (now := fingerprint(self.plan, seen.settings)) != self.asked.expected
-        ):
-            if any(name in self.lab.devices for name in seen.errors):
-                seen.complete()  # one that answered then may be the cause
-            as_saved(self.asked.expected, now)
-        store = self.context.store
-        owned = store.owned(self.context.tenancy) | self.context.adopted(seen.settings)
-        try:
-            goal = target(self.plan, self.lab, seen.settings, owned)
-            check_placed(self.plan, goal.links)
-        except Interlock as error:
-            raise refusal_with_owners(error, store.owners(self.context.key)) from None
-        except Infeasible:
-            if any(name in self.lab.devices for name in seen.errors):
-                seen.complete()  # an unread device is the cause
-            raise
-        refuse_shared(goal.change.kept, owned, store.owners(self.context.key))
-        return goal.sparing(frozenset(self.context.options.lost))
-
-    def _take_over(self, goal: Target, seen: Observation) -> None:
-        """Adopt what the operator named. Raises: Interlock - a host that is needed carries another
-        owner's plan.
-        """
-        context = self.context
-        hosts = sorted(goal_hosts(goal) | set(self.plan.job.needed if self.plan.job else ()))
-        named = self.asked.adopt
-        own = {
-            context.owner,
-            *(word.removeprefix(OWNER) for word in named if word.startswith(OWNER)),
-        }
-        active, owners = (
-            {h: hello.active for h, hello in seen.hellos.items()},
-            generation_owners(context.store, context.key),
-        )
-        refuse_taken(hosts, self.lab.hosts, active, owners, own)
-        if named and context.who is not None:
-            found = adopt(
-                context.store,
-                context.key,
-                context.who,
-                context.run.id,
-                context.adopted(seen.settings),
-                named,
-            )
-            self.notes += [f"adopted {line}" for line in found]
-            self.taken_over = "; ".join(found)
+        """The target. Raises: as `seen_as_saved`, `target_beside`."""
+        seen_as_saved(self.asked.expected, self.plan, self.lab, seen)
+        context, store = self.context, self.context.store
+        owned = store.owned(context.tenancy) | context.adopted(seen.settings)
+        goal = target_beside(store.owners(context.key), self.plan, self.lab, seen, owned)
+        return goal.sparing(frozenset(context.options.lost))
 
     async def _choose(self, goal: Target, *, launch: bool, dark: bool) -> None:
         """See that the devices have the ports, and decide what becomes of the running job.
@@ -419,14 +318,18 @@ class Up:
         # another job, or only another text
         if self.current is not None and self.current.plan_sha != self.plan.sha256:
             self.move.generation = self.current.generation
-            await self._found(goal, seen, wanted)
-            await self._change_rings_first()
+            self._begin(goal, seen, wanted)
+            try:  # the job goes first: one that cannot change rings leaves everything as it was
+                await self.ring_change.finish()
+            except TestbedError:
+                record = self.ring_change.record
+                self.context.run.unchanged = record is None or not record.spec.changing
+                raise
             self._record_up(goal, sha)
         # it is like the slot before it
         elif self.current is not None and self.slots != self.current.up.slots:
             self.move.generation = self.current.generation
             self._record_up(goal, sha, self.current.run)
-        recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
         self.notes += (
@@ -434,83 +337,40 @@ class Up:
             if self.confirming is None
             else (*ended(job), "nothing was changed, nothing has to be confirmed")
         )
-        changed = await self.ring_change.report(0, Figures())
-        writes = balance.writes if balance else 0
-        return UpReport(
-            run=self.context.run.id,
-            plan=self.plan.name,
-            lab=self.lab.name,
-            nothing_to_do=not writes
-            and changed is None
-            and (job is None or job.run != self.context.run.id),
-            phases=tuple(recorder.phases),
-            parts=tuple(recorder.parts),
-            diff=diff(goal.change, self.context.session.traits, self.lab),
-            writes=writes,
-            job=job,
-            notes=(
-                *self.notes,
-                *self.ring_change.notes,
-                *self.plan.warnings,
-                *(balance.notes if balance else ()),
-            ),
-            equalise=balance,
-            ring_change=changed,
-        )
+        report = await self._report(goal, job, balance)
+        launched = job is not None and job.run == self.context.run.id
+        changed = report.writes or report.ring_change is not None or launched
+        return replace(report, nothing_to_do=not changed)
 
     def _lit(self, goal: Target) -> Collection[Link]:
         return goal.links
 
-    async def _change_rings_first(self) -> None:
-        """No light moves, so the job changes rings before the plan is recorded: a job that cannot
-        leaves everything as it was.
-        """
-        try:
-            await self.ring_change.finish()
-        except TestbedError:
-            self.context.run.unchanged = (
-                self.ring_change.record is None or not self.ring_change.record.spec.changing
-            )
-            raise
-
     async def _verify(self, goal: Target, times: Timeline) -> tuple[LevelResult, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
-        session, recorder = self.context.session, self.context.recorder
+        context, recorder = self.context, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.channels.greet(sorted(goal_hosts(goal)))
             # the other devices are read again
             fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}
-            job = self.context.store.latest_job(self.context.tenancy)
+            job = context.store.latest_job(context.tenancy)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
             levels = await ladder(
-                session,
+                context.session,
                 self.plan,
                 goal.links,
                 goal.circuits,
                 fresh,
                 hellos,
-                keep=self._keep,
+                keep=lambda readings: keep(
+                    readings, context.store, context.key, context.run.id, recorder.journal
+                ),
                 power=False,
                 busy=busy,
             )
             self.notes += record_levels(recorder, levels)
-            if failed := [r for r in levels if not r.ok]:
-                lines = [
-                    f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12])
-                    for r in failed
-                ]
-                raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
+            check_passed(levels, 12, "testbed verify repeats the ladder")
             phase.detail = ", ".join(r.detail for r in levels if r.name != "map")
         return levels
-
-    def _keep(self, readings: tuple[Reading, ...]) -> None:
-        keep(
-            readings,
-            self.context.store,
-            self.context.key,
-            self.context.run.id,
-            self.context.recorder.journal,
-        )
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: an unchanged one keeps running, another one replaces

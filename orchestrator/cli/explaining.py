@@ -10,12 +10,12 @@ from itertools import permutations
 import numpy as np
 
 from optics.plain import seconds_text
-from orchestrator.fabric.next_hops import follow, lanes_of, next_hops
+from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, Design, routing
+from orchestrator.plan.design.design import PAYLOAD, Design
 from planner.predict.flow import fullest
 from planner.predict.iteration import PairFlow, pair_loads
-from planner.predict.routing import Pair, Path, Routes
+from planner.predict.routing import Pair, Path, Routes, deadlock, lossless_classes
 from planner.schedule.periodic import fitted
 from planner.topology.planned import planned
 from planner.topology.topofinder import find
@@ -36,8 +36,10 @@ def explained(found: Design, lab: Lab) -> list[str]:
     ]
 
 
-def taken(found: Design, lab: Lab) -> dict[Pair, frozenset[Path]]:
-    """The paths of all lanes between each pair of ranks as hosts route them, in ranks."""
+def taken(found: Design, lab: Lab, lanes: int) -> tuple[NextHops, dict[Pair, tuple[Path, ...]]]:
+    """The hosts' next hops, and the paths of the first `lanes` lanes between each pair of ranks, in
+    ranks.
+    """
     rank = {host: number for number, host in enumerate(found.hosts)}
     rings = [
         tuple(found.hosts[r] for r in order)
@@ -46,13 +48,37 @@ def taken(found: Design, lab: Lab) -> dict[Pair, frozenset[Path]]:
         for order in each
     ]
     chosen = next_hops(found.links, lanes_of(lab), (), rings)
-    chosen_paths: dict[Pair, frozenset[Path]] = {}
-    for a, b in permutations(found.hosts, 2):
-        paths = (follow(chosen, lab, a, b, lane) for lane in range(lanes_of(lab)))
-        chosen_paths[rank[a], rank[b]] = frozenset(
-            (rank[a], *(rank[hop.into.host] for hop in path)) for path in paths
+    return chosen, {
+        (rank[a], rank[b]): tuple(
+            (rank[a], *(rank[hop.into.host] for hop in follow(chosen, lab, a, b, lane)))
+            for lane in range(lanes)
         )
-    return chosen_paths
+        for a, b in permutations(found.hosts, 2)
+    }
+
+
+def routing(found: Design, lab: Lab) -> list[str]:
+    """How the hosts route: rules per host, and whether lossless forwarding could deadlock."""
+    chosen, paths = taken(found, lab, 1)
+    ranks = len(found.hosts)
+    routes = Routes(ranks, {pair: ((path, 1.0),) for pair, (path,) in paths.items()})
+    rules = routes.rules()
+    lines = [
+        f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // ranks} routes a host"
+        f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, "
+        f"at most {max(one.filters for one in rules)} filters)"
+    ]
+    if circle := deadlock(routes):
+        stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
+        more, classes = " ..." * (len(circle) > 6), max(lossless_classes(routes).values()) + 1
+        lines.append(
+            f"lossless forwarding could deadlock: {stops}{more}; {classes} priorities prevent it"
+        )
+    else:
+        lines.append(
+            "lossless forwarding cannot deadlock: no cycle in the dependencies of channels"
+        )
+    return lines
 
 
 def against_planner(found: Design, lab: Lab) -> list[str]:
@@ -72,9 +98,9 @@ def against_planner(found: Design, lab: Lab) -> list[str]:
         if len(each) == 1 and not demand.mp[pair]
     ]
     coins = Routes(found.shape.n, {pair: planner_routes.paths[pair] for pair in light})
-    host_paths = taken(found, lab)
+    _, host_paths = taken(found, lab, lanes_of(lab))
     same = sum(
-        paths <= {path for path, _ in planner_routes.paths[pair]}
+        {*paths} <= {path for path, _ in planner_routes.paths[pair]}
         for pair, paths in host_paths.items()
     )
     short = {pair: min(len(path) for path, _ in planner_routes.paths[pair]) for pair in host_paths}

@@ -40,6 +40,25 @@ def median_ms(records: list[dict[str, Any]]) -> float | None:
     return round(statistics.median(latest), 2) if latest else None
 
 
+def iteration_figures(wanted: Job, records: Sound) -> dict[str, Any]:
+    """What a job's iterations come to, as the fields of `JobStatus`."""
+    busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
+    busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
+    first = records[0] if records else {}
+    return {
+        "iterations": sum(int(r.get("steps", 1)) for r in records),
+        "iteration_ms": median_ms(records),
+        "busbw_mbps": round(statistics.median(busbw), 3) if busbw else None,
+        "busy": statistics.median(busy) if busy else None,
+        "resumed_from": max(int(first.get("iter", 1)) - 1, 0),
+        "damaged": first.get("damaged", 0),
+        "sent": sent(wanted, records),
+        "saves": saves(records),
+        "bad_records": records.bad,
+        "bad_record": records.why,
+    }
+
+
 async def collect_iterations(
     session: Session, name: str, record: JobRecord, run_dir: Path
 ) -> Sound:

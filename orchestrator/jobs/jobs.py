@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +15,20 @@ from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plain import counted
 from optics.plan import Job
 from optics.ranks import RankName, host_of_rank
-from orchestrator.hosts import Heartbeat
+from orchestrator.hosts import Heartbeat, JobState
 from orchestrator.hosts.launch import identity
-from orchestrator.hosts.output import last_line
 from orchestrator.jobs import attachments
 from orchestrator.jobs import heartbeats as job_heartbeats
 from orchestrator.jobs import ports as job_ports
 from orchestrator.jobs.attachments import Inspection, Launch
 from orchestrator.jobs.attempt import Attempt
-from orchestrator.jobs.iterations import LATEST, collect_iterations, median_ms, saves, sent
+from orchestrator.jobs.first_iterations import (
+    first_iterations,
+    last_lines,
+    started_text,
+    starting_text,
+)
+from orchestrator.jobs.iterations import collect_iterations, iteration_figures, median_ms
 from orchestrator.jobs.keep import is_same
 from orchestrator.jobs.pauses import paused
 from orchestrator.jobs.progress import unseen
@@ -48,16 +51,10 @@ from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
-FIRST_ITERATIONS = 4
-"""`up` reports a job's speed after this many iterations: the first includes the setup and does not
-count.
-"""
-FIRST_ITERATIONS_S = 120.0
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
 BROKEN_GRACE_S = 1.0
 """The same of a job that has lost a rank or hangs, whose others cannot finish an iteration."""
-POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +68,13 @@ class Jobs:
     tenancy: str
     runs_dir: Path
 
-    def _run_dir(self, record: JobRecord) -> Path:
-        return self.runs_dir / record.run
-
     async def heartbeats(self, record: JobRecord) -> Sequence[Heartbeat]:
         """What every rank says of itself, of the hosts that answer; its iterations since the last
         time go into the journal.
         """
         name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         return await job_heartbeats.collect_heartbeats(
-            self.session, name, record.name, record.run, self._run_dir(record), ranks
+            self.session, name, record.name, record.run, self.runs_dir / record.run, ranks
         )
 
     async def status(
@@ -93,36 +87,24 @@ class Jobs:
 
         heartbeats: what `heartbeats` returned a moment ago. asked: as `Inspection.asked`.
         """
-        name, wanted = record.spec.on_hosts, record.spec.wanted
-        ranks = ranks_of(record, self.session.lab)
-        states = await self.session.hosts.jobs.states(name, ranks)
-        records = (
-            await collect_iterations(self.session, name, record, self._run_dir(record))
-            if ranks
-            else Sound()
+        name, wanted, run_dir = record.spec.on_hosts, record.spec.wanted, self.runs_dir / record.run
+        ranks, states, records = (
+            ranks_of(record, self.session.lab),
+            await self._states(record),
+            Sound(),
         )
-        heartbeats = (
-            await self.heartbeats(record) if heartbeats is None and ranks else heartbeats or ()
-        )
+        if ranks:
+            records = await collect_iterations(self.session, name, record, run_dir)
+            heartbeats = await self.heartbeats(record) if heartbeats is None else heartbeats
         state, detail = state_of(record, states, len(records) + records.bad)
-        launched = self.store.get(record.run)
-        if launched is not None and launching(record, launched):
+        run = self.store.get(record.run)
+        if run is not None and launching(record, run):
             since = time.strftime("%H:%M:%S", time.localtime(record.started))
-            state, detail = (
-                "starting",
-                f"launching since {since}, by run {record.run} ({launched.verb})",
-            )
+            state, detail = "starting", f"launching since {since}, by run {run.id} ({run.verb})"
         # that run samples the ports itself until it ends
-        if ranks and launched is not None and launched.ended is not None:
-            ended = state not in ALIVE
+        if ranks and run is not None and run.ended is not None:
             await job_ports.fetch_samples(
-                self.session,
-                name,
-                record.run,
-                self._run_dir(record),
-                ranks,
-                launched.ended,
-                ended=ended,
+                self.session, name, run.id, run_dir, ranks, run.ended, ended=state not in ALIVE
             )
         if state == "running" and record.pause is not None:
             state, detail = await paused(self.session, self.store, lab_of(self.tenancy), record)
@@ -136,23 +118,18 @@ class Jobs:
             self.session,
             self.store,
             record,
-            self._run_dir(record),
+            run_dir,
             state in ALIVE,
             {} if asked is None else asked,
         )
         lost = await attachments.tend(look) if record.ended is None else ()
         detail += "".join(f"; {text}" for text in lost) if state == "failed" else ""
         if record.ended is None and state in ("finished", "failed", "stopped"):
-            self.store.set_job(record.id, state, detail, ended=True)
-            await self._give_back(record.id)
+            await self._ended(record.id, state, detail)
         if state == "failed" and (left := sum(each.state == "running" for each in states.values())):
             detail += (
                 f"; {counted(left, 'rank')} still run{'s' if left == 1 else ''}: testbed job stop"
             )
-        busbw = [
-            r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r
-        ]
-        busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
         return JobStatus(
             name=record.name,
             state=state,
@@ -160,9 +137,6 @@ class Jobs:
             backend=record.spec.backend,
             ranks=len(wanted.ranks),
             hosts=len(wanted.hosts),
-            iterations=sum(int(r.get("steps", 1)) for r in records),
-            iteration_ms=median_ms(records),
-            busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
             busbw_expected_mbps=wanted.predicted.get("busbw_mbps"),
             iteration_expected_ms=wanted.predicted.get("iteration_ms"),
             time_scale=wanted.traffic.time_scale if wanted.traffic is not None else 1.0,
@@ -174,18 +148,17 @@ class Jobs:
             detail=detail,
             run=record.run,
             started=record.started,
-            busy=statistics.median(busy) if busy else None,
-            late=job_heartbeats.late_text(heartbeats, median_ms(records))
+            late=job_heartbeats.late_text(heartbeats or (), median_ms(records))
             if state == "running"
             else (),
-            resumed_from=max(int(records[0].get("iter", 1)) - 1, 0) if records else 0,
-            damaged=records[0].get("damaged", 0) if records else 0,
             attached=await attachments.attachment_figures(look),
-            sent=sent(wanted, records),
-            saves=saves(records),
-            bad_records=records.bad,
-            bad_record=records.why,
+            **iteration_figures(wanted, records),
         )
+
+    async def _states(self, record: JobRecord) -> Mapping[RankName, JobState]:
+        """How the ranks are, of hosts that the inventory still contains."""
+        ranks = ranks_of(record, self.session.lab)
+        return await self.session.hosts.jobs.states(record.spec.on_hosts, ranks)
 
     async def running(self) -> JobRecord | None:
         """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as
@@ -194,9 +167,8 @@ class Jobs:
         record = self.store.latest_job(self.tenancy)
         if record is None or record.ended is not None:
             return None
-        name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
         try:
-            states = await self.session.hosts.jobs.states(name, ranks)
+            states = await self._states(record)
         except TestbedError:
             return record
         return record if any(s.state == "running" for s in states.values()) else None
@@ -243,11 +215,8 @@ class Jobs:
             return old
         if runs:
             assert record is not None
-            with recorder.phase("job", f"stopping {record.name}") as phase:
-                await self.stop(record, "replaced")
-                phase.detail = (
-                    f"stopped {record.name} after {old.iterations if old else 0} iterations"
-                )
+            after = f" after {old.iterations if old else 0} iterations"
+            await self._stop(record, "replaced", recorder, after)
         ended = "" if record is None else record.state if old is None else old.state
         before = record.spec.wanted if record is not None and ended != "finished" else None
         resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
@@ -271,9 +240,7 @@ class Jobs:
         latest = self.store.latest_job(self.tenancy)
         if latest is not None and latest.id != number and latest.ended is None:
             if await self.running():
-                with recorder.phase("job", f"stopping {latest.name}") as phase:
-                    await self.stop(latest, "taken back")
-                    phase.detail = f"stopped {latest.name}"
+                await self._stop(latest, "taken back", recorder)
             else:
                 with suppress(TestbedError):
                     await self.status(latest)  # it gives back what it has
@@ -287,9 +254,7 @@ class Jobs:
             if status.state == "finished" or (same and status.state in ALIVE):
                 return status
             if status.state in ALIVE:
-                with recorder.phase("job", f"stopping {record.name}") as phase:
-                    await self.stop(record, "taken back")
-                    phase.detail = f"stopped {record.name}"
+                await self._stop(record, "taken back", recorder)
         job = launched(record, self.session.lab, wanted)
         return await self.start(
             run, job, recorder, resume=True, sample=sample, left_out=True, before=record
@@ -339,8 +304,7 @@ class Jobs:
                 now = self.store.job(number)
                 assert now is not None
                 self.store.set_job_spec(number, dataclasses.replace(now.spec, unlaunched=True))
-                self.store.set_job(number, "failed", str(error), ended=True)
-                await self._give_back(number)
+                await self._ended(number, "failed", str(error))
                 await self.stop_left(self.store.job(number))
                 raise
             self.store.set_job(number, "running")
@@ -354,56 +318,24 @@ class Jobs:
             )
         record = self.store.job(number)  # whoever took the lock may have recorded another since
         assert record is not None
-        starts = f"waiting for {counted(len(job.ranks), 'rank')} to start and meet, then for {FIRST_ITERATIONS} iterations"
+        starts = starting_text(len(job.ranks))
         with recorder.phase("job", starts) as phase:
-            give_up = time.monotonic() + FIRST_ITERATIONS_S
-            while True:
-                status = await self.status(record)
-                if (
-                    status.iterations >= FIRST_ITERATIONS
-                    or status.state not in ALIVE
-                    or time.monotonic() > give_up
-                ):
-                    break
-                # none will show: waiting is no use
-                if (status.detail or status.bad_record) and not status.iterations:
-                    break
-                text = f"iterations, {status.state}" if (made := status.iterations) else starts
-                recorder.progress.update("job", made, FIRST_ITERATIONS if made else 0, text)
-                await asyncio.sleep(POLL_S)
+            status = await first_iterations(partial(self.status, record), starts, recorder.progress)
             if status.state == "failed":
-                text = await self._last_lines(spec.on_hosts, record)
+                states = await self._states(record)
+                text = await last_lines(self.session.hosts, spec.on_hosts, states)
                 await self.stop_left(self.store.job(number))
                 raise NotVerified(
                     f"job {job.name} failed at its start: {status.detail}\n{text}",
                     hint="testbed job logs; to start it again, without its checkpoints: testbed job launch",
                 )
-            resumed_ = (
-                f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
-            )
-            resumed_ += (
-                f"; that of iteration {status.damaged} is damaged, and was passed over"
-                if status.damaged
-                else ""
-            )
-            speed = (
-                f", iteration {status.iteration_ms:.0f} ms"
-                if status.iteration_ms is not None
-                else ""
-            )
-            silent = f"; {status.detail.splitlines()[0]}" if status.detail else ""
-            phase.detail = f"{job.name} {status.state}{resumed_}{speed}{silent}"
+            phase.detail = started_text(status)
         return status
 
-    async def _last_lines(self, name: str, record: JobRecord) -> str:
-        """The last line of each rank that failed, at most three of them."""
-        hosts, found = self.session.hosts, []
-        for rank, state in (
-            await hosts.jobs.states(name, ranks_of(record, self.session.lab))
-        ).items():
-            if state.code or state.state == "killed":
-                found.append(f"  {rank}: {await last_line(hosts, name, rank) or 'no output'}")
-        return "\n".join(found[:3])
+    async def _stop(self, record: JobRecord, why: str, recorder: Recorder, after: str = "") -> None:
+        with recorder.phase("job", f"stopping {record.name}") as phase:
+            await self.stop(record, why)
+            phase.detail = f"stopped {record.name}{after}"
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
         """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when
@@ -413,22 +345,14 @@ class Jobs:
         # ranks write their checkpoints at the end of an iteration
         if (pause := record.pause) is not None:
             await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
-        ended = await self.session.hosts.jobs.stop(
-            record.spec.on_hosts, GRACE_S, ranks_of(record, self.session.lab)
-        )
-        if still := [rank for rank, s in ended.items() if s.state == "running"]:
-            raise Refused(
-                f"job {record.name}: {', '.join(still)} did not stop",
-                hint="testbed job stop again, or check the host",
-            )
-        await attachments.stop_attachments(self.session, record)
+        ranks = ranks_of(record, self.session.lab)
+        await self._stop_ranks(record, GRACE_S, ranks, "testbed job stop again, or check the host")
         try:
             status = await self.status(record)
         # stopped through Ansible, or its hosts were started again: no agent there tells more
         except Unreachable:
             status = JobStatus(record.name, "stopped", run=record.run, started=record.started)
-        self.store.set_job(record.id, "stopped", why, ended=True)
-        await self._give_back(record.id)
+        await self._ended(record.id, "stopped", why)
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def write_off(self, lost: Collection[HostName], why: str = "") -> None:
@@ -441,18 +365,22 @@ class Jobs:
         record = self.store.latest_job(self.tenancy)
         if record is None or not (why or set(lost) & set(hosts_of_job(record, self.session.lab))):
             return
-        name, ranks = record.spec.on_hosts, ranks_of(record, self.session.lab)
+        ranks = ranks_of(record, self.session.lab)
         near = [rank for rank in ranks if host_of_rank(rank) not in lost]
-        ended = await self.session.hosts.jobs.stop(name, BROKEN_GRACE_S, near) if near else {}
-        if still := [rank for rank, s in ended.items() if s.state == "running"]:
-            raise Refused(
-                f"job {record.name}: {', '.join(still)} did not stop", hint="check the host"
-            )
-        await attachments.stop_attachments(self.session, record)
+        await self._stop_ranks(record, BROKEN_GRACE_S, near, "check the host")
         if record.ended is None:
             text = why or f"{', '.join(sorted(lost))} did not answer"
-            self.store.set_job(record.id, "failed", text, ended=True)
-            await self._give_back(record.id)
+            await self._ended(record.id, "failed", text)
+
+    async def _stop_ranks(
+        self, record: JobRecord, grace_s: float, ranks: Sequence[RankName], hint: str
+    ) -> None:
+        """Stop these ranks, and what the job has beside its ranks. Raises: Refused - one runs on."""
+        name, jobs = record.spec.on_hosts, self.session.hosts.jobs
+        states = await jobs.stop(name, grace_s, ranks) if ranks else {}
+        if still := [rank for rank, s in states.items() if s.state == "running"]:
+            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint=hint)
+        await attachments.stop_attachments(self.session, record)
 
     async def left(self, record: JobRecord) -> tuple[RankName, ...]:
         """The ranks of an ended job that run nevertheless, such as peers of a lost one that their
@@ -460,13 +388,12 @@ class Jobs:
 
         Raises: Unreachable - a host of the job does not answer.
         """
-        states = await self.session.hosts.jobs.states(
-            record.spec.on_hosts, ranks_of(record, self.session.lab)
-        )
+        states = await self._states(record)
         return tuple(rank for rank, state in states.items() if state.state == "running")
 
-    async def _give_back(self, job: int) -> None:
-        """Give back what a job had that has ended."""
+    async def _ended(self, job: int, state: str, detail: str) -> None:
+        """Record that a job has ended, and give back what it had."""
+        self.store.set_job(job, state, detail, ended=True)
         if (record := self.store.job(job)) is not None:
             await attachments.release(record.spec.given)
 
@@ -474,15 +401,12 @@ class Jobs:
         """Stop what is `left` of an ended job, so that it holds no GPU and no port. A host that
         does not answer stays as it is.
         """
+        if record is None or record.ended is None:
+            return
         with suppress(TestbedError):
-            if (
-                record is not None
-                and record.ended is not None
-                and (left := await self.left(record))
-            ):
+            if left := await self.left(record):
                 await self.session.hosts.jobs.stop(record.spec.on_hosts, GRACE_S, left)
-        if record is not None and record.ended is not None:
-            await attachments.stop_attachments(self.session, record)
+        await attachments.stop_attachments(self.session, record)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
         """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not

@@ -13,9 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optics import Infeasible, Interlock, Missing
+from optics import Missing
 from optics.plain import counted
 from optics.plan import Job, Plan
+from orchestrator.change.claims import target_beside
 from orchestrator.change.expiry import confirm, settled, watch
 from orchestrator.change.goal import as_saved
 from orchestrator.change.interlock import Interlocks, rerouted
@@ -26,7 +27,6 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.keep import apart, ended, foretold, together
 from orchestrator.jobs.record import affected as affected_jobs
 from orchestrator.jobs.report import ALIVE, JobStatus
-from orchestrator.plan.attached import check_placed
 from orchestrator.plan.avoid import avoiding
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.report import PlanReport, RelabelReport
@@ -36,13 +36,12 @@ from orchestrator.plan.target import (
     diff,
     expected_dark_ms,
     fingerprint,
-    target,
 )
 from orchestrator.session import Command, PlanText, check_ports, load_lab, load_plan
 from orchestrator.store.keys import key_of, tenancy_of
 from orchestrator.store.locks import who
 from orchestrator.store.options import PLAIN, RunOptions, UpOptions
-from orchestrator.store.ownership import adopted, refusal_with_owners, refuse_shared
+from orchestrator.store.ownership import adopted
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.recorder import Recorder
@@ -142,15 +141,7 @@ async def plan(
             wanted, _, labels = relabelled(
                 wanted, text, lab, seen.complete().settings, owned, _current_text(store, key)
             )
-        try:
-            goal = target(wanted, lab, seen.settings, owned)
-            check_placed(wanted, goal.links)
-        except Interlock as error:
-            raise refusal_with_owners(error, owners) from None
-        except Infeasible:
-            seen.complete()  # an unread device may be the cause
-            raise
-        refuse_shared(goal.change.kept, owned, owners)
+        goal = target_beside(owners, wanted, lab, seen, owned)
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
         await check_ports(session, goal.change.made)

@@ -6,12 +6,15 @@ import shlex
 from dataclasses import dataclass, field
 
 from optics import HostName, HostPort
-from optics.ranks import RankName
+from optics.ranks import RankName, host_of_rank
+from orchestrator.hosts.api import RankLoad
 from orchestrator.verify.pace import Pace, pace, stalled_ranks
 from orchestrator.verify.signals import PlannedLink, Signals
 
 CABLES = "testbed verify --rung link --rung identity"
 """What to type next about cables to packet switches."""
+LINES = 6
+"""Lines of why a launch failed that are evidence, after the first; faults of a host's ports."""
 SURE, LIKELY, WEAK = 0.95, 0.8, 0.6
 """Confidence: the component itself shows it; it is what remains of several; only its effect is
 seen.
@@ -58,6 +61,15 @@ class Case:
             b.phase == "exchange" and usual_ms and b.age_s * 1e3 > usual_ms for b in alive
         )
         return self.pace.slowing or exchange
+
+    def number(self, rank: RankName) -> int:
+        """A rank's number in its job; -1 if it is none of its ranks."""
+        return self.signals.ranks.index(rank) if rank in self.signals.ranks else -1
+
+    def load_of(self, rank: RankName) -> RankLoad | None:
+        """What a rank's processes do, by its host."""
+        load = self.signals.loads.get(host_of_rank(rank))
+        return load.ranks.get(rank) if load is not None else None
 
     @property
     def troubled(self) -> bool:

@@ -11,41 +11,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 
-from optics import HostName, HostPort
-from optics.plain import counted, natural, summary
+from optics import HostName
 from optics.ranks import LOST_PEER, RankName, host_of_rank, signal_of
-from orchestrator.hosts.api import ClockReading, Load, RankLoad
-from orchestrator.verify.badlinks import CONTROL, LOSS, bad
-from orchestrator.verify.case import LIKELY, SURE, WEAK, Case, dead, top
-from orchestrator.verify.linkfaults import (
-    bad_links,
-    carried_links,
-    crossed_fibres,
-    dark_planned_links,
-    dead_cables,
-    dead_segments,
-)
-from orchestrator.verify.pace import LateHost, hang_text, late, late_now
-from orchestrator.verify.signals import PlannedLink, Signals, Verdict
+from orchestrator.hosts.api import Load
+from orchestrator.verify import hostfaults, linkfaults
+from orchestrator.verify.badlinks import CONTROL, LOSS
+from orchestrator.verify.case import LIKELY, LINES, SURE, WEAK, Case
+from orchestrator.verify.pace import hang_text
+from orchestrator.verify.signals import Signals, Verdict
 
-FOREIGN_CORES = 0.5
-"""Processes that are no ranks matter from this use of processors on (cores): agents and logins use
-less than a tenth.
-"""
-FOREIGN_RATIO = 3.0
-"""Without a host that is late, they must use this many times what those of any other host do."""
-ALONE = 2.0
-"""A host that alone computes is held up if that has taken this many times as long as it used to."""
-CLOCK_S = 0.128
-"""A clock that is wrong by more (s) is stepped and no longer slewed (STEPT of RFC 5905): nothing
-keeps it any more.
-"""
 AGAIN = 4
 """Segments that a host sends again while it is looked at before its links are suspected: test
 traffic then decides.
 """
-LINES = 6
-"""Lines of why a launch failed that are evidence, after the first; faults of a host's ports."""
 CRASHES = frozenset((4, 6, 7, 8, 9, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV. With others, such as SIGTERM, launchers end
 the peers of a rank that ended.
@@ -60,12 +38,8 @@ def main_fault(signals: Signals) -> Verdict:
 def verdicts(signals: Signals) -> tuple[Verdict, ...]:
     """All faults, causes before effects, what an earlier one explains left out; never empty."""
     if signals.moving:
-        return (
-            _unknown(
-                (f"{signals.moving}: what stands or is dark now may be meant to",),
-                "testbed job diagnose",
-            ),
-        )
+        text = f"{signals.moving}: what stands or is dark now may be meant to"
+        return (_unknown((text,), "testbed job diagnose"),)
     case = Case(signals)
     found: list[Verdict] = []
     for judge in _JUDGES:
@@ -81,7 +55,7 @@ def is_explained(signals: Signals) -> bool:
 def fault_is_known(signals: Signals) -> bool:
     """Whether a fault is known, other than by who uses processors in a short look."""
     case = Case(signals)
-    by_times = _tardy(case) is not None or _starved(case) is not None
+    by_times = hostfaults.late_host(case) is not None or hostfaults.starved(case) is not None
     return any(
         v.wrong and v.kind != "clock" and (by_times or v.kind != "busy-host")
         for v in verdicts(signals)
@@ -122,99 +96,6 @@ def resending(loads: Mapping[HostName, Load]) -> tuple[HostName, ...]:
     )
 
 
-def dead_hosts(case: Case) -> Iterator[Verdict]:
-    """A host that does not answer, and whose links or ranks are gone as well: else only its
-    management access may be broken.
-    """
-    s = case.signals
-    hosts = {port.host for wire in s.wires for port in wire.ports} | {
-        host_of_rank(rank) for rank in s.ranks
-    }
-    for host in sorted(hosts & set(s.silent)):
-        far = [
-            port
-            for wire in s.wires
-            if not wire.segment
-            for port in _far(wire, host)
-            if port in s.carriers and port not in case.cut
-        ]
-        dark = [port for port in far if dead(port, s)]
-        mine = [rank for rank in s.ranks if host_of_rank(rank) == host]
-        peers = [
-            heartbeat for rank, heartbeat in s.heartbeats.items() if host_of_rank(rank) != host
-        ]
-        left = [heartbeat for heartbeat in peers if heartbeat.code == LOST_PEER]
-        stuck = bool(mine and peers) and (case.waits or bool(left))
-        evidence = [f"{host} does not answer: {s.silent[host].splitlines()[0]}"]
-        if far:
-            evidence.append(
-                f"at the other ends of its links, {len(dark)} of {len(far)} ports receive nothing"
-            )
-        if left:
-            evidence.append(
-                f"{counted(len(left), 'rank')} on other hosts lost a peer (exit {LOST_PEER})"
-            )
-        if stuck and not left:
-            evidence.append(hang_text(s.heartbeats, case.state))
-        if (far and len(dark) == len(far)) or stuck:
-            case.ended.add(host)
-            case.explained = case.explained or bool(mine)
-            sure = bool(far) and len(dark) == len(far) and (stuck or not mine or len(far) > 1)
-            yield Verdict(
-                f"host {host}",
-                "dead-host",
-                tuple(evidence),
-                SURE if sure else LIKELY,
-                f"testbed job evict {host}",
-            )
-
-
-def bare_hosts(case: Case) -> Iterator[Verdict]:
-    """Hosts that answer and run no agent, in one verdict: they have started again together, or were
-    installed again.
-    """
-    s = case.signals
-    if not s.bare:
-        return
-    names = summary(s.bare, "host")
-    evidence = [
-        f"no agent runs on {names}: started or installed again, without routes and ranks, or the agent was stopped"
-    ]
-    if mine := [rank for rank in s.ranks if host_of_rank(rank) in s.bare]:
-        case.explained = True
-        evidence.append(f"{counted(len(mine), 'rank')} of {len(s.ranks)} of job {s.job} ran there")
-    case.ended |= s.bare
-    yield Verdict(
-        f"host {', '.join(sorted(s.bare, key=natural))}",
-        "dead-host",
-        tuple(evidence),
-        LIKELY,
-        "testbed restore",
-    )
-
-
-def _far(wire: PlannedLink, host: HostName) -> tuple[HostPort, ...]:
-    """The ports at the other end of a link of this host that receive from it."""
-    return tuple(
-        port
-        for port in wire.receivers
-        if host in {p.host for p in wire.ports} and port.host != host
-    )
-
-
-def rdma_ports(case: Case) -> Iterator[Verdict]:
-    """Hosts where NCCL is told of interfaces, devices or GIDs that are elsewhere, if the job failed
-    or stands: what is set up already goes on.
-    """
-    s = case.signals
-    if case.explained or not (s.state == "failed" or s.unlaunched or case.state):
-        return
-    for host in sorted((host for host, texts in s.rdma.items() if texts), key=natural):
-        case.explained = True
-        most = s.rdma[host][:LINES]
-        yield Verdict(f"host {host}", "rdma-ports", most, LIKELY, "testbed doctor")
-
-
 def launches(case: Case) -> Iterator[Verdict]:
     """A job whose launch failed: its ranks are not there because they never were."""
     s = case.signals
@@ -223,13 +104,8 @@ def launches(case: Case) -> Iterator[Verdict]:
     ):
         case.explained = True
         first, *rest = s.why.splitlines()
-        yield Verdict(
-            f"job {s.job}",
-            "not-launched",
-            (f"its launch failed: {first}", *rest[:LINES]),
-            SURE,
-            "testbed up",
-        )
+        evidence = (f"its launch failed: {first}", *rest[:LINES])
+        yield Verdict(f"job {s.job}", "not-launched", evidence, SURE, "testbed up")
 
 
 def dead_ranks(case: Case) -> Iterator[Verdict]:
@@ -256,33 +132,19 @@ def dead_ranks(case: Case) -> Iterator[Verdict]:
         return
     case.explained = True
     for rank, heartbeat in sorted(first.items()):
-        how = (
-            f"exited with {heartbeat.code}"
-            if heartbeat.state == "exited"
-            else "was killed"
-            if heartbeat.state == "killed"
-            else "is gone"
-        )
+        hows = {"exited": f"exited with {heartbeat.code}", "killed": "was killed"}
+        how = hows.get(heartbeat.state, "is gone")
         rest = f"of {len(s.heartbeats) - len(first)} others {alive} run and {victims} ended because they lost a peer (exit {LOST_PEER})"
         evidence = (
-            f"rank {_number(rank, s)} on {host_of_rank(rank)} {how} in iteration {heartbeat.iteration}",
+            f"rank {case.number(rank)} on {host_of_rank(rank)} {how} in iteration {heartbeat.iteration}",
             rest,
         )
-        yield Verdict(
-            f"rank {rank}",
-            "dead-rank",
-            evidence,
-            SURE if heartbeat.state != "absent" else LIKELY,
-            _logs(rank, s),
-        )
+        sure = SURE if heartbeat.state != "absent" else LIKELY
+        yield Verdict(f"rank {rank}", "dead-rank", evidence, sure, _logs(rank, case))
 
 
-def _number(rank: RankName, s: Signals) -> int:
-    return s.ranks.index(rank) if rank in s.ranks else -1
-
-
-def _logs(rank: RankName, s: Signals) -> str:
-    number = _number(rank, s)
+def _logs(rank: RankName, case: Case) -> str:
+    number = case.number(rank)
     return f"testbed job logs --rank {number}" if number >= 0 else "testbed job logs"
 
 
@@ -296,17 +158,15 @@ def hung_ranks(case: Case) -> Iterator[Verdict]:
     stopped = [
         rank
         for rank in s.ranks
-        if (own := _own(s, rank)) is not None and own.state == "T" and rank in case.state
+        if (own := case.load_of(rank)) is not None and own.state == "T" and rank in case.state
     ]
     text = hang_text(s.heartbeats, case.state)
     if case.explained and not stopped:
         return
     for rank in stopped:
         case.explained = True
-        why = (
-            f"every process of rank {_number(rank, s)} on {host_of_rank(rank)} is stopped (state T)"
-        )
-        yield Verdict(f"rank {rank}", "hung-rank", (why, text), SURE, _logs(rank, s))
+        why = f"every process of rank {case.number(rank)} on {host_of_rank(rank)} is stopped (state T)"
+        yield Verdict(f"rank {rank}", "hung-rank", (why, text), SURE, _logs(rank, case))
     if stopped:
         return
     # A rank that computes, or is an iteration behind, waits for nobody; all others wait in an
@@ -319,182 +179,36 @@ def hung_ranks(case: Case) -> Iterator[Verdict]:
     if len(named) != 1 or len(case.state) < 2:
         return
     (rank,) = named
-    if _starved(case) == host_of_rank(rank):
+    if hostfaults.starved(case) == host_of_rank(rank):
         return  # `busy_hosts` says so
     heartbeat = s.heartbeats[rank]
     why = f"is in phase {heartbeat.phase} of iteration {heartbeat.iteration} since {heartbeat.age_s:.1f} s"
     others = f"{waiting if busy else len(case.state) - 1} others wait for it in an exchange"
-    evidence = [f"rank {_number(rank, s)} on {host_of_rank(rank)} {why}", others, text]
-    if (own := _own(s, rank)) is not None:
+    evidence = [f"rank {case.number(rank)} on {host_of_rank(rank)} {why}", others, text]
+    if (own := case.load_of(rank)) is not None:
         evidence.append(f"its processes use {own.cores:.2f} cores (state {own.state})")
     case.explained = True
     yield Verdict(
-        f"rank {rank}", "hung-rank", tuple(evidence), 0.9 if busy else LIKELY, _logs(rank, s)
+        f"rank {rank}", "hung-rank", tuple(evidence), 0.9 if busy else LIKELY, _logs(rank, case)
     )
-
-
-def _own(s: Signals, rank: RankName) -> RankLoad | None:
-    load = s.loads.get(host_of_rank(rank))
-    return load.ranks.get(rank) if load is not None else None
-
-
-def foreign(loads: Mapping[HostName, Load]) -> dict[HostName, float]:
-    """Per host, how many cores processes use that are no ranks of the job."""
-    return {host: sum(process.cores for process in load.others) for host, load in loads.items()}
-
-
-def busy_hosts(case: Case) -> Iterator[Verdict]:
-    """A slow job whose ranks wait for one host that computes longer, or one of whose hosts other
-    processes keep busy.
-    """
-    s = case.signals
-    if case.explained or s.state != "running":
-        return
-    theirs, tardy = foreign(s.loads), _tardy(case)
-    if tardy is not None:
-        use = theirs.get(tardy.host, 0.0)
-        evidence = [case.pace.message, tardy.message]
-        if use >= FOREIGN_CORES:
-            evidence.append(_foreign(s.loads[tardy.host]))
-        elif tardy.host in s.loads:
-            evidence.append(
-                f"processes other than ranks use {use:.1f} cores there: look for throttling, memory, or the rank itself"
-            )
-        case.explained = True
-        sure = SURE if use >= FOREIGN_CORES else LIKELY if tardy.last == tardy.of else WEAK
-        yield Verdict(f"host {tardy.host}", "busy-host", tuple(evidence), sure, top(tardy.host))
-        return
-    if (host := _starved(case)) is not None:
-        age_s = max(b.age_s for r, b in s.heartbeats.items() if host_of_rank(r) == host)
-        before = case.pace.before.get(host, case.pace.compute[host])
-        alone = f"{host} has computed for {age_s:.1f} s, before it was {before / 1e3:.1f} s; all others wait in an exchange"
-        case.explained = True
-        yield Verdict(
-            f"host {host}", "busy-host", (alone, _foreign(s.loads[host])), LIKELY, top(host)
-        )
-        return
-    if not theirs or not case.pace.slow:
-        return
-    host = max(theirs, key=lambda name: theirs[name])
-    rest = max((use for name, use in theirs.items() if name != host), default=0.0)
-    if theirs[host] >= FOREIGN_CORES and theirs[host] >= FOREIGN_RATIO * rest:
-        case.explained = True
-        evidence = [
-            case.pace.message,
-            _foreign(s.loads[host]),
-            f"no other host has more than {rest:.1f} cores in use so",
-        ]
-        yield Verdict(
-            f"host {host}", "busy-host", tuple(evidence), LIKELY if not bad(s) else WEAK, top(host)
-        )
-
-
-def _tardy(case: Case) -> LateHost | None:
-    """The host that the others wait for, if that makes the job slow, or it was not so before."""
-    s, usual_ms = case.signals, case.pace.usual_ms
-    tardy = late(s.heartbeats, usual_ms)
-    return (
-        tardy
-        if tardy is not None and (case.pace.slow or tardy.changed)
-        else late_now(s.heartbeats, usual_ms)
-    )
-
-
-def _starved(case: Case) -> HostName | None:
-    """The host that alone computes, ALONE times as long as before, while other processes use its
-    processors and no other host's.
-    """
-    s, theirs = case.signals, foreign(case.signals.loads)
-    working = {
-        host_of_rank(r): b
-        for r, b in s.heartbeats.items()
-        if b.state == "running" and b.phase != "exchange"
-    }
-    if len(working) != 1 or len({host_of_rank(r) for r in s.heartbeats}) < 3:
-        return None
-    ((host, heartbeat),) = working.items()
-    usual_ms = case.pace.before.get(host, case.pace.compute.get(host))
-    rest = max((use for name, use in theirs.items() if name != host), default=0.0)
-    if usual_ms is None or heartbeat.phase != "compute" or heartbeat.age_s * 1e3 < ALONE * usual_ms:
-        return None
-    return host if theirs.get(host, 0.0) >= max(FOREIGN_CORES, FOREIGN_RATIO * rest) else None
-
-
-def _foreign(load: Load) -> str:
-    most = ", ".join(f"{p.command} (pid {p.pid}) {p.cores:.1f}" for p in load.others[:3])
-    return f"processes other than ranks use {sum(p.cores for p in load.others):.1f} of {load.cpus} cores of {load.host}: {most}"
-
-
-def slow_collectives(case: Case) -> Iterator[Verdict]:
-    """Where no job runs: hosts whose all-reduce is slow although their links carry what they
-    should.
-    """
-    s = case.signals
-    if not s.collective or case.explained:
-        return
-    for hosts, text in s.collective.items():
-        if len(hosts) == 1:
-            case.explained = True
-            yield Verdict(
-                f"host {hosts[0]}",
-                "busy-host",
-                (text, "its links carry what they should"),
-                WEAK,
-                top(hosts[0]),
-            )
-
-
-def wrong_clocks(case: Case) -> Iterator[Verdict]:
-    """Hosts whose clock is wrong by more than the reading is accurate to, or whose ranks' clock is
-    ahead of the host's.
-    """
-    for rank in case.signals.ranks:
-        own = _own(case.signals, rank)
-        if (
-            own is not None
-            and "yet to come" in own.heartbeat
-            and host_of_rank(rank) not in case.ended
-        ):
-            host = host_of_rank(rank)
-            text = f"rank {_number(rank, case.signals)} on {host} runs, and its heartbeat has a time that is yet to come on that host"
-            yield Verdict(f"host {host}", "clock", (text,), LIKELY, "testbed doctor")
-    off = {host: reading for host, reading in case.signals.clocks.items() if _off(reading)}
-    if len(off) > 1 and len(off) == len(case.signals.clocks):
-        return  # this machine's clock is the one that differs: `_nothing` says so
-    for host, reading in sorted(off.items()):
-        accurate = f"accurate to {reading.round_trip_ns / 2e6:.1f} ms"
-        text = f"the clock of {host} differs from this machine's by {reading.offset_ns / 1e9:+.3f} s ({accurate})"
-        rest = [abs(r.offset_ns) / 1e6 for h, r in case.signals.clocks.items() if h not in off]
-        more = (
-            (f"the clocks of {len(rest)} other hosts are within {max(rest):.0f} ms",)
-            if rest
-            else ()
-        )
-        yield Verdict(
-            f"host {host}", "clock", (text, *more), SURE if rest else WEAK, "testbed doctor"
-        )
-
-
-def _off(reading: ClockReading) -> bool:
-    return abs(reading.offset_ns) - reading.round_trip_ns / 2 > CLOCK_S * 1e9
 
 
 _JUDGES: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
-    dead_segments,
-    dead_hosts,
-    bare_hosts,
-    dead_cables,
-    dark_planned_links,
-    rdma_ports,
+    linkfaults.dead_segments,
+    hostfaults.dead_hosts,
+    hostfaults.bare_hosts,
+    linkfaults.dead_cables,
+    linkfaults.dark_planned_links,
+    hostfaults.rdma_ports,
     launches,
     dead_ranks,
-    crossed_fibres,
+    linkfaults.crossed_fibres,
     hung_ranks,
-    carried_links,
-    bad_links,
-    busy_hosts,
-    slow_collectives,
-    wrong_clocks,
+    linkfaults.carried_links,
+    linkfaults.bad_links,
+    hostfaults.busy_hosts,
+    hostfaults.slow_collectives,
+    hostfaults.wrong_clocks,
 )
 
 
@@ -524,8 +238,8 @@ def _nothing(case: Case) -> Verdict:
         hints.append(
             f"the job failed: {s.why.partition(chr(10))[0]}" if s.why else "the job failed"
         )
-    if s.clocks and all(_off(reading) for reading in s.clocks.values()):
-        text = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {CLOCK_S * 1e3:.0f} ms"
+    if s.clocks and all(hostfaults.is_off(reading) for reading in s.clocks.values()):
+        text = f"the clocks of all {len(s.clocks)} hosts differ from this machine's by more than {hostfaults.CLOCK_S * 1e3:.0f} ms"
         hints.append(f"{text}: it is this one's, or all of theirs")
     hints += [
         *s.others,
@@ -544,18 +258,14 @@ def _nothing(case: Case) -> Verdict:
     if s.state == "running":
         fine.append(case.pace.message)
         fine += [
-            _foreign(s.loads[host])
-            for host, cores in foreign(s.loads).items()
-            if cores >= FOREIGN_CORES
+            hostfaults.foreign_text(s.loads[host])
+            for host, cores in hostfaults.foreign(s.loads).items()
+            if cores >= hostfaults.FOREIGN_CORES
         ]
     elif s.job:
         fine.append(f"the job is {s.state}")
-    return Verdict(
-        "",
-        "none",
-        (*fine, *s.unread),
-        SURE if case.pace.iterations or s.state != "running" else WEAK,
-    )
+    sure = SURE if case.pace.iterations or s.state != "running" else WEAK
+    return Verdict("", "none", (*fine, *s.unread), sure)
 
 
 def _unknown(evidence: tuple[str, ...], next_command: str) -> Verdict:

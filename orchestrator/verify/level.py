@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from optics import TestbedError
+from optics import NotVerified, TestbedError
 from orchestrator.verify.report import CollectiveFigures, LevelResult, LinkQuality, PairSample
 
 LEVELS: Mapping[str, float] = {
@@ -41,6 +41,15 @@ Check: TypeAlias = Callable[[], Awaitable[Finding]]
 def code(name: str) -> str:
     """The code of a failed rung: `E-LIGHT`."""
     return f"E-{name.upper()}"
+
+
+def check_passed(levels: Iterable[LevelResult], lines: int | None = None, hint: str = "") -> None:
+    """Raises: NotVerified - with so many lines of the evidence of each rung that failed."""
+    failed = [
+        "\n  ".join((f"{r.name}: {r.detail}", *r.evidence[:lines])) for r in levels if not r.ok
+    ]
+    if failed:
+        raise NotVerified("\n".join(failed), hint=hint)
 
 
 async def check_level(name: str, check: Check, timeout_s: float | None = None) -> LevelResult:

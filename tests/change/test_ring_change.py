@@ -494,7 +494,12 @@ async def test_a_refusal_by_require_adopts_nothing(
     bench: Living, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted: list[str] = []
-    monkeypatch.setattr(Up, "_take_over", lambda *_: adopted.append("adopted"))
+
+    def take_over(*_: object) -> list[str]:
+        adopted.append("adopted")
+        return []
+
+    monkeypatch.setattr("orchestrator.change.up.take_over", take_over)
     bench.ranks.wrong["look"] = "absent"
     monkeypatch.setattr("orchestrator.change.ring_change.EARLIER_S", 0.0)
     with pytest.raises(Refused, match="does not take part"):

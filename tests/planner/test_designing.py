@@ -21,8 +21,9 @@ from optics.plan import Plan
 from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
+from orchestrator.cli.explaining import routing
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import Design, Read, design, routing
+from orchestrator.plan.design.design import Design, Read, design
 from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import KINDS, after, before
 from orchestrator.plan.design.replan import demand_of, reckon, repair_options, shape_of

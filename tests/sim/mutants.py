@@ -241,9 +241,9 @@ MUTANTS = {
             "ports of trunks are locked before they are used",
             (
                 (
-                    "orchestrator/change/up.py",
-                    "            if not self.context.reserve(s for held in",
-                    "            if not any(s is None for held in",
+                    "orchestrator/change/claims.py",
+                    "        if not context.reserve(used(goal)):\n",
+                    "        if not any(s is None for s in used(goal)):\n",
                 ),
             ),
             plot="trunks",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from optics import Change, ChangeFailed, DeviceName, NotVerified, Outcome, TestbedError
+from optics import Change, ChangeFailed, DeviceName, Outcome, TestbedError
 from optics.plan import Plan
 from optics.values import short, sort_key
 from orchestrator.change.apply import NotBegun, Start, undisturbed
@@ -30,6 +30,7 @@ from orchestrator.plan.target import (
 from orchestrator.session import Command, Session, open_session
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.verify.ladder import Ladder
+from orchestrator.verify.level import check_passed
 
 Changes = Mapping[DeviceName, Change]
 LEVELS = ("map", "light")
@@ -70,13 +71,7 @@ async def change_devices(inside: Command, twin: Twin, plan: Plan, goal: Target) 
                 levels = await Ladder(session, plan, goal.links, goal.circuits, {}, {}).run_levels(
                     LEVELS
                 )
-                if failed := [level for level in levels if not level.ok]:
-                    raise NotVerified(
-                        "\n".join(
-                            f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence)
-                            for r in failed
-                        )
-                    )
+                check_passed(levels)
                 phase.detail = ", ".join(level.detail for level in levels)
         except TestbedError as error:
             unless_stopped(error)

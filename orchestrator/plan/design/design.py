@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import chain
 
 from optics import Db, HostName, Infeasible, Link, LinkKind
 from optics.plan import WantedLink
 from orchestrator.fabric.circuits import circuits
-from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
+from orchestrator.fabric.next_hops import NextHops, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical, wavelengths
 from orchestrator.plan.design.flows import (
@@ -22,10 +22,11 @@ from orchestrator.plan.design.flows import (
     pair_flows,
     predicted_iteration,
     rate_mbps,
-    ring_flow,
+    ring_flows,
     step_flow,
 )
 from orchestrator.plan.design.placement import chosen_hosts
+from orchestrator.plan.design.scale import LEAST_BYTES, check_scale, scaled, usual_scale
 from orchestrator.plan.ports import assign_ports
 from planner.model.backend import orders
 from planner.model.demand import Demand, Group
@@ -50,15 +51,6 @@ from planner.topology.methods import Found, Wanted
 PAYLOAD = 8948 / 9014
 """Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their
 Ethernet headers.
-"""
-AIM_S = 1.0
-"""On labs much slower than the workload's own network an iteration is scaled down to about this
-time.
-"""
-MUCH_SLOWER = 10.0
-LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
-"""Limits of the largest buffer or transfer once it is scaled (bytes: one number; what a plan can
-hold), and of computing (s).
 """
 
 
@@ -129,11 +121,6 @@ class Design:
         )
 
 
-def bytes_here(size: float, scale: float) -> int:
-    """Bytes of a group's scaled buffer: at least one number, unless the buffer is empty."""
-    return max(round(size * scale), int(LEAST_BYTES)) if size else 0
-
-
 def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
     """What these hosts have in common: ports with fibres, and whether each port number has a switch
     of its own.
@@ -175,7 +162,9 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
     hosts = chosen_hosts(
         lab, read.demand.n, wanted.hosts, wanted.taken, read.workload.ranks_per_host
     )
-    _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
+    if wanted.scale is not None:
+        ratio = read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts)
+        check_scale(read.demand, wanted.scale, ratio)
     degree = offered(lab, hosts, wanted).degree
     try:
         return _designed(read, lab, hosts, wanted, watch)
@@ -195,24 +184,6 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
                 str(error), hint=f"--ports {ports}" + (f"; or {error.hint}" if error.hint else "")
             ) from error
         raise
-
-
-def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
-    """Raises: Infeasible - scaled bytes are too few or too many for a plan, or the scaled time to
-    compute is too long.
-    """
-    if scale is None:
-        return
-    largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
-    least, most = LEAST_BYTES / max(largest, LEAST_BYTES), MOST_BYTES / max(largest, LEAST_BYTES)
-    if given.compute_s:
-        most = min(most, MOST_S / (given.compute_s * ratio))
-    if not least <= scale <= most:
-        raise Infeasible(
-            f"{scale:g} of the bytes: the largest buffer or transfer has {largest:.4g}, computing takes "
-            f"{given.compute_s * ratio:.3g} s on links of this rate",
-            hint=f"--scale {1.1 * least if scale < least else 0.9 * most:.2g}, or leave it out",
-        )
 
 
 def _designed(
@@ -303,7 +274,7 @@ def _on_hosts(
     offer: PlannerLab,
     wanted: Wanted,
 ) -> Design:
-    shape = found.shape
+    shape, demand = found.shape, read.demand
     if not shape.connected:
         src, dst = next(
             (s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0
@@ -323,44 +294,45 @@ def _on_hosts(
     else:
         links = assign_ports([WantedLink(a, b, kind) for a, b in found.ports or rows], lab)
     loss_db = max(circuit.loss_db for circuit in circuits(links, lab)) if found.ports else 0.0
-    paths = orders(read.demand, shape, wanted.backend)
-    rings = [tuple(hosts[rank] for rank in order) for group in paths.values() for order in group]
-    chosen = next_hops(links, lanes_of(lab), (), rings)
+    paths = orders(demand, shape, wanted.backend)
+    rings = {
+        name: [tuple(hosts[rank] for rank in order) for order in each]
+        for name, each in paths.items()
+    }
+    chosen = next_hops(links, lanes_of(lab), (), [*chain.from_iterable(rings.values())])
     link_mbps = rate_mbps(lab, hosts)
     own_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
-    named = _ring_flows(read.demand, paths, hosts, chosen, lab)
-    groups = {group.id: group for group in read.demand.groups}
+    groups = {group.id: group for group in demand.groups}
+    named = ring_flows({name: group.bytes for name, group in groups.items()}, rings, chosen, lab)
     schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, own_rate)
     stepped = [
         step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()
     ]
     flows = [flow for name, flow in named if name not in schedules]
     paths |= {name: (groups[name].members,) for name in schedules}
-    vias = _vias(read.demand, links, hosts, lab) if wanted.relay else {}
-    pairs, lanes = pair_flows(read.demand, hosts, chosen, lab, vias)
+    ends = [(int(src), int(dst)) for src, dst in zip(*demand.mp.nonzero(), strict=True)]
+    vias = relays(ends, link_rates(links, hosts, lab)) if wanted.relay else {}
+    pairs, lanes = pair_flows(demand, hosts, chosen, lab, vias)
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
     own = predicted_iteration(
-        read.demand,
+        demand,
         flows,
         pairs,
         shares,
         own_rate,
         wanted.alpha_s,
-        read.demand.compute_s,
         stepped,
         whole=wanted.relay == "whole",
     )
-    scale = (
-        wanted.scale
-        if wanted.scale is not None
-        else _scale(_ideal_s(read.demand, offer, own_rate), ratio)
-    )
+    scale = wanted.scale
+    if scale is None:
+        scale = usual_scale(demand, offer.degree, own_rate, ratio)
     moved = tuple(
         Transferred(
             src,
             dst,
-            max(1, round(read.demand.mp[src, dst] * scale * share)),
+            max(1, round(demand.mp[src, dst] * scale * share)),
             lane,
             path,
             vias.get((src, dst)),
@@ -370,17 +342,15 @@ def _on_hosts(
         for lane, path, share in zip(used, pair.paths, parts, strict=True)
         if share > 0
     )
-    scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
     least = [PairFlow(t.bytes, (t.path,), t.relayed_at) for t in moved]
     rate = link_mbps * 1e6 / 8 * PAYLOAD
     here = predicted_iteration(
-        _scaled(read.demand, scale),
-        scaled,
+        scaled(demand, scale, demand.compute_s * scale * ratio),
+        [replace(flow, bytes=flow.bytes * scale) for flow in flows],
         least,
         [(1.0,)] * len(least),
         rate,
         wanted.alpha_s,
-        read.demand.compute_s * scale * ratio,
         [replace(flow, bytes=flow.bytes * scale) for flow in stepped],
         whole=wanted.relay == "whole",
     )
@@ -390,7 +360,7 @@ def _on_hosts(
         found = replace(found, why=(*found.why, why))
     if wanted.schedule:
         found = replace(found, why=(*found.why, f"all-reduce by the schedule {wanted.schedule}"))
-    made = Design(
+    return Design(
         wanted,
         read,
         hosts,
@@ -405,60 +375,8 @@ def _on_hosts(
         scale * ratio,
         here,
         own,
+        loss_db=loss_db,
     )
-    return replace(made, loss_db=loss_db)
-
-
-def _vias(
-    given: Demand, links: Sequence[Link], hosts: Sequence[HostName], lab: Lab
-) -> dict[tuple[int, int], int]:
-    """The ranks that pass transfers on, of those without a link of their own."""
-    pairs = [(int(src), int(dst)) for src, dst in zip(*given.mp.nonzero(), strict=True)]
-    return relays(pairs, link_rates(links, hosts, lab))
-
-
-def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
-    """Time (s) of an iteration with every port of every rank full: the same for all methods, so
-    that all get the same scale.
-    """
-    sent = given.mp.sum(axis=1)
-    for group in given.groups:
-        sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
-    return float(given.compute_s + sent.max() / (lab.degree * bytes_per_s))
-
-
-def _scale(own_s: float, ratio: float) -> float:
-    """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own
-    network.
-    """
-    if ratio <= MUCH_SLOWER or not own_s or own_s * ratio <= AIM_S:
-        return 1.0
-    return float(f"{AIM_S / (own_s * ratio):.2g}")
-
-
-def _scaled(given: Demand, scale: float) -> Demand:
-    groups = tuple(replace(group, bytes=bytes_here(group.bytes, scale)) for group in given.groups)
-    return Demand(given.n, groups, given.mp * scale, given.compute_s)
-
-
-def _ring_flows(
-    given: Demand,
-    paths: Mapping[str, tuple[tuple[int, ...], ...]],
-    hosts: Sequence[HostName],
-    chosen: NextHops,
-    lab: Lab,
-) -> list[tuple[str, RingFlow]]:
-    """The rings of each group, with its name."""
-    lanes, number, found = lanes_of(lab), 0, []
-    for group in given.groups:
-        for order in paths[group.id]:
-            order_of_hosts = [hosts[rank] for rank in order]
-            flow = ring_flow(
-                group.bytes / len(paths[group.id]), order_of_hosts, chosen, lab, number % lanes
-            )
-            found.append((group.id, flow))
-            number += 1
-    return found
 
 
 def _schedules(
@@ -502,44 +420,3 @@ def _schedules(
         if wanted.method == "direct" or by_steps < by_rings * 0.999:
             taken[group.id] = sends
     return taken
-
-
-def routing(found: Design, lab: Lab) -> list[str]:
-    """How the hosts route, in words: rules per host, and whether lossless forwarding could
-    deadlock.
-    """
-    from planner.predict.routing import Routes, deadlock, lossless_classes
-
-    rank = {host: number for number, host in enumerate(found.hosts)}
-    rings = [
-        tuple(found.hosts[r] for r in order)
-        for g, each in found.orders.items()
-        if g not in found.schedules
-        for order in each
-    ]
-    chosen = next_hops(found.links, lanes_of(lab), (), rings)
-    paths = {}
-    for a, b in permutations(found.hosts, 2):
-        hops = follow(chosen, lab, a, b, 0)
-        paths[rank[a], rank[b]] = (((rank[a], *(rank[hop.into.host] for hop in hops)), 1.0),)
-    routes = Routes(len(rank), paths)
-    rules = routes.rules()
-    transit = max(one.filters for one in rules)
-    tokens = [
-        f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"
-    ]
-    tokens[0] += (
-        f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
-    )
-    circle = deadlock(routes)
-    if circle:
-        stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
-        classes = max(lossless_classes(routes).values()) + 1
-        tokens.append(
-            f"lossless forwarding could deadlock: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
-        )
-    else:
-        tokens.append(
-            "lossless forwarding cannot deadlock: no cycle in the dependencies of channels"
-        )
-    return tokens

@@ -11,7 +11,8 @@ from optics import BadFile, HostName
 from optics.ranks import ranks_on
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
-from orchestrator.plan.design.design import Design, bytes_here
+from orchestrator.plan.design.design import Design
+from orchestrator.plan.design.scale import bytes_here
 from orchestrator.plan.reader import read_plan
 from planner.registry import SCHEDULES, TOPOLOGIES, plugin
 from planner.schedule.bfb import Send

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import cycle
 from typing import cast
 
 from optics import HostName, Infeasible, Link, LinkKind
@@ -50,13 +51,22 @@ def path(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) ->
     )
 
 
-def ring_flow(
-    size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int
-) -> RingFlow:
-    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible
-    - a step has no path.
+def ring_flows(
+    sizes: Mapping[str, float],
+    orders: Mapping[str, Sequence[Sequence[HostName]]],
+    chosen: NextHops,
+    lab: Lab,
+) -> list[tuple[str, RingFlow]]:
+    """The rings of each group of so many bytes, with its name: equal parts, on the lanes in turn.
+    Raises: Infeasible - a step has no path.
     """
-    return RingFlow(size, tuple(path(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
+    lanes, found = cycle(range(lanes_of(lab))), []
+    for group, size in sizes.items():
+        for order in orders[group]:
+            lane = next(lanes)
+            steps = tuple(path(chosen, lab, a, b, lane) for a, b in ring_steps(list(order)))
+            found.append((group, RingFlow(size / len(orders[group]), steps)))
+    return found
 
 
 def step_flow(
@@ -118,7 +128,6 @@ def predicted_iteration(
     shares: Sequence[Sequence[float]],
     bytes_per_s: float,
     alpha_s: float,
-    compute_s: float,
     stepped: Sequence[StepFlow] = (),
     *,
     whole: bool = False,
@@ -141,7 +150,7 @@ def predicted_iteration(
     # rank 0 is the one whose iterations are recorded
     mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
     return Prediction(
-        compute_s,
+        given.compute_s,
         transfers_s(loads, bytes_per_s, alpha_s, hops)
         + relays_s(pairs, shares, bytes_per_s, whole=whole),
         took,

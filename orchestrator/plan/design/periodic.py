@@ -24,8 +24,9 @@ from optics.plain import natural
 from optics.plan import Plan, WantedLink
 from orchestrator.fabric.next_hops import follow, graph, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, Design, bytes_here
+from orchestrator.plan.design.design import PAYLOAD, Design
 from orchestrator.plan.design.flows import rate_mbps
+from orchestrator.plan.design.scale import scaled
 from orchestrator.plan.edges import MOST_SLOTS
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
@@ -110,7 +111,7 @@ def periodic(
             hint="name alike hosts with --hosts",
         )
     here = replace(static.lab, rate_gbps=static.link_mbps / 1e3 * PAYLOAD, degree=len(ports))
-    demand = scaled(static)
+    demand = scaled(static.read.demand, static.scale, static.here.compute_s)
     text = _text(pattern, ports, hosts, demand)
     named = {"hosts": list(hosts)} if "pattern" in text else {}
     plan = {
@@ -315,16 +316,6 @@ def common_ports(lab: Lab, hosts: tuple[HostName, ...]) -> tuple[str, ...]:
     """The ports with a fibre that all hosts have, by name."""
     each = [{f"p{port.number}" for port in lab.fibres if port.host == host} for host in hosts]
     return tuple(sorted(set.intersection(*each), key=natural))
-
-
-def scaled(static: Design) -> Demand:
-    """The demand of the design's job as it runs on this lab."""
-    given = static.read.demand
-    groups = tuple(
-        Group(group.id, group.members, bytes_here(group.bytes, static.scale))
-        for group in given.groups
-    )
-    return Demand(given.n, groups, given.mp * static.scale, static.here.compute_s)
 
 
 def _content(

@@ -18,7 +18,7 @@ from optics.plan import Plan, Traffic
 from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered
-from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flow
+from orchestrator.plan.design.flows import pair_flows, predicted_iteration, rate_mbps, ring_flows
 from orchestrator.plan.design.periodic import forecast
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
@@ -28,7 +28,7 @@ from planner.model.demand import Demand, Group
 from planner.model.shape import Lab as PlannerLab
 from planner.model.shape import Ring, Shape
 from planner.operate.repair import Replan, payoff, replan
-from planner.predict.iteration import Prediction, RingFlow, spread
+from planner.predict.iteration import Prediction, spread
 from planner.topology.methods import Wanted
 
 
@@ -169,23 +169,16 @@ def reckon(
     again. orders: of groups that use others than the plan's."""
     traffic, demand = traffic_of(plan), demand_of(plan)
     assert plan.job is not None
-    lanes = lanes_of(lab)
     given = {
         group.id: tuple((orders or {}).get(group.id) or group.rings) for group in traffic.groups
     }
     every = [tuple(order) for group in given.values() for order in group]
-    chosen = next_hops(links, lanes, (), every)
-    flows: list[RingFlow] = []
-    for group in traffic.groups:
-        for order in given[group.id]:
-            flows.append(
-                ring_flow(
-                    group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes
-                )
-            )
+    chosen = next_hops(links, lanes_of(lab), (), every)
+    sizes = {group.id: group.bytes for group in traffic.groups}
+    flows = [flow for _, flow in ring_flows(sizes, given, chosen, lab)]
     pairs, _ = pair_flows(demand, plan.job.hosts, chosen, lab)
     rate = rate_mbps(lab, plan.job.hosts) * 1e6 / 8 * PAYLOAD
-    return predicted_iteration(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
+    return predicted_iteration(demand, flows, pairs, spread(pairs), rate, 0.0)
 
 
 def predicted_of(document: Mapping[str, Any], text: str, file: str, lab: Lab) -> dict[str, Any]:
