@@ -18,6 +18,8 @@ FIRST_ITERATIONS = 4
 count.
 """
 FIRST_ITERATIONS_S = 120.0
+SLOW_S = 20.0
+"""After this time (s) two are enough: a job's iterations may take half a minute."""
 POLL_S = 0.25
 
 
@@ -28,17 +30,18 @@ def starting_text(ranks: int) -> str:
 async def first_iterations(
     ask: Callable[[], Awaitable[JobStatus]], starts: str, progress: Progress
 ) -> JobStatus:
-    """Ask for the job's status until it has made its first iterations, will show none, has ended, or
-    FIRST_ITERATIONS_S are over. starts: what is shown before the first one.
+    """Ask for the job's status until it has made its first iterations (two after SLOW_S), will show
+    none, has ended, or FIRST_ITERATIONS_S are over. starts: what is shown before the first one.
     """
-    give_up = time.monotonic() + FIRST_ITERATIONS_S
+    begun = time.monotonic()
     while True:
         status = await ask()
         made, silent = status.iterations, status.detail or status.bad_record
+        waited = time.monotonic() - begun
         if (
-            made >= FIRST_ITERATIONS
+            made >= (FIRST_ITERATIONS if waited < SLOW_S else 2)
             or status.state not in ALIVE
-            or time.monotonic() > give_up
+            or waited > FIRST_ITERATIONS_S
             or (silent and not made)
         ):
             return status
