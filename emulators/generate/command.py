@@ -1,9 +1,4 @@
-"""`python -m emulators.generate`: write the inventory directory of an emulated lab of any size.
-
-Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches
-(split faceplate: 1..N in, N+1..2N out), the others Calient (duplex faceplate, AIDs
-shelf.module.port). With --driver all devices are of that driver.
-"""
+"""`python -m emulators.generate`: write the inventory directory of an emulated lab of any size."""
 
 from __future__ import annotations
 
@@ -12,54 +7,27 @@ import random
 import re
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from emulators.devices.families import WHERE, family
 from emulators.devices.family import Family
-from emulators.generate.electrical import parse, segments
-from emulators.generate.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of
+from emulators.generate.defaultlab import generate, is_polatis
+from emulators.generate.electrical import parse
+from emulators.generate.familylab import DEFAULT_STATE, Wanted, hosts_yml, most_hosts, texts_of
 from emulators.generate.lookahead import texts_of_lookahead
 from emulators.generate.ringlab import texts_of_ring
 from emulators.inventory.config import LEAST_QUEUE_KB, MOST_QUEUE_KB
 
 MAX_HOSTS = 250  # host ids are the last byte of addresses
-POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-CALIENT_MODULE = 8  # ports per module
 FIRST_CONTROL_PORT = 27_001  # of the functions of packet switches
 BMC_PORT_BASE = 24_000
 FREE = (*range(20_000, 22_000), *range(28_000, 32_000))
 """Ports for `--free-ports`: below those that the kernel gives to outgoing connections, and none
 that a lab has by default.
 """
-
-
-def polatis_size(hosts: int) -> int:
-    """Return the smallest catalogue size that takes all hosts."""
-    return next(size for size in POLATIS_SIZES if size >= max(hosts, 16))
-
-
-def calient_aid(number: int) -> str:
-    """Return the faceplate label of port `number`, from 1: 1.1.1 .. 1.1.8, 1.2.1 ..."""
-    return f"1.{(number - 1) // CALIENT_MODULE + 1}.{(number - 1) % CALIENT_MODULE + 1}"
-
-
-def is_polatis(device: int, devices: int) -> bool:
-    """Return whether device number `device` of `devices` is one of the Polatis half."""
-    return device <= (devices + 1) // 2
-
-
-def generate(out: Path, wanted: Wanted) -> None:
-    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`. Raises ValueError: no
-    such lab; nothing is written.
-    """
-    texts = {"hosts": hosts_yml, "devices": _devices, "fibres": _fibres, "emulator": _emulator}
-    files = {out / f"{stem}.yml": text(wanted) for stem, text in texts.items()}
-    out.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        path.write_text(text)
 
 
 def free_ports(count: int) -> tuple[int, ...]:
@@ -74,159 +42,6 @@ def free_ports(count: int) -> tuple[int, ...]:
     for s in held:
         s.close()
     return ports
-
-
-def hosts_yml(wanted: Wanted) -> str:
-    """Return the Ansible inventory of the hosts."""
-    count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
-    # Rings go round both ways on each of two planes, every order on a lane of its own.
-    lanes = max(ports, *(2 * spec.ports for spec in wanted.electrical if spec.ports > 1), 1)
-    names = [f"opt{p}" for p in range(1, ports + 1)]
-    names += [
-        f"el{p}"
-        for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))
-    ]
-    opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
-    # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
-    known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
-    lines = [
-        "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",
-        "# Variables that begin with testbed_ are explained in docs/reference/inventory.md.",
-        "all:",
-        "  children:",
-        "    gpu:",
-        "      vars:",
-        "        ansible_user: root",
-        "        ansible_host: 127.0.0.1                 # every emulated host's sshd answers on a loopback port of its own",
-        f"        ansible_ssh_private_key_file: {wanted.state}/id_ed25519     # made at the lab's first start",
-        f"        ansible_ssh_common_args: -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes",
-        "        ansible_python_interpreter: python3",
-        "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
-        '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',
-        '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
-        f"        testbed_lanes: {lanes}                        # addresses per host: parallel equal paths carry one lane each",
-        f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
-        f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
-    ]
-    if wanted.partitions:
-        if wrong := next(
-            (
-                f"{name}: {lane}"
-                for name, own, _ in wanted.partitions
-                for lane in own
-                if lane >= lanes
-            ),
-            "",
-        ):
-            raise ValueError(f"--partition {wrong}: a host has the lanes 0 to {lanes - 1}")
-        each = (
-            f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}"
-            for name, own, share in wanted.partitions
-        )
-        lines.append(
-            f"        testbed_partitions: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ..."
-        )
-    lines.append("      hosts:")
-    for number, port in enumerate(wanted.ssh_ports, 1):
-        lines += [
-            f"        {host_name(number, count)}:",
-            f"          ansible_port: {port}",
-            f"          testbed_host_id: {number}",
-            f"          testbed_mgmt_address: 10.254.0.{number}",
-            f"          testbed_ports: {{{opts}}}",
-        ]
-        if wanted.bmc_ports:
-            address = f"http://127.0.0.1:{wanted.bmc_ports[number - 1]}"
-            lines.append(
-                f'          testbed_bmc: {{address: "{address}", username: root, password: emulated}}'
-            )
-    return "\n".join([*lines, ""])
-
-
-def _devices(wanted: Wanted) -> str:
-    lines = [
-        "# The optical switches: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
-        f"lab: {wanted.lab}",
-        "devices:",
-    ]
-    total = len(wanted.device_ports)
-    for number, port in enumerate(wanted.device_ports, 1):
-        address = f'"tcp://127.0.0.1:{port}"'
-        settle = f"traits: {{settle_s: {wanted.settle_s}}}"
-        if is_polatis(number, total):
-            lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}, {settle}}}")
-        else:
-            login = "username: admin, password: emulated"
-            lines.append(
-                f"  ocs{number}: {{driver: calient-tl1, address: {address}, {login}, {settle}}}"
-            )
-    return "\n".join([*lines, ""])
-
-
-def _fibres(wanted: Wanted) -> str:
-    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
-    size = polatis_size(count)
-    lines = [
-        "# The cables: one duplex fibre per line, between a port of a host and a port of a switch.",
-        "# enters: the switch port the host's light goes into; leaves: the switch port whose light reaches the host.",
-        "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB).",
-        "fibres:",
-    ]
-    for device in range(1, total + 1):
-        lines.append(f"  # port {device} of every host -> ocs{device}")
-        for host in range(1, count + 1):
-            enters, leaves = (
-                (str(host), str(size + host))
-                if is_polatis(device, total)
-                else (calient_aid(host),) * 2
-            )
-            name = host_name(host, count)
-            lines.append(
-                f"  - {{name: f-{name}-p{device}, host: {name}, port: {device}, device: ocs{device}, "
-                f'enters: "{enters}", leaves: "{leaves}", length_m: {8 + (host - 1) // 4 * 2}.0}}'
-            )
-    if wanted.electrical:
-        names = [host_name(host, count) for host in range(1, count + 1)]
-        rates, more = (
-            (total + 1, total * wanted.rate_mbps, wanted.rack),
-            (wanted.control_ports, wanted.queue),
-        )
-        lines += segments(wanted.electrical, names, *rates, *more)
-    return "\n".join([*lines, ""])
-
-
-def _emulator(wanted: Wanted) -> str:
-    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
-    lines = [
-        "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
-        "hosts: true            # false: serve the devices alone",
-        "seed: 1                # of everything random: insertion losses, meter noise, chance faults",
-        f"link_rate_mbps: {wanted.rate_mbps}    # per port and direction; 250 stands for 25 Gb/s at 1:100. 0: no limit",
-        "mtu: 9000              # the largest packet a fibre carries, bytes",
-        "# reserve_core: true   # keep the first core free of the hosts' processes; default: where there are four cores or more",
-        "devices:               # per device: settle_s, bulk_settle_s, size, model, serial, firmware, ...",
-    ]
-    lines.append(
-        "  # (bulk_settle_s: when many mirrors move at once; a Calient may take 0.2 s, here all switches take the same time)"
-    )
-    for device in range(1, total + 1):
-        polatis = is_polatis(device, total)
-        size = (
-            polatis_size(count)
-            if polatis
-            else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
-        )
-        bulk = "" if polatis else f", bulk_settle_s: {wanted.settle_s}"
-        lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
-    if wanted.lines:
-        lines.append("lines:                 # what these ports send takes time")
-    for port, delay_ms, queue, loss, rate in wanted.lines:
-        more = (f", loss: {loss:g}" if loss else "") + (f", rate_mbps: {rate:g}" if rate else "")
-        ports = ", ".join(f"{host_name(host, count)}:p{port}" for host in range(1, count + 1))
-        lines.append(
-            f"  - {{ports: [{ports}], delay_ms: {delay_ms:g}, queue_packets: {queue}{more}}}"
-        )
-    return "\n".join([*lines, ""])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -391,10 +206,12 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
             parser.error("1 to 250 hosts with 1 to 8 ports each")
-        write = (
-            write_ring if options.ring else write_lookahead if options.look_ahead else write_default
-        )
-        message = write_families(kinds, options) if kinds and not options.ring else write(options)
+        if options.ring:
+            message = write_ring(options)
+        elif kinds:
+            message = write_families(kinds, options)
+        else:
+            message = write_lookahead(options) if options.look_ahead else write_default(options)
     except ValueError as problem:
         parser.error(str(problem))
     testbed = f"testbed --inventory {shlex.quote(str(options.out))}"
@@ -457,10 +274,9 @@ def write_default(options: argparse.Namespace) -> str:
     """Write a lab of Polatis and Calient switches; return what it has."""
     controls = sum(spec.controls(options.hosts) for spec in options.electrical)
     if options.free_ports:
-        ports = free_ports((2 if options.bmc else 1) * options.hosts + options.ports + controls)
-        ssh, devices = ports[: options.hosts], ports[options.hosts : options.hosts + options.ports]
-        control_ports = ports[options.hosts + options.ports :][:controls]
-        bmcs = ports[options.hosts + options.ports + controls :]
+        counts = (options.hosts, options.ports, controls, options.hosts if options.bmc else 0)
+        free = iter(free_ports(sum(counts)))
+        ssh, devices, control_ports, bmcs = (tuple(islice(free, count)) for count in counts)
     else:
         ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
         control_ports = tuple(range(FIRST_CONTROL_PORT, FIRST_CONTROL_PORT + controls))
@@ -470,17 +286,22 @@ def write_default(options: argparse.Namespace) -> str:
             (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
             for k in range(1, options.ports + 1)
         )
-    settle_s = 0.05 if options.settle_s is None else options.settle_s
-    more = {
-        "electrical": options.electrical,
-        "rack": options.rack,
-        "lines": tuple(map(line_of, options.line)),
-    }
-    more |= {"control_ports": control_ports, "queue": queue_of(options.queue), "lab": options.name}
-    more |= {"bmc_ports": bmcs}
-    more |= {"partitions": tuple(map(partition_of, options.partition))}
-    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.name}"
-    generate(options.out, Wanted(ssh, devices, state, settle_s, options.rate_mbps, **more))
+    wanted = Wanted(
+        ssh,
+        devices,
+        _state(options, options.name),
+        0.05 if options.settle_s is None else options.settle_s,
+        options.rate_mbps,
+        lab=options.name,
+        electrical=options.electrical,
+        rack=options.rack,
+        control_ports=control_ports,
+        lines=tuple(map(line_of, options.line)),
+        queue=queue_of(options.queue),
+        partitions=tuple(map(partition_of, options.partition)),
+        bmc_ports=bmcs,
+    )
+    generate(options.out, wanted)
     ports_of = sum(spec.ports for spec in options.electrical)
     switches = f", {ports_of} electrical ports a host" if options.electrical else ""
     return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices{switches}"
@@ -491,22 +312,8 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
     wired.
     """
     hosts, total = options.hosts, options.ports
-    if options.free_ports:
-        ports = free_ports(hosts + total)
-        ssh, devices = ports[:hosts], ports[hosts:]
-    else:
-        ssh = tuple(options.port_base + n for n in range(1, hosts + 1))
-        base = 26_000 if options.device_port_base is None else options.device_port_base
-        devices = tuple(base + k for k in range(1, total + 1))
-    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(
-        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
-    )
-    wanted = replace(wanted, wavelengths=options.wavelengths)
-    texts = texts_of(kinds if len(kinds) > 1 else [*kinds] * total, wanted)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in {"hosts.yml": hosts_yml(wanted), **texts}.items():
-        (options.out / name).write_text(text)
+    wanted = _wanted(options, total)
+    write(options, wanted, texts_of(kinds if len(kinds) > 1 else [*kinds] * total, wanted))
     return f"{hosts} hosts, {hosts * total} fibres, {total} devices"
 
 
@@ -514,53 +321,43 @@ def write_ring(options: argparse.Namespace) -> str:
     """Write a ring of wavelength-selective switches; return what it has. Raises ValueError: it
     cannot be.
     """
-    total = 2 * options.hosts
-    if options.free_ports:
-        ports = free_ports(options.hosts + total)
-        ssh, devices = ports[: options.hosts], ports[options.hosts :]
-    else:
-        ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
-        base = 26_000 if options.device_port_base is None else options.device_port_base
-        devices = tuple(base + k for k in range(1, total + 1))
-    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(
-        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
-    )
-    texts = texts_of_ring(
-        family(options.driver[0]), replace(wanted, wavelengths=options.wavelengths)
-    )
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in {
-        "hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)),
-        **texts,
-    }.items():
-        (options.out / name).write_text(text)
-    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {2 * total} trunks, {total} devices"
+    hosts, total = options.hosts, 2 * options.hosts
+    wanted = _wanted(options, total)
+    write(options, wanted, texts_of_ring(family(options.driver[0]), wanted))
+    return f"{hosts} hosts, {hosts * options.ports} fibres, {2 * total} trunks, {total} devices"
 
 
 def write_lookahead(options: argparse.Namespace) -> str:
     """Write a lab with a patch panel behind 1x2 switches; return what it has. Raises ValueError:
     too many host ports.
     """
-    if options.free_ports:
-        ports = free_ports(options.hosts + 2)
-        ssh, devices = ports[: options.hosts], ports[options.hosts :]
-    else:
-        base = 26_000 if options.device_port_base is None else options.device_port_base
-        ssh, devices = (
-            tuple(options.port_base + n for n in range(1, options.hosts + 1)),
-            (base + 1, base + 2),
-        )
-    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
-    wanted = Wanted(
-        ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name
-    )
-    texts = texts_of_lookahead(wanted, options.ports)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, text in {
-        "hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)),
-        **texts,
-    }.items():
-        (options.out / name).write_text(text)
+    wanted = _wanted(options, 2)
+    write(options, wanted, texts_of_lookahead(wanted, options.ports))
     fibres = options.hosts * options.ports
     return f"{options.hosts} hosts, {fibres} fibres, {4 * fibres} trunks, 2 devices"
+
+
+def _wanted(options: argparse.Namespace, total: int) -> Wanted:
+    """The lab that the options describe, of `total` devices, named after its directory."""
+    hosts, name = options.hosts, options.out.name
+    if options.free_ports:
+        ports = free_ports(hosts + total)
+        ssh, devices = ports[:hosts], ports[hosts:]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, hosts + 1))
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        devices = tuple(base + k for k in range(1, total + 1))
+    settle_s, waves = options.settle_s or 0.0, options.wavelengths
+    state, rate = _state(options, name), options.rate_mbps
+    return Wanted(ssh, devices, state, settle_s, rate, lab=name, wavelengths=waves)
+
+
+def _state(options: argparse.Namespace, name: str) -> str:
+    return options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{name}"
+
+
+def write(options: argparse.Namespace, wanted: Wanted, texts: Mapping[str, str]) -> None:
+    """Write these files and hosts.yml."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(wanted, options.ports), **texts}.items():
+        (options.out / name).write_text(text)

@@ -1,5 +1,5 @@
 """The inventory of a lab whose devices are of one family, or each of another, from the families'
-own descriptions.
+own descriptions; and what all generated labs have: what is wanted, and the hosts' file.
 
 Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of its
 family's faceplate. Where that family routes spectrum, the k-th host sends in a slot of its own;
@@ -54,6 +54,73 @@ class Wanted:
 
 def host_name(number: int, count: int) -> str:
     return f"gpu{number:0{2 if count < 100 else 3}d}"
+
+
+def hosts_yml(wanted: Wanted, ports: int) -> str:
+    """Return the Ansible inventory of the hosts, of any lab, with so many ports of fibres each."""
+    count = len(wanted.ssh_ports)
+    # Rings go round both ways on each of two planes, every order on a lane of its own.
+    lanes = max(ports, *(2 * spec.ports for spec in wanted.electrical if spec.ports > 1), 1)
+    names = [f"opt{p}" for p in range(1, ports + 1)]
+    names += [
+        f"el{p}"
+        for p in range(ports + 1, ports + 1 + sum(spec.ports for spec in wanted.electrical))
+    ]
+    opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
+    # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
+    known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
+    lines = [
+        "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",
+        "# Variables that begin with testbed_ are explained in docs/reference/inventory.md.",
+        "all:",
+        "  children:",
+        "    gpu:",
+        "      vars:",
+        "        ansible_user: root",
+        "        ansible_host: 127.0.0.1                 # every emulated host's sshd answers on a loopback port of its own",
+        f"        ansible_ssh_private_key_file: {wanted.state}/id_ed25519     # made at the lab's first start",
+        f"        ansible_ssh_common_args: -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes",
+        "        ansible_python_interpreter: python3",
+        "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
+        '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',
+        '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
+        f"        testbed_lanes: {lanes}                        # addresses per host: parallel equal paths carry one lane each",
+        f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
+        f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
+    ]
+    if wanted.partitions:
+        if wrong := next(
+            (
+                f"{name}: {lane}"
+                for name, own, _ in wanted.partitions
+                for lane in own
+                if lane >= lanes
+            ),
+            "",
+        ):
+            raise ValueError(f"--partition {wrong}: a host has the lanes 0 to {lanes - 1}")
+        each = (
+            f"{name}: {{lanes: {list(own)}{f', share: {share:g}' if share else ''}}}"
+            for name, own, share in wanted.partitions
+        )
+        lines.append(
+            f"        testbed_partitions: {{{', '.join(each)}}}     # plans name gpu01/{wanted.partitions[0][0]}, ..."
+        )
+    lines.append("      hosts:")
+    for number, port in enumerate(wanted.ssh_ports, 1):
+        lines += [
+            f"        {host_name(number, count)}:",
+            f"          ansible_port: {port}",
+            f"          testbed_host_id: {number}",
+            f"          testbed_mgmt_address: 10.254.0.{number}",
+            f"          testbed_ports: {{{opts}}}",
+        ]
+        if wanted.bmc_ports:
+            address = f"http://127.0.0.1:{wanted.bmc_ports[number - 1]}"
+            lines.append(
+                f'          testbed_bmc: {{address: "{address}", username: root, password: emulated}}'
+            )
+    return "\n".join([*lines, ""])
 
 
 def sizes(kind: Family) -> Iterator[str]:

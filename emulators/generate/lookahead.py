@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from emulators.generate.defaultlab import POLATIS_SIZES
 from emulators.generate.familylab import Wanted, host_name
 
 PANEL_SCALE = 60
-SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of a Polatis, as in `emulators.generate`
 
 
 def texts_of_lookahead(wanted: Wanted, ports: int) -> dict[str, str]:
@@ -23,9 +23,11 @@ def texts_of_lookahead(wanted: Wanted, ports: int) -> dict[str, str]:
     """
     hosts = len(wanted.ssh_ports)
     count = hosts * ports
-    size = next((size for size in SIZES if size >= 3 * count), None)
+    size = next((size for size in POLATIS_SIZES if size >= 3 * count), None)
     if size is None:
-        raise ValueError(f"a look-ahead lab has at most {SIZES[-1] // 3} host ports, not {count}")
+        raise ValueError(
+            f"a look-ahead lab has at most {POLATIS_SIZES[-1] // 3} host ports, not {count}"
+        )
     return {
         "devices.yml": "\n".join([*_devices(wanted, count, size), ""]),
         "fibres.yml": "\n".join([*_fibres(hosts, ports, size), ""]),

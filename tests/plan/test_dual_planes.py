@@ -13,8 +13,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from emulators.generate.command import Wanted, generate, main
+from emulators.generate.command import main
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from optics import HostName, Link
 from optics.plan import Plan
 from orchestrator.fabric.detour import Detour, dead_links, detour

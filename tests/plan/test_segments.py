@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from emulators.generate.command import Wanted, generate
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from optics import BadFile, CrossConnect, HostPort, Link
 from optics.plan import Acceptance
 from orchestrator.fabric.circuits import circuits, settings

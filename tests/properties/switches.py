@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emulators.generate.command import Wanted, generate
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from orchestrator.inventory.lab import Lab
 from tests.kit.labs import lab_in
 

@@ -18,7 +18,9 @@ from typing import Any
 
 from emulators.fabric import linux
 from emulators.fabric.netlink import Netlink, address
-from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.command import free_ports
+from emulators.generate.defaultlab import generate
+from emulators.generate.familylab import Wanted
 
 
 def write_inventory(folder: Path, hosts: int = 3, ports: int = 2, settle_s: float = 0.02) -> Path:

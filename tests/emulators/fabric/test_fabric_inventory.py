@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from emulators.devices.families import WHERE, family
-from emulators.generate.command import Wanted, calient_aid, generate, main, polatis_size
-from emulators.generate.familylab import most_hosts
+from emulators.generate.command import main
+from emulators.generate.defaultlab import calient_aid, generate, polatis_size
+from emulators.generate.familylab import Wanted, most_hosts
 from emulators.inventory.config import read_config
 from emulators.inventory.files import BadInventory
 from emulators.lab.running import build_devices

@@ -28,8 +28,10 @@ from emulators.fabric.netlink import (
 )
 from emulators.fabric.queues import Queues
 from emulators.fabric.switches import switched
-from emulators.generate.command import Wanted, free_ports, generate, main
+from emulators.generate.command import free_ports, main
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from emulators.inventory.config import HostConfig, LabConfig, Queue, Segment, read_config
 from emulators.inventory.files import BadInventory
 from optics import BadFile

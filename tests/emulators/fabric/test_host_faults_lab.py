@@ -14,8 +14,10 @@ from contextlib import suppress
 import pytest
 
 from emulators.fabric.netlink import Netlink
-from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.command import free_ports
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 from tests.emulators.fabric.test_fabric_lab import parent, ssh
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.command import free_ports
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from tests.emulators.fabric.emulated import EmulatedLab, eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]

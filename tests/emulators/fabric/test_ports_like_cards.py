@@ -11,8 +11,10 @@ import pytest
 
 from emulators.fabric.hosts import sysctls
 from emulators.fabric.switches import QUEUE_BYTES, at_once
-from emulators.generate.command import Wanted, free_ports, generate
+from emulators.generate.command import free_ports
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from emulators.inventory.config import Queue, read_config
 from emulators.inventory.lines import LineConfig
 from tests.emulators.fabric.emulated import EmulatedLab

@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from emulators.fabric.line import DARK_WINDOW, Line, Network
-from emulators.generate.command import Wanted, generate, line_of, main
+from emulators.generate.command import line_of, main
+from emulators.generate.defaultlab import generate
 from emulators.generate.electrical import parse
+from emulators.generate.familylab import Wanted
 from emulators.inventory.config import LabConfig, read_config
 from emulators.inventory.files import BadInventory
 
