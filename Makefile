@@ -7,8 +7,10 @@ NAME   ?= all
 RUNS   ?= 1000000
 # What does not wait for each other is installed and checked side by side.
 MAKEFLAGS += -j3
+# With it each of a thousand programs of the tests would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test drawing test-all test-deps bench drill fuzz bpf lint setup schema clean help
+.PHONY: demo test drawing test-all test-deps bench drill fuzz bpf lint lint-types lint-rest setup schema clean help
 help:
 	@echo "make demo                        run the main job on the emulated lab (about a minute)"
 	@echo "make test                        all tests except the long ones, linters and type checks included"
@@ -22,19 +24,20 @@ help:
 
 setup: $(VENV)/.ready
 
-# Jobs run as a user of their own, who reads the packages too: whatever the umask is.
+# Jobs run as a user of their own, who reads the packages too: whatever the umask is. All processors compile them, without their tests.
 $(VENV)/.ready: pyproject.toml constraints.txt scripts/install-deps
 	@PYTHON=$(PYTHON) scripts/install-deps
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
 	umask 022 && $(PYTHON) -m venv $(VENV)
-	umask 022 && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	umask 022 && $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@umask 022 && $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(abspath $(VENV))/lib || true
 	@touch $@
 
 demo: setup
 	@$(SUDO) $(BIN)/python examples/demo.py
 
 test: setup test-deps lint frontend
-	@$(SUDO) $(BIN)/python -m pytest -n 3 || { [ $$? = 1 ] && echo "what failed beside other tests is repeated alone" && \
+	@$(SUDO) $(BIN)/python -m pytest -n $$(($$(nproc) + 2)) || { [ $$? = 1 ] && echo "what failed beside other tests is repeated alone" && \
 		$(SUDO) $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures=none; }
 
 # curl is a referee of HTTP; a C compiler makes a stand-in for NVML; libatomic1 is linked by the Node that drives Chromium.
@@ -61,11 +64,15 @@ drawing: $(DRAWING)/node_modules/.ready
 $(DRAWING)/node_modules/.ready: $(DRAWING)/package-lock.json $(DRAWING)/.npmrc | setup
 	@cd $(DRAWING) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: no panel will be drawn by Grafana's library"
 
-lint: setup
+lint: lint-types lint-rest
+
+lint-types: setup
+	@$(BIN)/mypy -n auto
+	@$(BIN)/mypy --python-version 3.10 $(addprefix -p ,agent $(subst /,.,$(wildcard extensions/*/host)))
+
+lint-rest: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/mypy --python-version 3.10 $(addprefix -p ,agent $(subst /,.,$(wildcard extensions/*/host)))
 	@$(BIN)/lint-imports
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/ansible-lint -q playbooks/provision.yml playbooks/collections
 

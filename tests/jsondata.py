@@ -37,9 +37,13 @@ def closed(part: Any) -> Any:
 
 
 @cache
+def definitions() -> Any:
+    return closed(published()["$defs"])
+
+
+@cache
 def validator(name: str) -> Any:
-    definitions = closed(published()["$defs"])
-    return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
+    return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions()})
 
 
 def verb_of(argv: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +76,20 @@ class Space:
         )
         assert not done.stderr, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def ask(self, *ops: str) -> bool:
+        """Whether a committer answers these requests, of this very process, whatever it answers."""
+        with socket.socket(socket.AF_UNIX) as link, link.makefile() as lines:
+            try:
+                link.settimeout(20)
+                link.connect(f"/proc/{self.pid}/root/run/testbed/committer.sock")
+                for op in ops:
+                    link.sendall(json.dumps({"id": op, "op": op}).encode() + b"\n")
+                    if not lines.readline():
+                        return False
+            except OSError:
+                return False
+        return True
 
     def fibre(self, port: int, other: Space, other_port: int) -> None:
         """Join opt{port} here and opt{other_port} there; the ends have different indexes, else

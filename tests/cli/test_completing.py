@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kit.command_line import typed
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -20,20 +20,14 @@ def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
 
     def complete(*argv: str) -> str:
         line = " ".join(("testbed", *argv))
-        env = os.environ | {
-            "_TESTBED_COMPLETE": f"complete_{shell}",
-            "_TYPER_COMPLETE_ARGS": line,
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(argv)),
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            "_TYPER_COMPLETE_WORD_TO_COMPLETE": argv[-1],
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main"],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
+        return typed(
+            at=Path.cwd(),
+            _TESTBED_COMPLETE=f"complete_{shell}",
+            _TYPER_COMPLETE_ARGS=line,
+            COMP_WORDS=line,
+            COMP_CWORD=str(len(argv)),
+            _TYPER_COMPLETE_FISH_ACTION="get-args",
+            _TYPER_COMPLETE_WORD_TO_COMPLETE=argv[-1],
         ).stdout
 
     assert "experiment" in complete("expe")

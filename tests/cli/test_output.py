@@ -5,7 +5,6 @@ where output is lost.
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +21,7 @@ from orchestrator.jobs.report import JobStatus
 from orchestrator.session import load_lab, load_plan
 from orchestrator.store.tagouts import Tagout
 from tests.house.repository import ROOT
+from tests.kit.command_line import typed
 
 ONE_STREAM = """
 import sys
@@ -210,17 +210,8 @@ def test_a_plan_may_stand_alone(cli: Any) -> None:
 
 
 def complete(*argv: str) -> list[str]:
-    line = " ".join(("testbed", *argv))
-    env = os.environ | {"_TESTBED_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
-    output = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    ).stdout
-    return output.split()
+    asked = {"_TYPER_COMPLETE_ARGS": " ".join(("testbed", *argv))}
+    return typed(at=ROOT, _TESTBED_COMPLETE="complete_zsh", **asked).stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """One emulated lab with a device of every family; the checks run in parallel, once, and the tests
-examine their results.
+examine their results. Of families with one session, `make test` has the checks of it for the first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,35 @@ def _checks(driver: str) -> tuple[str, ...]:
     return tuple(check.name for check in chosen(imagined(driver, family(driver).login or ("", ""))))
 
 
+ALIKE = (
+    ("polatis-netconf", "lumentum-netconf", "openroadm-netconf"),
+    ("polatis-restconf", "calient-rest", "waveshaper-http"),
+    ("calient-tl1", "glimmerglass-tl1", "polatis-tl1"),
+    ("polatis-scpi", "dicon-mxs", "dicon-scpi", "exfo-scpi", "santec-scpi", "thorlabs-osw"),
+)
+"""Drivers over the same module of `drivers/session/`."""
+OF_A_SESSION = {
+    *("answered-twice", "byte-by-byte", "every-answer-spoiled", "in-pieces", "split-and-merged"),
+    *("unreadable-answers", "answers-too-late", "executed-late", "lost-with-the-connection"),
+    *("vanished-without-a-word", "silence-at-a-write"),
+}
+"""Checks of what that module does; a capability has others besides."""
+REPEATED = {driver for _, *others in ALIKE for driver in others}
 CHECKS = {driver: _checks(driver) for driver in DRIVERS}
 """Every driver with every check of what it declares."""
 
 
-def cases() -> list[tuple[str, str]]:
-    return [(driver, check) for driver, checks in CHECKS.items() for check in checks]
+def cases() -> list[object]:
+    return [
+        pytest.param(
+            driver,
+            check,
+            id=f"{driver}-{check}",
+            marks=[pytest.mark.long] if driver in REPEATED and check in OF_A_SESSION else [],
+        )
+        for driver, checks in CHECKS.items()
+        for check in checks
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -75,13 +98,8 @@ def reports(lab: Lab, request: pytest.FixtureRequest) -> Mapping[str, Report]:
         if found is None or "reports" not in getattr(item, "fixturenames", ()):
             continue
         driver = found.params["driver"]
+        usual = {*CHECKS[driver]} - (OF_A_SESSION if driver in REPEATED else set())
         wanted.setdefault(driver, set()).update(
-            [found.params["check"]] if "check" in found.params else CHECKS[driver]
+            [found.params["check"]] if "check" in found.params else usual
         )
     return _run(lab, wanted)
-
-
-@pytest.fixture(scope="session")
-def whole_reports(reports: Mapping[str, Report]) -> Mapping[str, Report]:
-    """`reports`, asked for by a test that needs every check of its driver."""
-    return reports

@@ -17,9 +17,7 @@ machine.
 """
 
 
-@pytest.mark.parametrize(
-    ("driver", "check"), [pytest.param(d, c, id=f"{d}-{c}") for d, c in cases()]
-)
+@pytest.mark.parametrize(("driver", "check"), cases())
 def test_a_driver_passes_a_check(driver: str, check: str, reports: Mapping[str, Report]) -> None:
     (result,) = [result for result in reports[driver].results if result.check.name == check]
     assert result.verdict is not Verdict.FAILED, f"{result.check.sentence}: {result.message}"
@@ -27,9 +25,9 @@ def test_a_driver_passes_a_check(driver: str, check: str, reports: Mapping[str, 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_everything_a_driver_declares_is_confirmed(
-    driver: str, whole_reports: Mapping[str, Report]
+    driver: str, reports: Mapping[str, Report]
 ) -> None:
-    report = whole_reports[driver]
+    report = reports[driver]
     small = {name for name in report.declared if _too_small_for(name, report)}
     assert {
         name: status for name, status in report.statuses.items() if name in report.declared

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.jsondata import fits
+from tests.kit.command_line import typed
 
 TESTBED = Path(sys.executable).with_name("testbed")
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,14 +52,18 @@ class Lab:
         return self.folder / "inventory"
 
     @property
-    def env(self) -> dict[str, str]:
+    def own(self) -> dict[str, str]:
+        """What the environment of its commands has besides."""
         places = {name: str(self.folder / name.lower()) for name in ("DATA", "STATE", "LOCK")}
         return (
-            os.environ
-            | {f"TESTBED_{k}_DIR": v for k, v in places.items()}
+            {f"TESTBED_{k}_DIR": v for k, v in places.items()}
             | {"TESTBED_INVENTORY": str(self.inventory)}
             | self.extra
         )
+
+    @property
+    def env(self) -> dict[str, str]:
+        return os.environ | self.own
 
     def command(self, *argv: str | Path, **env: str) -> subprocess.Popen[str]:
         """Start a command and leave it running."""
@@ -78,6 +83,11 @@ class Lab:
         answer = Answer(process.returncode, json.loads(out), err)
         fits([*map(str, argv)], answer.envelope)
         return answer
+
+    def quick(self, *argv: str | Path, **env: str) -> Answer:
+        """As `testbed`, in this process: for what the test needs and is not about."""
+        done = typed(*argv, "--json", at=ROOT, **(self.own | env))
+        return Answer(done.returncode, json.loads(done.stdout), done.stderr)
 
     def up(self, plan: Path | str, *argv: str, **env: str) -> Answer:
         return self.testbed("up", "--topology", plan, *argv, **env)
@@ -153,7 +163,7 @@ class Lab:
         for device, faults in self.ask("faults.list")["faults"].items():
             for fault in faults:
                 self.ask("faults.remove", device=device, number=fault["number"])
-        self.testbed("down", "--yes").must()
+        self.quick("down", "--yes").must()
         self.clear = True
 
 

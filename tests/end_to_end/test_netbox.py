@@ -36,7 +36,7 @@ def test_cabling_is_compared_with_the_light_and_circuits_are_written_back(
 
         def imported(*more: str) -> dict[str, Any]:
             argv = ("lab", "import", "netbox", "--out", out, "--url", netbox.url, *more)
-            return lab.testbed(*argv, TESTBED_NETBOX_TOKEN=TOKEN).must()
+            return lab.quick(*argv, TESTBED_NETBOX_TOKEN=TOKEN).must()
 
         assert imported()["fibres"] == len(documented.fibres)
         (out / "devices.yml").write_text((lab.inventory / "devices.yml").read_text())

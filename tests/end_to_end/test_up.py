@@ -45,10 +45,15 @@ def test_a_plan_comes_up_and_the_second_up_writes_nothing(lab: Lab) -> None:
     assert status["ok"] and status["plan"] == "ring" and not status["drift"]
 
 
-def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> None:
+def test_the_order_is_stage_drain_break_make_link_commit_verify_and_what_stays_is_not_touched(
+    lab: Lab,
+) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
+    since = lab.ask("status")["devices"]["ocs2"]["writes"]
     moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
     report = lab.up(lab.plan("moved", moved)).must()
+    assert (report["kept"], report["removed"], report["made"]) == (10, 2, 2)
+    assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
     begin = {p["name"]: p["begin_s"] for p in report["phases"]}
     end = {p["name"]: p["begin_s"] + p["seconds"] for p in report["phases"]}
     order = ["observe", "plan", "stage", "drain", "switch", "link", "verify"]
@@ -69,15 +74,6 @@ def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> Non
         p.time_ns + int(p.fields["duration_ns"]) for p in phases if p.tags["phase"] == "stage"
     )
     assert all(stage_end < p.time_ns for p in device)
-
-
-def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
-    lab.up(lab.plan("ring", ring((1, 2)))).must()
-    since = lab.ask("status")["devices"]["ocs2"]["writes"]
-    moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
-    report = lab.up(lab.plan("moved", moved)).must()
-    assert (report["kept"], report["removed"], report["made"]) == (10, 2, 2)
-    assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
 
 
 @pytest.mark.long
@@ -218,6 +214,7 @@ def test_an_unreachable_device_is_named_and_nothing_changes(lab: Lab) -> None:
     assert lab.writes() == before and pairs(lab) == 0
 
 
+@pytest.mark.long
 def test_a_device_that_answers_garbage_is_quoted_and_nothing_changes(lab: Lab) -> None:
     lab.ask("faults.add", device="ocs1", kind="garble", match="stat")
     before = lab.writes()
@@ -273,6 +270,7 @@ def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> No
     lab.clean()
 
 
+@pytest.mark.long
 def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     first = lab.command("up", "--topology", plan)
@@ -284,7 +282,7 @@ def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
     assert answer.exit_code == 4 and "up ring" in answer.envelope["message"]
 
 
-@pytest.mark.parametrize("moment", ["writes", "stage"])
+@pytest.mark.parametrize("moment", ["writes", pytest.param("stage", marks=pytest.mark.long)])
 def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     before = lab.writes()

@@ -1,11 +1,7 @@
-"""Attachments in their order: what was reserved begins before anything slow, and each module can be
-the first that is imported.
-"""
+"""Attachments in their order: what was reserved begins before anything slow."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +13,6 @@ from orchestrator.extensions import NAMES, extension_parts
 from orchestrator.jobs.attachments import Attachment, Launch, attachments, begin_attachments
 from orchestrator.store.job_spec import JobSpec
 from tests.house.repository import ROOT
-
-MODULES = sorted(
-    ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    for file in (ROOT / "extensions").rglob("*.py")
-)
 
 
 def test_a_lease_is_renewed_before_hosts_are_asked_for_anything(
@@ -63,15 +54,3 @@ def test_every_extension_has_the_parts_that_all_have() -> None:
     assert {path.parent.name for path in Path(ROOT / "extensions").glob("*/__init__.py")} == {
         *NAMES
     }
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_each_module_can_be_imported_first(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {module}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr[-800:]

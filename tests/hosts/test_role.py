@@ -161,13 +161,15 @@ ANYWHERE = """
             ("-e", "host_state=gone"),
             r"value of host_state must be one of: present, absent, got: gone",
         ),
-        (
+        pytest.param(
             ("-e", "host_inventory=/nowhere"),
             r"/nowhere: no such directory.*an inventory is a directory with hosts\.yml",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             ("--limit", "grafana"),
             r"grafana is not on the fabric of .*example-lab: it has no testbed_host_id and testbed_ports",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -3,13 +3,14 @@ type checker alone.
 
 A contract of import-linter says which packages may know which; this says that within each of them,
 too, there is a lowest module. That importing `a.b` runs `a/__init__.py` is not counted, nor is what
-`importlib` finds by a string.
+`importlib` finds by a string, except the extensions that are found while modules are imported.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -18,14 +19,44 @@ import pytest
 from tests.house.repository import ROOT, nodes, tracked
 
 Graph = Mapping[str, set[str]]
+Nodes = Callable[[Path], Iterable[ast.AST]]
 
 
-def imports(name: str, file: Path) -> Iterator[tuple[str, str]]:
+def when_imported(file: Path) -> Iterator[ast.AST]:
+    """The nodes that are carried out when the module is imported."""
+    waiting = [nodes(file)[0]]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def found_by_name(file: Path, modules: Iterable[str]) -> set[str]:
+    """Those of extensions that the module asks for when it is imported."""
+    parts = {
+        node.args[0].value
+        for node in when_imported(file)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("extension_parts", "by_name")
+        and isinstance(node.args[0], ast.Constant)
+    }
+    return {
+        each
+        for each in modules
+        if re.fullmatch(r"extensions\.\w+\.(\w+)", each) and each.rpartition(".")[2] in parts
+    }
+
+
+def imports(name: str, file: Path, of: Nodes) -> Iterator[tuple[str, str]]:
     """Every import of the module `name`: a module, and what is imported from it, empty if it is the
     module itself.
     """
     package = (name if file.name == "__init__.py" else name.rpartition(".")[0]).split(".")
-    for node in nodes(file):
+    for node in of(file):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -36,7 +67,7 @@ def imports(name: str, file: Path) -> Iterator[tuple[str, str]]:
             )
 
 
-def graph(folder: Path, files: Iterable[Path]) -> Graph:
+def graph(folder: Path, files: Iterable[Path], of: Nodes = nodes) -> Graph:
     """Module -> those of the others that it imports."""
     modules = {
         ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file
@@ -44,7 +75,7 @@ def graph(folder: Path, files: Iterable[Path]) -> Graph:
     }
     found: dict[str, set[str]] = {}
     for name, file in modules.items():
-        pairs = list(imports(name, file))
+        pairs = list(imports(name, file, of))
         found[name] = {
             each if (each := f"{module}.{word}") in modules else module for module, word in pairs
         } & {*modules} - {name}
@@ -68,6 +99,24 @@ def ours() -> Graph:
 def test_no_modules_import_each_other_in_a_circle(ours: Graph) -> None:
     assert len(ours) > 1000
     assert circle(ours) == []
+
+
+def test_each_module_can_be_the_first_that_is_imported() -> None:
+    files = [
+        file for name in ("orchestrator", "extensions") for file in (ROOT / name).rglob("*.py")
+    ]
+    found = {**graph(ROOT, files, when_imported)}
+    by_name = {
+        name: more
+        for file in files
+        if (more := found_by_name(file, found))
+        and (name := ".".join(file.relative_to(ROOT).with_suffix("").parts))
+    }
+    assert {"orchestrator.telemetry.names", "orchestrator.store.verbs"} <= by_name.keys()
+    found |= {name: found[name] | more for name, more in by_name.items()}
+    assert circle(found) == []
+    low, high = "extensions.adapt.measurements", "orchestrator.telemetry.names"
+    assert {low, high} <= {*circle({**found, low: {*found[low], high}})}
 
 
 @pytest.mark.parametrize(

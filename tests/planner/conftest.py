@@ -1,13 +1,9 @@
-"""Properties of the planner: the same examples every time."""
+"""The lab that most plans are for."""
 
 import pytest
-from hypothesis import settings
 
 from orchestrator.inventory.lab import Lab
 from tests.kit.labs import lab_of
-
-settings.register_profile("planner", settings.get_profile("busy"), derandomize=True)
-settings.load_profile("planner")
 
 
 @pytest.fixture(scope="session")

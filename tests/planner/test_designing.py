@@ -31,6 +31,7 @@ from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.verbs.design_files import read_workload, workload_of
 from planner.topology.methods import METHODS, Wanted
+from tests.kit.command_line import typed
 from tests.planner.formats.test_exporters import reduced
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -421,19 +422,7 @@ def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) 
     path = tmp_path / "w.yaml"
     path.write_text((WORKLOADS / "vgg16.yaml").read_text().replace("ranks: 12", "ranks: 13"))
     out = tmp_path / "plan.json"
-    command = [
-        Path(sys.executable).with_name("testbed"),
-        "design",
-        "topoopt",
-        "-w",
-        path,
-        "-o",
-        out,
-        "--json",
-    ]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    done = typed("design", "topoopt", "-w", path, "-o", out, "--json", at=ROOT)
     reply = json.loads(done.stdout)
     assert (done.returncode, reply["code"]) == (
         3,
@@ -446,19 +435,8 @@ def test_a_search_needs_layers_to_spread(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(
         "{schema: testbed.workload/1, name: w, ranks: 4, collectives: [{id: a, bytes: 400}]}"
     )
-    command = [
-        Path(sys.executable).with_name("testbed"),
-        "design",
-        "topoopt",
-        "-w",
-        tmp_path / "w.yaml",
-        "--search",
-        "9",
-        "--json",
-    ]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    argv = ("-w", tmp_path / "w.yaml", "--search", "9", "--json")
+    done = typed("design", "topoopt", *argv, at=ROOT)
     reply = json.loads(done.stdout)
     assert (done.returncode, reply["hint"]) == (2, "omit --search") and "lists none" in reply[
         "message"
@@ -549,25 +527,8 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 def test_no_plan_is_written_that_would_be_refused(
     argv: tuple[str, str], code: int, tmp_path: Path
 ) -> None:
-    command = [
-        Path(sys.executable).with_name("testbed"),
-        "design",
-        "ring",
-        "-w",
-        WORKLOADS / "vgg16.yaml",
-        "--json",
-    ]
-    command += [
-        "-o",
-        "plan.json",
-        "--svg",
-        "plan.svg",
-        "-i",
-        ROOT / "inventory" / "emulated",
-        *argv,
-    ]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    given = ("-w", WORKLOADS / "vgg16.yaml", "-i", ROOT / "inventory" / "emulated", "--json")
+    written = ("-o", "plan.json", "--svg", "plan.svg")
+    done = typed("design", "ring", *given, *written, *argv, at=tmp_path)
     assert done.returncode == code and not list(tmp_path.iterdir()), done.stdout
     assert json.loads(done.stdout)["hint"]

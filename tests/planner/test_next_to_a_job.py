@@ -5,8 +5,6 @@ where they are too few.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from orchestrator.plan.design.placement import (
     unused_name,
 )
 from tests.house.repository import ROOT
+from tests.kit.command_line import typed
 
 
 def plan(*hosts: str, name: str = "one") -> Plan:
@@ -103,20 +102,8 @@ def test_what_cannot_be_beside_is_refused_and_nothing_is_written(
     (tmp_path / "w.yaml").write_text(
         "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1}"
     )
-    command = [
-        Path(sys.executable).with_name("testbed"),
-        "design",
-        "ring",
-        "-w",
-        "w.yaml",
-        "-o",
-        "out.json",
-        "--json",
-    ]
-    command += ["-i", ROOT / "inventory" / "emulated", "--beside", "second.json", *argv]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    given = ("-w", "w.yaml", "-o", "out.json", "-i", ROOT / "inventory" / "emulated", "--json")
+    done = typed("design", "ring", *given, "--beside", "second.json", *argv, at=tmp_path)
     reply = json.loads(done.stdout)
     assert (
         done.returncode == code

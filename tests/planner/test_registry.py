@@ -28,6 +28,7 @@ from planner.registry import (
 from planner.schedule.bfb import Send
 from planner.topology.methods import METHODS, Found, Wanted
 from tests.house.repository import ROOT
+from tests.kit.command_line import typed
 
 EXAMPLES = {
     "topology": ("acme_topology", "acme-chords"),
@@ -84,7 +85,7 @@ def test_the_planners_own_are_found_without_any_distribution() -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_example_is_found_listed_and_makes_a_plan_and_its_own_tests_pass(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, installed: Installed
 ) -> None:
     package, name = EXAMPLES[kind]
     (tmp_path / package).mkdir()
@@ -94,7 +95,7 @@ def test_the_example_is_found_listed_and_makes_a_plan_and_its_own_tests_pass(
     function = name.partition("-")[2]
     project = (example / "pyproject.toml").read_text()
     assert f'[project.entry-points."{group}"]\n{name} = "{package}:{function}"' in project
-    Installed(tmp_path).add(package.replace("_", "-"), group, {name: f"{package}:{function}"})
+    installed.add(package.replace("_", "-"), group, {name: f"{package}:{function}"})
     settings = ["-p", "no:cacheprovider", "--rootdir", example, "-c", example / "pyproject.toml"]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *settings, example],
@@ -103,21 +104,10 @@ def test_the_example_is_found_listed_and_makes_a_plan_and_its_own_tests_pass(
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     argv = [name] if kind == "topology" else ["direct", "--backend", "msccl", "--schedule", name]
-    workload, inventory = (
-        str(ROOT / "examples/workloads/resnet50.yaml"),
-        str(ROOT / "inventory/emulated"),
-    )
-    code = f"""
-from orchestrator.cli.main import run
-assert run(["design", "methods", "--json"]) == 0
-assert run(["design", *{argv!r}, "-w", {workload!r}, "-i", {inventory!r}, "--json"]) == 0
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "HOME": str(tmp_path)}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    listed, designed = (json.loads(line)["data"] for line in done.stdout.splitlines())
+    workload, inventory = ROOT / "examples/workloads/resnet50.yaml", ROOT / "inventory/emulated"
+    methods = typed("design", "methods", "--json", at=tmp_path)
+    made = typed("design", *argv, "-w", workload, "-i", inventory, "--json", at=tmp_path)
+    listed, designed = (json.loads(done.stdout)["data"] for done in (methods, made))
     (found,) = [one for one in listed["topologies"] + listed["schedules"] if one["name"] == name]
     assert found == {
         "name": name,
@@ -132,10 +122,7 @@ assert run(["design", *{argv!r}, "-w", {workload!r}, "-i", {inventory!r}, "--jso
 
 
 def test_an_unknown_method_on_the_command_line_is_named(installed: Installed) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", "design", "acme-y", "-w", "x.yaml"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = typed("design", "acme-y", "-w", "x.yaml", at=ROOT)
     assert done.returncode == 2 and "No such command 'acme-y'" in done.stderr
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import permutations
 from pathlib import Path
+from subprocess import CompletedProcess
 from xml.etree import ElementTree
 
 import numpy as np
@@ -31,6 +30,7 @@ from planner.predict.relays import CHUNK
 from planner.topology import methods
 from planner.topology.railonly import Rails
 from tests.disk import room_for
+from tests.kit.command_line import typed
 from tests.kit.labs import lab_of
 from tests.oracles.electrical import Electrical, oversubscribed
 from tests.planner.formats.test_other_simulators import reached, simulated
@@ -317,18 +317,11 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
         "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1, collectives: [{id: a, bytes: 40000}]}"
     )
 
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            str(Path(sys.executable).with_name("testbed")),
-            "design",
-            "oversubscribed",
-            "-w",
-            "w.yaml",
-            "-i",
-            "my lab",
-            *argv,
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    def run(*argv: str) -> CompletedProcess[str]:
+        given = ("-w", "w.yaml", "-i", "my lab", *argv)
+        done = typed("design", "oversubscribed", *given, at=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done
 
     first = run("--hosts", "gpu01,gpu04", "-o", "d.json")
     assert "testbed up --inventory 'my lab' --topology d.json" in first.stdout + first.stderr

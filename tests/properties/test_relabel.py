@@ -59,7 +59,6 @@ def wanted(links: Sequence[Link], random: Random, bare: float) -> list[WantedLin
 
 
 @given(st.integers(3, 5), st.integers(1, 2), st.sampled_from([0.0, 1.0]), seeds)
-@effort(max_examples=100)
 def test_few_hosts_get_the_best_labels_there_are(
     count: int, degree: int, bare: float, seed: int
 ) -> None:

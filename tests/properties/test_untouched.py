@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import HostPort, LinkKind, Setting, clash
@@ -110,7 +109,6 @@ def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, froze
 
 @pytest.mark.parametrize("name", LABS)
 @given(st.integers(0, 100_000))
-@effort(max_examples=40)
 def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
     name: str, seed: int
 ) -> None:
@@ -142,7 +140,6 @@ def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
 
 
 @given(st.integers(0, 100_000))
-@effort(max_examples=40)
 def test_foreign_circuits_are_neither_moved_nor_crossed(seed: int) -> None:
     lab, random = LABS["one switch"], Random(seed)
     first, second = pair_of_plans(lab, seed)

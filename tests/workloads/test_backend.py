@@ -116,6 +116,7 @@ def run(
         return running.finish(100.0)
 
 
+@pytest.mark.long
 def test_every_collective_gives_what_it_must(tmp_path: Path) -> None:
     assert run(tmp_path, COLLECTIVES, "testbed", "collectives") == [(0, "", "")] * WORLD
 

@@ -87,8 +87,20 @@ class Drawing:
     def _drawn(self, kind: str, **metadata: None) -> bytes:
         out = io.BytesIO()
         with style():
+            _lay_out(self.figure)
             self.figure.savefig(out, format=kind, metadata=metadata)
         return out.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place the parts of a figure, once: `savefig` would draw all of it twice each time to do so."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    if (engine := figure.get_layout_engine()) is not None:
+        FigureCanvasSVG(figure)  # measures text as a page does
+        figure.set_dpi(FigureCanvasSVG.fixed_dpi)
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def prepare(cache_dir: Path) -> None:

@@ -14,7 +14,11 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.settings import load
 from orchestrator.store.store import Store
+from orchestrator.views.report.figures import Drawing
 from tests.views.report.recorded import START_S, HandClock, Lab
+
+UNDRAWN = pytest.mark.usefixtures("undrawn")
+"""Of tests that look at no figure: drawing takes most of a page's time."""
 
 
 @dataclass
@@ -64,3 +68,9 @@ def lab(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     settings = load()
     with Store(settings.store_path, durable=False) as store:
         yield Lab(settings, store, clock)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have nothing in the place of their figures."""
+    monkeypatch.setattr(Drawing, "svg", lambda _: "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
 from tests.views.report.test_ring_changes import rows
@@ -49,6 +49,7 @@ def test_shadow_functions_bytes_losses_and_checkpoints_have_their_figures(
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 30
 
 
+@UNDRAWN
 def test_a_job_that_sent_whole_sums_and_wrote_no_checkpoint_has_no_such_section(
     typed: Typed, lab: Lab
 ) -> None:

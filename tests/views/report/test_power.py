@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.house.repository import ROOT
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
 
 
+@UNDRAWN
 def test_power_and_energy_per_iteration_have_their_source_and_need_the_inventory(
     typed: Typed, lab: Lab
 ) -> None:

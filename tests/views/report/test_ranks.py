@@ -7,7 +7,7 @@ from lxml import etree
 
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.ranksection import heat_map
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
 from tests.views.report.test_ring_changes import rows
@@ -32,6 +32,7 @@ def test_the_late_rank_is_the_first_of_the_table_and_the_page_has_its_picture(
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 30
 
 
+@UNDRAWN
 def test_a_job_whose_ranks_told_nothing_has_no_such_section(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING))
     assert "ranks" not in page.numbers["answers"] and "Ranks of the job" not in page.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.page import Page
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
@@ -44,6 +44,7 @@ def test_a_turn_is_marked_on_the_curve_and_its_numbers_are_recomputed(
     assert (job["before_ms"], job["after_ms"]) == (212, 172)
 
 
+@UNDRAWN
 def test_slow_iterations_are_listed_with_what_they_overlap(typed: Typed, lab: Lab) -> None:
     lab.up("ring", RING, job_ms=212.0, iterations=30)
     page, _ = report(typed, lab.change())
@@ -71,6 +72,7 @@ def test_slow_iterations_are_listed_with_what_they_overlap(typed: Typed, lab: La
     assert "the times of its ranks show which was late" in page.text
 
 
+@UNDRAWN
 def test_a_run_without_slow_iterations_says_so(typed: Typed, lab: Lab) -> None:
     lab.up("ring", RING, job_ms=212.0, iterations=30)
     page, _ = report(typed, lab.change(slow=False))
@@ -93,6 +95,7 @@ def test_a_turn_without_light_has_its_curve_too(typed: Typed, lab: Lab) -> None:
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 20
 
 
+@UNDRAWN
 def test_a_turn_that_did_not_happen_is_in_the_table_and_not_on_the_curve(
     typed: Typed, lab: Lab
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_turn_that_did_not_happen_is_in_the_table_and_not_on_the_curve(
     assert recomputed(typed, page) > 100
 
 
+@UNDRAWN
 def test_a_report_on_several_runs_has_a_row_per_turn(typed: Typed, lab: Lab) -> None:
     first = lab.up("ring", RING, job_ms=212.0, iterations=30)
     page, _ = report(typed, first, lab.change(), lab.change(slow=False))
@@ -114,6 +118,7 @@ def test_a_report_on_several_runs_has_a_row_per_turn(typed: Typed, lab: Lab) -> 
     assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 60
 
 
+@UNDRAWN
 def test_a_run_without_turns_has_no_such_table(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING))
     assert "ring_changes" not in page.numbers["answers"] and "changed" not in page.text

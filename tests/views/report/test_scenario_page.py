@@ -19,7 +19,7 @@ from orchestrator.telemetry.journal import Journal
 from orchestrator.views.report import traffic
 from orchestrator.views.report.samples import IterationEnd, loss_after, lost_ms, span_ms, steps
 from tests.experiments.test_scenario import CHANGE, STAY, scenario
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.recorded import CROSSED, RING, Lab
 from tests.views.report.test_page_in_browser import CHROMIUM, SMALLEST_LETTERS, browser  # noqa: F401
 from tests.views.report.test_report import recomputed, report, shown_as_answered
@@ -225,6 +225,7 @@ def test_a_dilated_record_is_shown_as_at_k_1_and_beside_what_another_k_gave(
 
 
 @pytest.mark.long
+@UNDRAWN
 def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: Lab) -> None:
     slots = [
         stayed(lab, 40.0 if arm == "a" else 80.0, arm) | {"round": 1 + n // 2}
@@ -237,6 +238,7 @@ def test_the_same_values_outside_the_band_refute_the_claim(typed: Typed, lab: La
     )
 
 
+@UNDRAWN
 def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhere(
     typed: Typed, lab: Lab
 ) -> None:
@@ -258,6 +260,7 @@ def test_void_measurements_are_listed_with_what_slowed_them_down_and_count_nowhe
     assert finding[1] == pytest.approx(1.0) and finding[5] == 5
 
 
+@UNDRAWN
 def test_a_record_that_is_older_than_rounds_is_read_as_rounds_and_starved_of_them(
     typed: Typed, lab: Lab
 ) -> None:
@@ -318,6 +321,7 @@ def test_bytes_loss_and_progress_are_compared_of_jobs_that_change_nothing(
     assert recomputed(typed, page) > 100
 
 
+@UNDRAWN
 def test_a_change_is_read_from_the_journals_of_the_job_and_of_the_change(
     typed: Typed, lab: Lab
 ) -> None:

@@ -4,7 +4,7 @@ their figures.
 
 from __future__ import annotations
 
-from tests.views.report.conftest import Typed
+from tests.views.report.conftest import UNDRAWN, Typed
 from tests.views.report.recorded import RING, Lab
 from tests.views.report.test_report import recomputed, report, shown_as_answered
 from tests.views.report.test_ring_changes import rows
@@ -38,6 +38,7 @@ def test_slots_have_their_darkness_lateness_and_duty_and_looks_what_came_of_them
     assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 30
 
 
+@UNDRAWN
 def test_a_run_of_the_adapter_shows_what_was_up_before_it_and_its_verifications_as_counts(
     typed: Typed, lab: Lab
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_run_of_the_adapter_shows_what_was_up_before_it_and_its_verifications_
     ] == [("circuits", 2, 2, 50)]
 
 
+@UNDRAWN
 def test_a_run_whose_circuits_stayed_has_neither_section(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING))
     assert not {"slots", "slot_hosts", "adapt", "adapt_changes"} & page.numbers["answers"].keys()
