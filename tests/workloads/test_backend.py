@@ -123,7 +123,7 @@ def test_every_collective_gives_what_it_must(tmp_path: Path) -> None:
 
 def test_a_lost_rank_is_named(tmp_path: Path) -> None:
     ended = run(tmp_path, COLLECTIVES, "testbed", "lost")
-    assert [code for code, _, _ in ended] == [0, 3, 0]
+    assert [code for code, _, _ in ended] == [0, 3, 0], ended
     for rank in (0, 2):
         assert (
             "all_reduce of 10 x float32: connection " in ended[rank][1] and "rank" in ended[rank][1]
