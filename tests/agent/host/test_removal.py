@@ -25,9 +25,10 @@ LOOK = "ip -o address; ip -o link; ip rule; sysctl -a -r '^net.ipv4.(ip_f|conf.a
 
 @pytest.fixture
 def bare(spaces: Callable[[str], Space]) -> Space:
-    """A host that nobody provisioned, with one port."""
+    """A host that nobody provisioned, with one port, which is down: its kernel changes nothing."""
     here, other = spaces(f"bare{os.urandom(2).hex()}"), spaces("far")
     here.fibre(1, other, 1)
+    here.ip("link", "set", "opt1", "down")
     here.run("sysctl", "-q", "net.ipv4.ip_forward=0", "net.ipv4.conf.all.accept_redirects=0")
     return here
 
@@ -55,7 +56,6 @@ def test_check_says_what_install_does_and_changes_nothing(bare: Space) -> None:
 
 
 def test_removal_brings_back_what_was_before_the_first_provisioning(bare: Space) -> None:
-    bare.ip("link", "set", "opt1", "down")
     before = bare.run("sh", "-c", LOOK).stdout
     bare.agent("install", FACTS)
     # what was before is still what was before the first one
