@@ -34,9 +34,11 @@ ALIKE = (
 OF_A_SESSION = {
     *("answered-twice", "byte-by-byte", "every-answer-spoiled", "in-pieces", "split-and-merged"),
     *("unreadable-answers", "answers-too-late", "executed-late", "lost-with-the-connection"),
-    *("vanished-without-a-word", "silence-at-a-write"),
+    *("vanished-without-a-word", "silence-at-a-write", "slower-than-promised", "stale-reports"),
+    *("accepted-and-never-done", "half-done-batches", "a-stuck-port-fails-alone"),
+    *("a-failed-port-is-not-claimed", "done-meanwhile"),
 }
-"""Checks of what that module does; a capability has others besides."""
+"""Checks of what that module and those below it do; a capability has others besides."""
 REPEATED = {driver for _, *others in ALIKE for driver in others}
 CHECKS = {driver: _checks(driver) for driver in DRIVERS}
 """Every driver with every check of what it declares."""

@@ -43,7 +43,7 @@ def shared(lab: Lab) -> Iterator[Lab]:
     for lock in lab.stored("SELECT id FROM locks WHERE ended IS NULL"):
         lab.testbed("lock", "release", lock, "--steal", "--reason", "the test is over")
     for owner in (ANN, BOB):
-        lab.testbed("down", "--yes", **owner).must()
+        lab.quick("down", "--yes", **owner).must()
 
 
 def finished(process: subprocess.Popen[str]) -> Answer:

@@ -17,7 +17,7 @@ TARGETS = targets()
 CODECS = [name for name in TARGETS if not name.startswith(("driver-", "emulated-"))]
 EXAMPLES = {"driver-": 0.6, "emulated-": 0.4, "inventory": 0.6, "plan": 1}
 """How many a target gets, in those of a property: codecs four times as many."""
-LARGE = 128 * 1024
+LARGE = 64 * 1024
 """How the time grows with the length: `make bench NAME=reader_growth`."""
 
 

@@ -79,7 +79,7 @@ def test_few_hosts_get_the_best_labels_there_are(
 
 
 @given(st.integers(9, 16), st.integers(1, 4), seeds)
-@effort(max_examples=10)
+@effort(max_examples=5)
 def test_labels_never_keep_less_than_the_plan_as_written_or_the_labels_there_are(
     count: int, degree: int, seed: int
 ) -> None:

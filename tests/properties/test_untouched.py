@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import HostPort, LinkKind, Setting, clash
@@ -109,6 +110,7 @@ def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, froze
 
 @pytest.mark.parametrize("name", LABS)
 @given(st.integers(0, 100_000))
+@effort(max_examples=15)
 def test_common_circuits_stay_lit_the_same_way_through_every_prefix_of_a_change(
     name: str, seed: int
 ) -> None:

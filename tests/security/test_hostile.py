@@ -287,7 +287,8 @@ def test_a_hostile_job_runs_nothing_on_the_way_to_its_hosts(guarded: Guarded) ->
             "      hosts:\n", "        testbed_job_env: [NOTE]\n      hosts:\n", 1
         )
     )
-    job = {"name": "j", "workload": "train", "ranks": ["gpu01", "gpu02"], "env": {"NOTE": text}}
+    job = {"name": "j", "workload": "train", "args": {"hidden": 64}, "env": {"NOTE": text}}
+    job["ranks"] = ["gpu01", "gpu02"]
     plan = guarded.plan("hostile", RING, description=text + TERMINAL, job=job)
     code, reported = guarded.hears("up", "--topology", plan)
     assert all(char.isprintable() or char == "\n" for char in reported)
