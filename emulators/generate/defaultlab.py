@@ -89,11 +89,15 @@ def _fibres(wanted: Wanted) -> str:
             )
     if wanted.electrical:
         names = [host_name(host, count) for host in range(1, count + 1)]
-        rates, more = (
-            (total + 1, total * wanted.rate_mbps, wanted.rack),
-            (wanted.control_ports, wanted.queue),
+        lines += segments(
+            wanted.electrical,
+            names,
+            total + 1,
+            total * wanted.rate_mbps,
+            wanted.rack,
+            wanted.control_ports,
+            wanted.queue,
         )
-        lines += segments(wanted.electrical, names, *rates, *more)
     return "\n".join([*lines, ""])
 
 

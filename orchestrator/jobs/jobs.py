@@ -88,11 +88,8 @@ class Jobs:
         heartbeats: what `heartbeats` returned a moment ago. asked: as `Inspection.asked`.
         """
         name, wanted, run_dir = record.spec.on_hosts, record.spec.wanted, self.runs_dir / record.run
-        ranks, states, records = (
-            ranks_of(record, self.session.lab),
-            await self._states(record),
-            Sound(),
-        )
+        ranks, records = ranks_of(record, self.session.lab), Sound()
+        states = await self._states(record)
         if ranks:
             records = await collect_iterations(self.session, name, record, run_dir)
             heartbeats = await self.heartbeats(record) if heartbeats is None else heartbeats

@@ -165,7 +165,8 @@ async def test_a_circuit_ends_at_the_channel_that_leads_nowhere_and_that_channel
 ):
     held = Talker(Chassis())
     async with held.driver("santec-scpi", rest="0:4") as device:
-        assert "0.4" not in (await device.identify()).egress
+        identity = await device.identify()
+        assert "0.4" not in identity.egress and "0.4" in identity.dark
         outcome = await change(device, {circuit("0.in", "0.1")})
         assert not outcome.failed and outcome.observed == {circuit("2.in", "2.1")}
         refused = await change(device, add={circuit("0.in", "0.4")})

@@ -79,13 +79,8 @@ def texts(
             "seed": 1,
             "link_rate_mbps": min(host.link_mbps for host in lab.hosts.values()) / slower(lab),
             "devices": {
-                name: {
-                    "ports": {"in": list(found.ingress), "out": [*found.egress, *found.dark]},
-                    "settle_s": 0.0,
-                    "bulk_settle_s": 0.0,
-                }
-                for name, found in identities.items()
-                if name in lab.devices
+                name: {"ports": _ports(identities[name]), "settle_s": 0.0, "bulk_settle_s": 0.0}
+                for name in lab.devices
             },
         },
     }
@@ -176,6 +171,10 @@ def _device(
     if family["login"]:
         found["username"], found["password"] = family["login"]
     return found
+
+
+def _ports(found: Identity) -> dict[str, list[str]]:
+    return {"in": [*found.ingress], "out": [*found.egress, *found.dark]}
 
 
 def _cables(lab: Lab, paths: AccessPaths) -> dict[str, Any]:

@@ -161,9 +161,8 @@ def judge_comparison(
         samples.get((arm, compared.tenant, compared.metric, compared.extent), {})
         for arm in (compared.of, compared.over)
     )
-    if (
-        compared.low is None and compared.high is None
-    ):  # no band is at stake in a round without a figure
+    # without a band nothing is at stake in a round without a figure
+    if compared.low is None and compared.high is None:
         pairs = [pair for pair in pairs if of.get(pair[1]) and over.get(pair[2])]
     if not pairs:
         return JudgedComparison(compared, None, "starved", 0, _starved(0))

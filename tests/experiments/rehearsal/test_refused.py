@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import optical_testbed_home
 from conformance.private import CommandFailed, CommandLine
@@ -112,6 +113,23 @@ def test_queues_of_the_twin_hold_as_many_milliseconds_as_those_of_the_lab(tmp_pa
         "fat-tree"
     ].queue == SegmentQueue(200)
     assert read["ideal"].queue == SegmentQueue(68), "no shorter than an inventory may have it"
+
+
+def test_a_device_of_the_twin_has_the_labels_of_the_labs_and_those_that_stand_for_no_circuit() -> (
+    None
+):
+    lab, _ = goal([], [link(1, 2)])
+    modules = Identity("x", "x", "x", "x", ("0.in", "1.in"), ("0.1", "0.3", "1.2"), ("0.2", "1.1"))
+    paths = AccessPaths(
+        dict.fromkeys(lab.hosts, 20001), {"ocs1": 20002, "ocs2": 20003}, Path("/twin/lab")
+    )
+    families = {"polatis-scpi": {"schemes": ["tcp"], "login": None}}
+    found = texts(lab, {"ocs1": modules, "ocs2": FACE}, families, paths)["emulator.yml"]
+    ports = {name: device["ports"] for name, device in yaml.safe_load(found)["devices"].items()}
+    assert ports == {
+        "ocs1": {"in": ["0.in", "1.in"], "out": ["0.1", "0.3", "1.2", "0.2", "1.1"]},
+        "ocs2": {"in": [*FACE.ingress], "out": [*FACE.egress]},
+    }
 
 
 def test_a_twin_of_a_ring_has_its_amplifiers() -> None:
