@@ -50,19 +50,20 @@ test-deps:
 test-all: setup test-deps lint frontend drawing
 	@$(SUDO) $(BIN)/python -m pytest -n 2 -m "long or not long"
 
-# Grafana's own data library, for the dashboards' tests. Node is a development package, because the library needs a newer one than Debian 12 has.
+# Grafana's own data library, for the dashboards' tests. npm is silent, and would make input and output non-blocking for all jobs of make
+# at once, which Ansible refuses. Node is a development package, because the library needs a newer one than Debian 12 has.
 FRONTEND := tests/dashboards/node
 frontend: $(FRONTEND)/node_modules/.ready
 
 $(FRONTEND)/node_modules/.ready: $(FRONTEND)/package-lock.json $(FRONTEND)/.npmrc | setup
-	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: Grafana's data library will not be tested"
+	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 </dev/null >/dev/null 2>&1 && touch node_modules/.ready || echo "npm ci failed: Grafana's data library will not be tested"
 
 # Grafana's drawing: 420 MB, for the long tests and for `python -m benchmarks.dashboard_pictures`.
 DRAWING := tests/dashboards/draw
 drawing: $(DRAWING)/node_modules/.ready
 
 $(DRAWING)/node_modules/.ready: $(DRAWING)/package-lock.json $(DRAWING)/.npmrc | setup
-	@cd $(DRAWING) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: no panel will be drawn by Grafana's library"
+	@cd $(DRAWING) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 </dev/null >/dev/null 2>&1 && touch node_modules/.ready || echo "npm ci failed: no panel will be drawn by Grafana's library"
 
 lint: lint-types lint-rest
 
