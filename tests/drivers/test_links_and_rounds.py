@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,38 +15,18 @@ from drivers.rounds import Marks, in_rounds
 from drivers.watch import watch
 from optics import Garbled, Refused, TimedOut, Unreachable
 from tests.drivers.conftest import Clock
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from tests.drivers.scripted import Talk, serving
 
 
 @asynccontextmanager
 async def linked(talk: Talk, timeout_s: float = 0.3) -> AsyncIterator[Link]:
-    done: list[asyncio.Task[None]] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        done.append(task)
+    async with serving(talk) as port:
+        link = open_link(f"tcp://127.0.0.1:{port}", timeout_s, "ocs1")
+        await link.open()
         try:
-            await talk(reader, writer)
-        except asyncio.CancelledError:
-            pass
+            yield link
         finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    link = open_link(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s, "ocs1")
-    await link.open()
-    try:
-        yield link
-    finally:
-        await link.close()
-        for task in done:
-            task.cancel()
-        await asyncio.gather(*done, return_exceptions=True)
-        server.close()
+            await link.close()
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
