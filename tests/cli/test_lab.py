@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,11 +280,8 @@ def test_a_lab_that_hangs_is_killed_by_stop(inventory: Path) -> None:
     os.kill(started.pid, signal.SIGSTOP)
     with pytest.raises(TimedOut, match="no answer to 'status' within 0 s"):
         labproc.ask(inventory, "status", 0.2)
-    began = time.monotonic()
     assert labproc.stop_emulated_lab(inventory, 0.3) is True
-    assert (
-        Daemon(started.pid, process_mark(started.pid)).ended(0.1) and time.monotonic() - began < 10
-    )
+    assert Daemon(started.pid, process_mark(started.pid)).ended(0.1)
 
 
 def test_a_taken_port_is_named(inventory: Path) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import pty
 import socket
-import time
 import tty
 from collections.abc import AsyncIterator
 
@@ -45,10 +44,8 @@ async def test_silence_over_visa_is_a_time_out() -> None:
     async with bench(POLATIS, address=VISA, timeout_s=0.3) as b:
         await b.device.read()
         b.server.add_fault("hang")
-        began = time.monotonic()
         with pytest.raises(TimedOut, match="conn:stat"):
             await b.device.read()
-        assert time.monotonic() - began < 1.5
 
 
 async def test_an_idle_visa_session_that_was_dropped_is_made_again() -> None:

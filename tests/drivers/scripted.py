@@ -47,35 +47,46 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[CircuitSwitch]:
-    """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its
-    configuration.
-    """
+async def serving(talk: Talk) -> AsyncIterator[int]:
+    """A port on loopback, whose connections are talked to until the end of the context."""
     talks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task
+        assert task is not None
         talks.add(task)
         try:
             await talk(reader, writer)
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
         finally:
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    device = open_device(DeviceConfig("ocs1", driver, address, timeout_s=0.3, **config))
     try:
-        yield device
+        yield server.sockets[0].getsockname()[1]
     finally:
-        await device.close()
         server.close()
-        await server.wait_closed()
         for task in talks:
             task.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def spoken_to(talk: Talk, driver: str, **config: Any) -> AsyncIterator[CircuitSwitch]:
+    """The driver of a device `ocs1` on loopback, which talks so; `config`: more of its
+    configuration.
+    """
+    async with serving(talk) as port:
+        device = open_device(
+            DeviceConfig("ocs1", driver, f"tcp://127.0.0.1:{port}", timeout_s=0.3, **config)
+        )
+        try:
+            yield device
+        finally:
+            await device.close()
 
 
 def cross(ingress: int, egress: int) -> CrossConnect:
@@ -89,41 +100,22 @@ async def http_device(answers: Answers) -> AsyncIterator[tuple[str, list[Request
     closes the connection.
     """
     heard: list[Request] = []
-    talks: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        talks.add(task)
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            first, *lines = head.split("\r\n")
-            headers = {
-                key.lower(): value
-                for key, _, value in (line.partition(": ") for line in lines if line)
-            }
-            body = await reader.readexactly(int(headers.get("content-length", "0")))
-            method, path, _ = first.split(" ")
-            heard.append(Request(method, path, headers, body))
-            reported = answers(heard[-1])
-            writer.write(reported if isinstance(reported, bytes) else await reported)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError, asyncio.CancelledError):
-                await writer.wait_closed()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = head.split("\r\n")
+        headers = {
+            key.lower(): value for key, _, value in (line.partition(": ") for line in lines if line)
+        }
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        method, path, _ = first.split(" ")
+        heard.append(Request(method, path, headers, body))
+        reported = answers(heard[-1])
+        writer.write(reported if isinstance(reported, bytes) else await reported)
+        await writer.drain()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
-    finally:
-        server.close()
-        for task in talks:
-            task.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
-        await server.wait_closed()
+    async with serving(talk) as port:
+        yield f"http://127.0.0.1:{port}", heard
 
 
 @dataclass

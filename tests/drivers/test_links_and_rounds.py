@@ -5,9 +5,8 @@ reading, watching.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,38 +14,19 @@ from drivers.link import Dropped, Link, open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.watch import watch
 from optics import Garbled, Refused, TimedOut, Unreachable
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from tests.drivers.conftest import Clock
+from tests.drivers.scripted import Talk, serving
 
 
 @asynccontextmanager
 async def linked(talk: Talk, timeout_s: float = 0.3) -> AsyncIterator[Link]:
-    done: list[asyncio.Task[None]] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        done.append(task)
+    async with serving(talk) as port:
+        link = open_link(f"tcp://127.0.0.1:{port}", timeout_s, "ocs1")
+        await link.open()
         try:
-            await talk(reader, writer)
-        except asyncio.CancelledError:
-            pass
+            yield link
         finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    link = open_link(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s, "ocs1")
-    await link.open()
-    try:
-        yield link
-    finally:
-        await link.close()
-        for task in done:
-            task.cancel()
-        await asyncio.gather(*done, return_exceptions=True)
-        server.close()
+            await link.close()
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -192,43 +172,40 @@ async def test_a_refusal_is_no_lost_answer() -> None:
         await in_rounds(marks, lost(marks, Refused("no"), "never"))
 
 
-@pytest.mark.parametrize("takes_s", [0.0, 0.01, 0.05, 0.1])
 async def test_a_change_is_noticed_soon_whether_faster_or_slower_than_promised(
-    takes_s: float,
+    clock: Clock,
 ) -> None:
-    began = time.monotonic()
-    polls = 0
+    takes_s, polls = 0.0, 0
 
     async def read() -> bool:
         nonlocal polls
         polls += 1
-        return time.monotonic() - began >= takes_s
+        return clock.now >= takes_s
 
-    seen = await watch(read, bool, expected_s=0.05, patience_s=5.0)
-    assert seen.done
-    assert polls < 60
-    assert seen.watched_s < takes_s * 1.3 + 0.05  # the 50 ms are for a busy machine
+    for takes_s in (n / 200 for n in range(100)):
+        clock.now, polls = 0.0, 0
+        seen = await watch(read, bool, expected_s=0.05, patience_s=5.0)
+        assert seen.done
+        assert polls < 60
+        assert takes_s <= seen.watched_s < takes_s * 1.13 + 0.004
 
 
-async def test_the_last_report_is_returned_when_patience_ends() -> None:
+async def test_the_last_report_is_returned_when_patience_ends(clock: Clock) -> None:
     async def read() -> str:
         return "still dark"
 
-    began = time.monotonic()
     seen = await watch(read, lambda report: False, expected_s=0.01, patience_s=0.1)
-    assert (seen.report, seen.done) == ("still dark", False)
-    assert 0.1 <= time.monotonic() - began < 0.5
+    assert (seen.report, seen.done, seen.watched_s) == ("still dark", False, pytest.approx(0.1))
 
 
-async def test_the_last_report_was_asked_for_when_patience_ended_however_long_answers_take() -> (
-    None
-):
-    began = asyncio.get_running_loop().time()
+async def test_the_last_report_was_asked_for_when_patience_ended_however_long_answers_take(
+    clock: Clock,
+) -> None:
     asked: list[float] = []
 
     async def read() -> bool:
-        asked.append(asyncio.get_running_loop().time() - began)
-        await asyncio.sleep(0.07)
+        asked.append(clock.now)
+        clock.now += 0.07
         return asked[-1] >= 0.1
 
     seen = await watch(read, bool, expected_s=0.05, patience_s=0.1)

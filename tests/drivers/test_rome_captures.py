@@ -15,6 +15,7 @@ from drivers.api import PortHolders
 from drivers.registry import open_device
 from drivers.wire import joblog
 from optics import Change, CrossConnect, DeviceConfig, Garbled, Port
+from tests.drivers.scripted import serving
 
 HEAD = """\
 ================ ============ =========== ============= ======= ============== ========
@@ -91,18 +92,16 @@ class Panel:
 
 @asynccontextmanager
 async def driving(panel: Panel) -> AsyncIterator[Any]:
-    server = await asyncio.start_server(panel.talk, "127.0.0.1", 0)
-    address = f"telnet://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     options = {"check_s": "0.01", "move_budget_s": "1"}
-    device = open_device(
-        DeviceConfig("ocs1", "rome-cli", address, "", "", {"settle_s": 0.01}, 2.0, options)
-    )
-    try:
-        yield device
-    finally:
-        await device.close()
-        server.close()
-        await server.wait_closed()
+    async with serving(panel.talk) as port:
+        address = f"telnet://127.0.0.1:{port}"
+        device = open_device(
+            DeviceConfig("ocs1", "rome-cli", address, "", "", {"settle_s": 0.01}, 2.0, options)
+        )
+        try:
+            yield device
+        finally:
+            await device.close()
 
 
 def circuits(*pairs: tuple[str, str]) -> frozenset[CrossConnect]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from drivers.link import Dropped, Link, open_link
 from drivers.link.telnet import IAC, MOST_ANSWERS, SB, SE, Negotiation, escaped
 from optics import TimedOut, Unreachable
+from tests.drivers.scripted import serving
 
 DO, DONT, WILL, WONT = 253, 254, 251, 252
 ECHO, SGA, TERMINAL = 1, 3, 24
@@ -134,36 +135,21 @@ async def scripted(
     receives.
     """
     got = bytearray()
-    tasks: list[asyncio.Task[None]] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.append(task)
-        try:
-            for piece in sent:
-                writer.write(piece)
-                await asyncio.sleep(pause_s)
-            while data := await reader.read(100):
-                got.extend(data)
-        except (asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
+        for piece in sent:
+            writer.write(piece)
+            await asyncio.sleep(pause_s)
+        while data := await reader.read(100):
+            got.extend(data)
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    link = open_link(f"telnet://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s, "ocs1")
-    await link.open()
-    try:
-        yield link, got
-    finally:
-        await link.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        server.close()
+    async with serving(talk) as port:
+        link = open_link(f"telnet://127.0.0.1:{port}", timeout_s, "ocs1")
+        await link.open()
+        try:
+            yield link, got
+        finally:
+            await link.close()
 
 
 async def until(got: bytearray, wanted: bytes) -> None:
@@ -203,15 +189,13 @@ async def test_a_peer_that_only_negotiates_is_silent() -> None:
 async def test_a_telnet_peer_that_hangs_up_is_dropped() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    link = open_link(f"telnet://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1.0, "ocs1")
-    await link.open()
-    with pytest.raises(Dropped, match="ocs1"):
-        await link.exchange(b"map\n", lambda chunk: True, question="map")
-    await link.close()
-    server.close()
+    async with serving(hang_up) as port:
+        link = open_link(f"telnet://127.0.0.1:{port}", 1.0, "ocs1")
+        await link.open()
+        with pytest.raises(Dropped, match="ocs1"):
+            await link.exchange(b"map\n", lambda chunk: True, question="map")
+        await link.close()
     with pytest.raises(Unreachable, match="telnet://"):
         await link.open()
 

@@ -26,7 +26,7 @@ from optics import (
     TestbedError,
     Unreachable,
 )
-from tests.drivers.scripted import Request, http, http_device, netconf_device
+from tests.drivers.scripted import Request, http, http_device, netconf_device, serving
 from tests.drivers.ssh_device import ssh_device
 from tests.drivers.tl1_device import circuits, driven
 
@@ -58,14 +58,9 @@ async def telnet_login(after: bytes) -> AsyncIterator[str]:
         writer.write((await reader.readline()).replace(b"\n", b"") + after)
         if after:
             await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    try:
-        yield f"telnet://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with serving(talk) as port:
+        yield f"telnet://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
 from optics import CrossConnect, DeviceConfig, Port
+from tests.drivers.scripted import serving
 
 Answer = Callable[[str, str, str], str | list[str] | None]
 """(VERB, AID, everything after the tag) -> rows, the words of a denial, or None for silence."""
@@ -26,7 +27,6 @@ class Tl1Device:
     def __init__(self, answer: Answer, *, sid: str = "SID", echo: bool = False) -> None:
         self.answer, self.sid, self.echo = answer, sid, echo
         self.asked: list[str] = []
-        self.port = 0
         self.late_s: dict[str, float] = {}
         self.murmur = b""
         self.tag = ""
@@ -57,34 +57,6 @@ class Tl1Device:
 
 
 @asynccontextmanager
-async def served(device: Tl1Device) -> AsyncIterator[Tl1Device]:
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await device.talk(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    device.port = server.sockets[0].getsockname()[1]
-    try:
-        yield device
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
 async def driven(
     driver: str,
     answer: Answer,
@@ -96,9 +68,10 @@ async def driven(
     **options: str,
 ) -> AsyncIterator[tuple[CircuitSwitch, Tl1Device]]:
     """A driver in front of a device that answers so."""
-    async with served(Tl1Device(answer, echo=echo, sid=sid)) as device:
+    device = Tl1Device(answer, echo=echo, sid=sid)
+    async with serving(device.talk) as port:
         password = "pass-w0rd" if user else ""
-        address = f"tcp://127.0.0.1:{device.port}"
+        address = f"tcp://127.0.0.1:{port}"
         patience = {key: value for key, value in ({"patience_s": "0.3"} | options).items() if value}
         config = DeviceConfig(
             "ocs1", driver, address, user, password, {"settle_s": 0.01}, timeout_s, patience

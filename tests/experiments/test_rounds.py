@@ -58,6 +58,14 @@ def test_what_no_rank_says_voids_nothing_and_is_not_said_to_be_nothing() -> None
     assert slowed([row("gpu01", None), row("gpu02", 0.3)]).rank == "gpu02"
 
 
+def test_waits_that_are_known_of_few_iterations_are_said_to_be_so_and_void_what_they_show() -> None:
+    assert slowed([row("gpu01", 0.1)], 0.5).message == ""
+    few = slowed([row("gpu01", 0.1)], 0.49)
+    assert not few.void and "is not known of 51% of the iterations" in few.message
+    assert few.to_json()["known"] == 0.49
+    assert slowed([row("gpu01", 0.3)], 0.49).void
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["gpu01", "gpu02/0", "gpu02/1"]), st.floats(0, 3)),
@@ -93,6 +101,18 @@ def test_other_causes_are_summed_and_what_a_host_refused_is_counted_once_for_all
     ]
     found = slowed(rows)
     assert (found.refused, found.retransmitted, found.rwnd_limited_ms) == (8, 9, 4.5)
+
+
+def test_a_measurement_that_may_be_void_unknown_counts_and_is_told(
+    settings: Settings, lab: Lab
+) -> None:
+    runner, _, record = ready(settings, lab)
+    told: list[str] = []
+    runner.emit = told.append
+    runner.slowed = lambda slot: slowed([row("gpu01", 0.1)], 0.3)
+    runner.measure_rounds(lambda: True)
+    assert record.slots[0]["state"] == "done"
+    assert any(text.startswith("measurement 1 done: how long ranks waited") for text in told)
 
 
 # --- rounds

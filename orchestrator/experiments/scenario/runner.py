@@ -157,9 +157,9 @@ class Runner:
         if self.slowed is not None and slot["jobs"]:
             found = self.slowed(slot)
             slot["slowed"] = found.to_json()
-            if found.void and timed:
-                state = VOID
-                self.emit(f"measurement {number + 1} is void: {found.message}")
+            if timed and found.message:
+                state = VOID if found.void else state
+                self.emit(f"measurement {number + 1} {state}: {found.message}")
         slot["state"] = state
 
     def _iterations(self, slot: dict[str, Any], arm: Arm) -> None:

@@ -20,17 +20,22 @@ WAIT_LIMIT = 0.2
 measurements of two scenarios on two cores at loads up to 38, those below it were off by 0.5 to 2 %
 in the median and 7.6 % at most, those above 100 % by 29 %. Load and pressure (PSI) did not separate
 them: rank correlation with the error -0.10, that of the waits 0.74."""
+KNOWN_LEAST = 0.5
+"""Share of the iterations whose waits must be known, or their median says nothing of all: a rank
+keeps its latest ones alone, and those of short iterations are gone before they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
     """What slowed the ranks of a measurement down. share: of an iteration, the median of them, that
-    the threads of the worst `rank` waited for processors; None: no rank says it. Of all iterations
-    and ranks, TCP segments sent again, time (ms) that connections had no receiver's window,
-    datagrams that hosts refused as a send buffer was full."""
+    the threads of the worst `rank` waited for processors; None: no rank says it. known: share of
+    the iterations that count of which it is known. Of all iterations and ranks, TCP segments sent
+    again, time (ms) that connections had no receiver's window, datagrams that hosts refused as a
+    send buffer was full."""
 
     share: float | None = None
     rank: str = ""
+    known: float = 0.0
     retransmitted: int = 0
     rwnd_limited_ms: float = 0.0
     refused: int = 0
@@ -41,17 +46,20 @@ class Slowed:
 
     @property
     def message(self) -> str:
-        if self.share is None:
-            return "how long ranks waited for processors is not known"
-        return f"{self.rank} waited for processors {self.share:.0%} of an iteration, {WAIT_LIMIT:.0%} are the most"
+        """Why it is void, or may be without that being known; empty: it counts."""
+        if self.share is not None and self.void:
+            return f"{self.rank} waited for processors {self.share:.0%} of an iteration, {WAIT_LIMIT:.0%} are the most"
+        if self.known >= KNOWN_LEAST:
+            return ""
+        return f"how long ranks waited for processors is not known of {1 - self.known:.0%} of the iterations that count"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "limit": WAIT_LIMIT}
 
 
-def slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
+def slowed(rows: Sequence[Mapping[str, Any]], known: float = 1.0) -> Slowed:
     """Of the iterations that count, of all ranks: `rank`, `iter_ms`, and what of `processor_ms`,
-    ... is known (else None).
+    ... is known (else None). known: as in `Slowed`.
     """
     shares: dict[str, list[float]] = {}
     refused: dict[tuple[str, str], int] = {}
@@ -71,6 +79,7 @@ def slowed(rows: Sequence[Mapping[str, Any]]) -> Slowed:
     return Slowed(
         share,
         rank,
+        round(known, 3) if shares else 0.0,
         sum(row["retransmitted"] or 0 for row in rows),
         round(sum(row["rwnd_limited_ms"] or 0.0 for row in rows), 3),
         sum(each.values()),

@@ -29,7 +29,7 @@ from orchestrator.experiments.scenario.paired import (
     Interval,
 )
 from orchestrator.experiments.scenario.record import dilation_of
-from orchestrator.experiments.scenario.void import VOID, WAIT_LIMIT
+from orchestrator.experiments.scenario.void import KNOWN_LEAST, VOID, WAIT_LIMIT
 from orchestrator.views.report import traffic
 from orchestrator.views.report.ledger import Answer, missing_mark
 from orchestrator.views.report.model import ReportContext, ReportSection, Shown, Table
@@ -313,6 +313,8 @@ def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
             waited = (
                 "not known" if found["share"] is None else f"{found['share']:.1%}, {found['rank']}"
             )
+            if found["share"] is not None and found.get("known", 1.0) < KNOWN_LEAST:
+                waited += f", known of {found['known']:.0%} of the iterations"
             counts = (
                 f"{found['rwnd_limited_ms'] / dilation_of(kept):.0f} ms",
                 str(found["retransmitted"]),
@@ -337,7 +339,8 @@ def _slowed(section: ReportSection, kept: Mapping[str, Any]) -> None:
     void = sum(slot["state"] == VOID for slot in kept["slots"])
     section.notes.append(
         f"{void} of {len(rows)} measurements are void: in one of them the threads of a rank waited for processors for more than"
-        f" {WAIT_LIMIT:.0%} of an iteration (median of its iterations, worst rank). Void ones count nowhere, whatever was measured."
+        f" {WAIT_LIMIT:.0%} of an iteration (median of its iterations, worst rank; where it is not known of at least"
+        f" {KNOWN_LEAST:.0%} of them, void ones may be missed). Void ones count nowhere, whatever was measured."
         " No receiver's window, TCP segments sent again, datagrams that a host refused: of all ranks and iterations, and no reason."
     )
 

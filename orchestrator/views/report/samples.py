@@ -4,6 +4,7 @@ their runs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,6 +14,7 @@ from orchestrator.experiments.files.scenario.values import OF_A_CHANGE, Compared
 from orchestrator.experiments.scenario.judging import Samples, compared_of
 from orchestrator.experiments.scenario.record import dilation_of
 from orchestrator.experiments.scenario.void import Slowed, slowed
+from orchestrator.jobs import heartbeats
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 USUAL = 20
@@ -120,9 +122,20 @@ def slowed_ranks(book: Ledger, answer: Answer) -> Answer:
 def measured_slowed(book: Ledger, kept: Mapping[str, Any], slot: Mapping[str, Any]) -> Slowed:
     """What slowed the ranks of one measurement down, whatever its state."""
     alone = compared_iterations(book, {**kept, "slots": [{**slot, "state": "done"}]})
-    return slowed(
-        [line for lines in _by_measurement(slowed_ranks(book, alone)).values() for line in lines]
-    )
+    ranks = _by_measurement(slowed_ranks(book, alone))
+    known = [_known(lines, ranks.get(job, ())) for job, lines in _by_measurement(alone).items()]
+    return slowed([line for lines in ranks.values() for line in lines], min(known, default=0.0))
+
+
+def _known(iterations: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> float:
+    """The share of a job's iterations, but for those that heartbeats leave out, of which the waits
+    of the rank are known that tells of the fewest.
+    """
+    told = Counter[str]()
+    for row in rows:
+        told[row["rank"]] += row["processor_ms"] is not None
+    wanted = sum(heartbeats.kept(line["iter"]) for line in iterations)
+    return min(1.0, min(told.values(), default=0) / max(1, wanted))
 
 
 def training(book: Ledger, kept: Mapping[str, Any]) -> Answer:

@@ -25,14 +25,12 @@ async def test_case_and_length_of_mnemonics_and_the_leading_colon_do_not_matter(
 async def test_set_commands_are_silent_and_make_light_after_the_settling_time(start: Start) -> None:
     polatis = await start("polatis-scpi", settle_s=0.1)
     client = await polatis.connect()
-    before = polatis.server.loop.time()
     client.send(":oxc:swit:conn:add (@1,2),(@17,18)\n")
     assert await client.line(STATE) == "(@),(@)"
     await polatis.settle()
     assert await client.line(STATE) == "(@1,2),(@17,18)"
-    ((at, lit),) = polatis.light
+    ((_, lit),) = polatis.light
     assert lit == {("1", "17"), ("2", "18")}
-    assert 0.1 <= at - before < 0.2
     assert polatis.plant.writes == 1
 
 

@@ -393,11 +393,10 @@ async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:
     device.server.add_fault("refuse", match="size", at_s=0.1, for_s=0.1)
     client = await device.connect()
     assert await client.line(":oxc:swit:size?;:syst:err?") == '16,16;0,"No error"'
-    began = device.server.loop.time()
     assert [f["state"] for f in device.server.list_faults()] == ["waiting", "waiting"]
     device.light.clear()
     await changed(device, 1)
-    assert device.light[0][1] == frozenset() and 0.05 < device.light[0][0] - began < 0.2
+    assert device.light[0][1] == frozenset()
     client.send(":oxc:swit:size?\n")
     assert (await client.line(":syst:err?")).startswith("-200,")
     await changed(device, 2)

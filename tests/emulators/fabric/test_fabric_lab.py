@@ -117,16 +117,17 @@ def test_light_by_scpi_brings_carrier_and_packets_both_ways(dark: EmulatedLab) -
 
 
 def test_light_comes_after_the_switching_time_and_goes_at_once(dark: EmulatedLab) -> None:
-    dark.ask("settle", device="ocs1", s=0.3)
-    began = time.monotonic()
+    dark.ask("settle", device="ocs1", s=3600.0)
     dark.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")
-    assert not dark.carrier("gpu01", 1)
+    assert not eventually(lambda: dark.carrier("gpu01", 1), 0.2)
+    dark.scpi("ocs1", ":oxc:swit:disc:all")
+    dark.ask("settle", device="ocs1", s=0.2)
+    dark.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")
     assert eventually(lambda: dark.carrier("gpu01", 1))
-    assert time.monotonic() - began >= 0.3
-    began = time.monotonic()
+    dark.ask("settle", device="ocs1", s=3600.0)
     dark.scpi("ocs1", ":oxc:swit:disc:all")
     assert eventually(lambda: not dark.carrier("gpu01", 1))
-    assert time.monotonic() - began < 0.25
+    dark.ask("settle", device="ocs1", s=0.02)
 
 
 def test_one_way_light_gives_carrier_to_the_receiver_only(dark: EmulatedLab) -> None:
@@ -229,15 +230,17 @@ def test_a_host_whose_sshd_is_down_refuses_and_comes_back(lab: EmulatedLab) -> N
 
 
 def test_an_sshd_that_is_slow_lets_every_new_session_wait(lab: EmulatedLab) -> None:
-    assert lab.ask("host.sshd", host="gpu03", slow_s=1.0)["slow_s"] == 1.0
+    assert lab.ask("host.sshd", host="gpu03", slow_s=3600.0)["slow_s"] == 3600.0
     address = lab.ask("status")["hosts"]["gpu03"]["ssh"].split(":")
     with socket.create_connection((address[0], int(address[1])), 5) as caller:
-        began = time.monotonic()
-        caller.settimeout(5)
-        assert caller.recv(64).startswith(b"SSH-2.0-") and time.monotonic() - began > 0.9
+        caller.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            caller.recv(64)
+        assert lab.ask("host.sshd", host="gpu03", slow_s=0.6)["sshd"] is True
+        caller.settimeout(30)
+        assert caller.recv(64).startswith(b"SSH-2.0-")
     assert lab.ask("host.sshd", host="gpu03", slow_s=0.0)["sshd"] is True
-    began = time.monotonic()
-    assert ssh(lab, "gpu03", "hostname").stdout == "gpu03\n" and time.monotonic() - began < 0.9
+    assert ssh(lab, "gpu03", "hostname").stdout == "gpu03\n"
     assert "wanted 0 to 3600" in lab.ask("host.sshd", host="gpu03", slow_s=-1)["error"]
 
 

@@ -61,8 +61,8 @@ def removed(lab: EmulatedLab, host: str, number: int) -> None:
     assert answer["ok"], answer
 
 
-def rate_mbps(lab: EmulatedLab, source: str, target: str) -> float:
-    """What one TCP connection carries in a second, by its receiver."""
+def carries(lab: EmulatedLab, source: str, target: str, within_s: float) -> bool:
+    """Whether one TCP connection brings 1 MiB over in time."""
     with lab.inside(target):
         listener = socket.create_server((f"10.1.0.{target[-1]}", 0))
     with lab.inside(source):
@@ -80,35 +80,37 @@ def rate_mbps(lab: EmulatedLab, source: str, target: str) -> float:
 
     pouring = threading.Thread(target=pour)
     pouring.start()
-    taken, began = 0, time.monotonic()
-    while (took := time.monotonic() - began) < 1.0:
-        taken += len(ear.recv(1 << 20))
+    taken, ends = 0, time.monotonic() + within_s
+    while taken < 1 << 20 and (left := ends - time.monotonic()) > 0:
+        ear.settimeout(left)
+        with suppress(TimeoutError):
+            taken += len(ear.recv(1 << 20))
     for sock in (ear, listener):
         sock.close()
     mouth.shutdown(socket.SHUT_RDWR)
     pouring.join(10)
     mouth.close()
-    return taken * 8e-6 / took
+    return taken >= 1 << 20
 
 
 @pytest.mark.parametrize(("source", "target"), [("gpu01", "gpu02"), ("gpu02", "gpu01")])
 def test_a_slow_link_is_slow_both_ways_until_the_fault_is_removed(
     lit: EmulatedLab, source: str, target: str
 ) -> None:
-    number = added(lit, "gpu01", "slow-link", port=1, mbps=5)
+    number = added(lit, "gpu01", "slow-link", port=1, mbps=0.1)
     try:
-        assert rate_mbps(lit, source, target) < 6.5  # the first queue full comes at once
+        assert not carries(lit, source, target, 1.0)  # it would take 84 s
     finally:
         removed(lit, "gpu01", number)
-    assert rate_mbps(lit, source, target) > 15
+    assert carries(lit, source, target, 30.0)
 
 
 def test_a_slow_link_is_slow_to_whom_its_light_goes_next(lit: EmulatedLab) -> None:
-    number = added(lit, "gpu01", "slow-link", port=1, mbps=5)
+    number = added(lit, "gpu01", "slow-link", port=1, mbps=0.1)
     lit.scpi("ocs1", ":oxc:swit:disc:all")
     lit.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")
     assert eventually(lambda: lit.carrier("gpu01", 1) and lit.carrier("gpu02", 1))
-    assert rate_mbps(lit, "gpu01", "gpu02") < 6.5
+    assert not carries(lit, "gpu01", "gpu02", 1.0)
     removed(lit, "gpu01", number)
 
 

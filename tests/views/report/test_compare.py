@@ -41,7 +41,8 @@ SPEED_MS = {"topoopt-12": 50.0, "parallel-ring-12": 40.0}
 @dataclass
 class Engine:
     """The engine at its boundary; every run is really recorded. `fail`: what the verb of that
-    number raises; `waits`: of an iteration, how long the rank of that launch has no processor.
+    number raises; `waits`: of an iteration, how long the rank of that launch has no processor;
+    `forgets`: the rank of that launch has lost its first so many iterations.
     """
 
     lab: Lab
@@ -49,6 +50,7 @@ class Engine:
     reported: list[str] = field(default_factory=list)
     fail: dict[int, TestbedError | BaseException] = field(default_factory=dict)
     waits: dict[int, float] = field(default_factory=dict)
+    forgets: dict[int, int] = field(default_factory=dict)
     job: str = ""
     made: int = 0
 
@@ -71,8 +73,9 @@ class Engine:
         run = store.new_run("job launch", "emulated-1f", plan_name=self.up_now, user="ann")
         with Journal(self.lab.settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
             self.lab.iterate(journal, 25, SPEED_MS[self.up_now] * (1 + 0.01 * len(self.reported)))
-            waited = self.waits.get(self.reported.count("launch"), 0.05)
-            for n in range(25):
+            launch = self.reported.count("launch")
+            waited = self.waits.get(launch, 0.05)
+            for n in range(self.forgets.get(launch, 0), 25):
                 times = {"iter": n, "iter_ms": 40.0, "processor_ms": 40.0 * waited}
                 journal.point("rank", {"job": "ddp", "rank": "gpu01"}, times, clock.now_ns)
         run.finish("ok")
@@ -262,6 +265,17 @@ def test_a_measurement_whose_ranks_waited_does_not_count_and_another_round_follo
     assert (slowed["share"], slowed["rank"]) == (pytest.approx(0.3), "gpu01")
     page, _ = report(typed, data["name"])
     assert "a, b (void); b, a; a, b." in page.text and "1 of 6 measurements are void" in page.text
+
+
+def test_a_measurement_whose_first_iterations_ranks_no_longer_know_says_so(
+    typed: Typed, engine: Engine
+) -> None:
+    engine.forgets |= {1: 14, 2: 25, 3: 5}
+    data = compare(typed, *PLANS, "--repeats", 2)["data"]
+    assert [slot["slowed"]["known"] for slot in data["slots"]] == [0.35, 0.0, 0.8, 1.0]
+    assert data["slots"][1]["slowed"]["share"] is None and data["complete"]
+    page, _ = report(typed, data["name"])
+    assert "5.0%, gpu01, known of 35% of the iterations" in page.text and "not known" in page.text
 
 
 def test_plans_are_not_measured_for_ever_on_a_machine_that_is_never_free(
