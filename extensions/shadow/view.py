@@ -11,7 +11,7 @@ from optics.plain import counted, seconds_text
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
-from orchestrator.views.attached import Figures, Mark, View, made_mark
+from orchestrator.views.attached import Figures, KeeperView, Mark, made_mark
 from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 if TYPE_CHECKING:
@@ -24,39 +24,25 @@ BEHIND = 5
 EQUAL, FETCHED, FLAGGED = "equal", "fetched", "flagged"
 
 
-class ShadowView(View):
+class ShadowView(KeeperView):
     """Its checkpoint is there when the job has ended, too."""
 
     key = PlannedShadow.key
-    measurement = "shadow"
+    measurement = key
     outlives = True
 
-    def text(self, found: Figures) -> str:
-        """How it follows:
-        `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
-
-        Of a job that was launched without, why.
+    def kept(self, found: Figures) -> str:
+        """How it follows: `312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind;
+        ...`.
         """
-        if "missing" in found:
-            return str(found["missing"])
-        text = (
-            f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
-        )
-        text += f", checkpoint of iteration {found['checkpoint']}"
-        text += (
-            f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
-        )
-        text += (
-            f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
-            if found["fetched"] or found["lost"]
-            else ""
-        )
-        text += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
-        return (
-            text
-            if found.get("state", "running") == "running"
-            else f"{text}; it is {found['state']}"
-        )
+        text = f"{found['equal']} of {found['iterations']} iterations equal, checkpoint of iteration {found['checkpoint']}"
+        if "lag_ms" in found:
+            text += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind"
+        if found["fetched"] or found["lost"]:
+            text += f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
+        if found.get("taps"):
+            text += f"; taps on {', '.join(str(found['taps']).split())}"
+        return text
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
         cells = [_verdict(point) for point in points]
