@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from extensions.shadow.figures import judged
 from extensions.shadow.plan import PlannedShadow
 from optics.plain import counted, seconds_text
 from orchestrator.results import Json
@@ -17,8 +17,6 @@ from orchestrator.views.report.model import ReportContext, ReportSection, result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LATEST = 20
-"""The lag is the median of so many iterations."""
 BEHIND = 5
 """A checkpoint that is so many iterations older than the newest that was judged is trouble."""
 EQUAL, FETCHED, FLAGGED = "equal", "fetched", "flagged"
@@ -45,24 +43,12 @@ class ShadowView(KeeperView):
         return text
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
-        cells = [_verdict(point) for point in points]
-        newest = points[-1].fields
-        lags = [float(point.fields["lag_ms"]) for point in points if "lag_ms" in point.fields][
-            -LATEST:
-        ]
-        figures: dict[str, int | float | str] = {
-            name: str(newest.get(name, "")) for name in ("host", "taps")
-        }
-        figures |= {
-            "equal": len(cells) - cells.count(FLAGGED),
-            "iterations": len(cells),
-            "fetched": cells.count(FETCHED),
-        }
-        figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
-        figures |= {"lag_ms": statistics.median(lags)} if lags else {}
+        newest, figures = points[-1].fields, judged([point.fields for point in points])
+        figures |= {name: str(newest.get(name, "")) for name in ("host", "taps")}
         behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
-        text = self.text(figures).removeprefix("shadow ")
-        return [made_mark("shadow", text, bad=behind >= BEHIND, cells=cast(Json, cells))]
+        cells = cast(Json, [_verdict(point) for point in points])
+        text = self.text(figures).removeprefix(f"{self.key} ")
+        return [made_mark(self.key, text, bad=behind >= BEHIND, cells=cells)]
 
     def copies(self, points: Sequence[Point]) -> tuple[str, list[str]]:
         newest = points[-1].fields
@@ -80,7 +66,8 @@ class ShadowView(KeeperView):
             del c.book.answers["shadow"]
             return
         caption = "How much later than the job's word the shadow's verdict on each iteration came; flagged ones were never used."
-        sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
+        verdict = "CASE WHEN fetched THEN 1 WHEN equal THEN 0 ELSE 2 END"
+        sql = f"SELECT iter, lag_ms, {verdict} FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
         c.draw(
             made,
             "shadow",
@@ -115,9 +102,9 @@ class ShadowView(KeeperView):
 
 
 def _verdict(point: Point) -> str:
-    if not point.fields.get("equal"):
-        return FLAGGED
-    return FETCHED if point.fields.get("fetched") else EQUAL
+    if point.fields.get("fetched"):  # of such a one `equal` is 0: it was not followed
+        return FETCHED
+    return EQUAL if point.fields.get("equal") else FLAGGED
 
 
 def _lags(points: list[tuple[int, float, int]]) -> Figure | None:
