@@ -19,12 +19,8 @@ class Arming:
     """The armed commit of a host's generations, which know it as `armed`."""
 
     def __init__(self, server: Daemon, generations: Generations) -> None:
-        self.generations, self.interfaces, self.timer, self.events = (
-            generations,
-            server.interfaces,
-            server.timer,
-            server.broadcast,
-        )
+        self.generations, self.interfaces = generations, server.interfaces
+        self.timer, self.events = server.timer, server.broadcast
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
 
     def arm(self, request: Json) -> Json:
@@ -46,13 +42,7 @@ class Arming:
         unknown = [n for n in names if n not in self.interfaces]
         if unknown:
             raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
-        staged = self.generations.staged
-        if generation not in staged:
-            raise refused(
-                "generation {} is not staged here (staged: {})".format(
-                    generation, sorted(staged) or "none"
-                )
-            )
+        self.generations.must_be_staged(generation)
         deadline_s = number(request, "deadline_s", 60.0)
         cross = request.get("cross", [])
         if not text(cross):
@@ -95,15 +85,11 @@ class Arming:
         """Called on every link event, and once when armed."""
         armed = self.generations.armed
         if armed and not self.waiting():
-            generation, revert_after_s, cross = (
-                armed["generation"],
-                armed["revert_after_s"],
-                armed["cross"],
-            )
+            generation, cross = armed["generation"], armed["cross"]
             self.generations.unarm()
             try:
                 self.generations.commit(
-                    generation, revert_after_s, t_link_ns or time.monotonic_ns()
+                    generation, armed["revert_after_s"], t_link_ns or time.monotonic_ns()
                 )
             except Failure as e:
                 self.generations.abandoned(generation)

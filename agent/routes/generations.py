@@ -46,13 +46,8 @@ class Generations:
     """
 
     def __init__(self, server: Daemon, nl: Rtnl) -> None:
-        self.nl, self.interfaces, self.events, self.timer = (
-            nl,
-            server.interfaces,
-            server.broadcast,
-            server.timer,
-        )
-        self.cancel = server.cancelled.add
+        self.nl, self.interfaces, self.events = nl, server.interfaces, server.broadcast
+        self.timer, self.cancel = server.timer, server.cancelled.add
         self.rule = chosen()
         # generation -> request, with "order" = how many were staged before it
         self.staged: dict[int, Json] = {}
@@ -81,13 +76,8 @@ class Generations:
         """owed: the revert that was pending before a commit, which a daemon restores that finds the
         commit not done.
         """
-        state = {
-            "active": self.active,
-            "previous": self.previous,
-            "pending": self.pending,
-            "owed": owed,
-        }
-        write(RUN + "/state.json", json.dumps(state))
+        state = {"active": self.active, "previous": self.previous, "pending": self.pending}
+        write(RUN + "/state.json", json.dumps(dict(state, owed=owed)))
 
     def load(self) -> None:
         """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a
@@ -98,11 +88,8 @@ class Generations:
             if request:
                 self.staged[request["generation"]] = request
         state = read_json(RUN + "/state.json") or {}
-        self.active, self.previous, self.pending = (
-            state.get("active"),
-            state.get("previous"),
-            state.get("pending"),
-        )
+        self.active, self.previous = state.get("active"), state.get("previous")
+        self.pending = state.get("pending")
         selected = self.rule.active(self.nl, {self.table(g) for g in self.staged})
         actual = next((g for g in self.staged if self.table(g) == selected), None)
         # died between writing the file and asking the kernel: the change did not happen
@@ -150,17 +137,8 @@ class Generations:
 
         flush: the commit that follows, or the revert, pushes the sockets that waited.
         """
-        if generation not in self.staged:
-            raise refused(
-                "generation {} is not staged here (staged: {})".format(
-                    generation, sorted(self.staged) or "none"
-                )
-            )
+        self.must_be_staged(generation, revert_after_s, hold=True)
         marked = self.holds(generation)
-        if revert_after_s is None:
-            raise bad(
-                "revert_after_s: a hold needs a time after which the host goes back by itself"
-            )
         if generation == self.active and not marked:
             raise refused(
                 f"generation {generation} is active and not a hold; stage the hold under a number of its own"
@@ -173,6 +151,21 @@ class Generations:
         except Exception:
             self.mark(generation, marked)
             raise
+
+    def must_be_staged(
+        self, generation: int, revert_after_s: float | None = None, hold: bool = False
+    ) -> None:
+        """Raises: Failure - nothing is staged under this number, or it is a hold without an end."""
+        if generation not in self.staged:
+            raise refused(
+                "generation {} is not staged here (staged: {})".format(
+                    generation, sorted(self.staged) or "none"
+                )
+            )
+        if hold and revert_after_s is None:
+            raise bad(
+                "revert_after_s: a hold needs a time after which the host goes back by itself"
+            )
 
     def mark(self, generation: int, hold: bool) -> None:
         """Note, also for the next daemon, whether a staged generation is a hold."""
@@ -223,16 +216,12 @@ class Generations:
         }
         kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
         table = self.table(generation)
+        reply: Json = {"generation": generation, "table": table, "routes": len(routes)}
         if generation == self.active:
             if {
                 k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")
             } == kept:
-                return {
-                    "generation": generation,
-                    "table": table,
-                    "routes": len(routes),
-                    "unchanged": True,
-                }
+                return dict(reply, unchanged=True)
             raise refused(
                 f"generation {generation} is active; stage other rules under another number"
             )
@@ -252,23 +241,19 @@ class Generations:
         for other in [g for g in self.staged if g != generation and self.table(g) == table]:
             self.drop(other)
         index = {"": 0, **{name: v["ifindex"] for name, v in self.interfaces.items()}}
-        chosen = control_here(request.get("congctl"), self.controls)
-        metrics = metrics_attribute(request.get("rto_min_ms"), chosen)
+        control = control_here(request.get("congctl"), self.controls)
+        metrics = metrics_attribute(request.get("rto_min_ms"), control)
         try:
             for row in routes:
                 first_and_bits(row[0])
-            self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
+            self.empty(table)
+            put = CREATE | REPLACE
             messages = [
-                (
-                    NEWROUTE,
-                    CREATE | REPLACE,
-                    route_message(table, d, via, index[i], source, metrics),
-                )
+                (NEWROUTE, put, route_message(table, d, via, index[i], source, metrics))
                 for d, via, i, source in routes
             ]
             near = [
-                (NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i]))
-                for a, mac, i in neighbours
+                (NEWNEIGH, put, neighbour_message(a, mac, index[i])) for a, mac, i in neighbours
             ]
         except (OSError, ValueError, struct.error) as e:
             raise bad(f"rules of generation {generation}: {e}") from None
@@ -291,13 +276,7 @@ class Generations:
             self.staged[generation] = kept
             write(self.path(generation), json.dumps(kept))
         self.collect()
-        return {
-            "generation": generation,
-            "table": table,
-            "routes": len(routes),
-            "neighbours": len(neighbours),
-            "congctl": chosen,
-        }
+        return dict(reply, neighbours=len(neighbours), congctl=control)
 
     def used(self) -> tuple[int | None, ...]:
         """What is active or may become so by itself."""
@@ -308,6 +287,9 @@ class Generations:
             self.pending and self.pending["to"],
         )
 
+    def empty(self, table: int) -> None:
+        self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
+
     def drop(self, generation: int) -> None:
         """Remove a generation from the kernel: its table, and the neighbours no other generation
         uses.
@@ -315,9 +297,7 @@ class Generations:
         removed = self.staged.pop(generation)
         kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
         index = {name: v["ifindex"] for name, v in self.interfaces.items()}
-        self.nl.send(
-            [(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()]
-        )
+        self.empty(self.table(generation))
         with self.rule.shared():
             kept |= self.rule.neighbours_of_others()
             stale = [n for n in removed["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
@@ -348,17 +328,8 @@ class Generations:
         """Make a staged generation active; go back by itself after `revert_after_s` unless
         confirmed. quiet: without an event.
         """
-        if generation not in self.staged:
-            raise refused(
-                "generation {} is not staged here (staged: {})".format(
-                    generation, sorted(self.staged) or "none"
-                )
-            )
+        self.must_be_staged(generation, revert_after_s, self.holds(generation))
         started = time.monotonic_ns()
-        if self.holds(generation) and revert_after_s is None:
-            raise bad(
-                "revert_after_s: a hold needs a time after which the host goes back by itself"
-            )
         before, was, owed = self.active, self.previous, self.pending
         left = self.holds(before) and generation != before
         if generation != before:
@@ -368,11 +339,8 @@ class Generations:
             # Through a hold the host keeps the generation that it owes going back to.
             carried = owed if generation == before or left or self.holds(generation) else None
             to = carried["to"] if carried else self.previous
-            self.pending = (
-                None
-                if to == generation
-                else {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
-            )
+            at_ns = started + int(revert_after_s * 1e9)
+            self.pending = None if to == generation else {"to": to, "at_ns": at_ns}
         elif generation != before:
             self.pending = None
         # before the kernel changes: a daemon that takes over must know of a revert that is pending
@@ -457,24 +425,15 @@ class Generations:
                 self.pending = {"to": to, "at_ns": time.monotonic_ns() + AGAIN_NS}
                 self.schedule()
             self.save()
-            self.events(
-                {
-                    "event": "failed",
-                    "generation": to,
-                    "error": f"going back from {came_from} ({reason}): {e}",
-                }
-            )
+            error = f"going back from {came_from} ({reason}): {e}"
+            self.events({"event": "failed", "generation": to, "error": error})
             if owed is None:
                 raise
             return {"generation": came_from}
         if came_from is not None:
             self.abandoned(came_from)
-        event: Json = {
-            "generation": to,
-            "from": came_from,
-            "reason": reason,
-            "t_commit_ns": time.monotonic_ns(),
-        }
+        event: Json = {"generation": to, "from": came_from, "reason": reason}
+        event["t_commit_ns"] = time.monotonic_ns()
         if self.holds(came_from):
             event["flush"] = self.flush.push()
         self.events(dict(event, event="reverted"))

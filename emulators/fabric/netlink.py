@@ -15,17 +15,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NEWLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER = (
-    16,
-    18,
-    20,
-    24,
-    36,
-    37,
-    40,
-    44,
-    45,
-)
+NEWLINK, GETLINK, NEWADDR, NEWROUTE = 16, 18, 20, 24
+NEWQDISC, DELQDISC, NEWTCLASS, NEWTFILTER, DELTFILTER = 36, 37, 40, 44, 45
 REQUEST, ACK, REPLACE, EXCL, CREATE, DUMP = 1, 4, 0x100, 0x200, 0x400, 0x300
 ERROR, DONE = 2, 3
 IFF_UP = 1
@@ -73,6 +64,10 @@ def _ifinfo(index: int, flags: int = 0, change: int = 0) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, flags, change)
 
 
+def _changed(index: int, attributes: bytes, what: str) -> Message:
+    return Message(NEWLINK, 0, _ifinfo(index) + attributes, what)
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """One end of a veth pair. The two ends need different indexes, or the kernel reports carrier
@@ -100,12 +95,8 @@ class End:
 def veth(near: End, far: End) -> Message:
     peer = _nest(1, _ifinfo(far.index) + far.attributes())  # VETH_INFO_PEER
     info = _nest(18, attribute(1, "veth"), _nest(2, peer))  # IFLA_LINKINFO
-    return Message(
-        NEWLINK,
-        CREATE | EXCL,
-        _ifinfo(near.index) + near.attributes() + info,
-        f"veth pair {near.name} - {far.name}",
-    )
+    body = _ifinfo(near.index) + near.attributes() + info
+    return Message(NEWLINK, CREATE | EXCL, body, f"veth pair {near.name} - {far.name}")
 
 
 def bridge(index: int, name: str) -> Message:
@@ -122,37 +113,27 @@ def moved(index: int, net: int) -> Message:
     """Move an interface to the namespace behind `net`; its addresses, routes and queues stay
     behind.
     """
-    return Message(
-        NEWLINK, 0, _ifinfo(index) + attribute(28, net), f"interface {index} to a namespace"
-    )
+    return _changed(index, attribute(28, net), f"interface {index} to a namespace")
 
 
 def link_name(index: int, name: str) -> Message:
-    return Message(NEWLINK, 0, _ifinfo(index) + attribute(3, name), f"interface {index} as {name}")
+    return _changed(index, attribute(3, name), f"interface {index} as {name}")
 
 
 def link_mtu(index: int, mtu: int) -> Message:
-    return Message(NEWLINK, 0, _ifinfo(index) + attribute(4, mtu), f"MTU of interface {index}")
+    return _changed(index, attribute(4, mtu), f"MTU of interface {index}")
 
 
 def enslave(index: int, master: int) -> Message:
-    return Message(
-        NEWLINK,
-        0,
-        _ifinfo(index, IFF_UP, IFF_UP) + attribute(10, master),
-        f"interface {index} into bridge {master}",
-    )
+    body = _ifinfo(index, IFF_UP, IFF_UP) + attribute(10, master)
+    return Message(NEWLINK, 0, body, f"interface {index} into bridge {master}")
 
 
 def address(index: int, ip: str, prefix: int) -> Message:
     """Put an address on an interface, without the kernel's own subnet route."""
     raw = socket.inet_aton(ip)
-    body = (
-        struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index)
-        + attribute(2, raw)
-        + attribute(1, raw)
-        + attribute(8, 0x200)
-    )
+    body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index) + attribute(2, raw)
+    body += attribute(1, raw) + attribute(8, 0x200)
     return Message(NEWADDR, CREATE | REPLACE, body, f"address {ip}/{prefix}")
 
 
@@ -161,22 +142,20 @@ def subnet_route(index: int, network: str, prefix: int, source: str) -> Message:
     ms.
     """
     # main, proto kernel, scope link, unicast
-    rtmsg = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 2, 253, 1, 0)
-    attrs = (
-        attribute(1, socket.inet_aton(network))
-        + attribute(4, index)
-        + attribute(7, socket.inet_aton(source))
-    )
-    return Message(
-        NEWROUTE,
-        CREATE | REPLACE,
-        rtmsg + attrs + _nest(8, attribute(15, 1)),
-        f"route {network}/{prefix}",
-    )
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 2, 253, 1, 0)
+    body += attribute(1, socket.inet_aton(network)) + attribute(4, index)
+    body += attribute(7, socket.inet_aton(source)) + _nest(8, attribute(15, 1))
+    return Message(NEWROUTE, CREATE | REPLACE, body, f"route {network}/{prefix}")
 
 
-def _tc(index: int, handle: int, parent: int, info: int = 0) -> bytes:
-    return struct.pack("=BxxxiIII", 0, index, handle, parent, info)
+def _tc(index: int, handle: int, parent: int, kind: str, info: int = 0) -> bytes:
+    return struct.pack("=BxxxiIII", 0, index, handle, parent, info) + attribute(1, kind)
+
+
+def _selector(mask: int = 0, value: bytes = b"", offset: int = 0) -> bytes:
+    """Of a filter u32: packets with this value where the mask has ones; all, by default."""
+    keys = struct.pack("=I4sii", mask, value, offset, 0)
+    return attribute(5, struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + keys)  # terminal
 
 
 def _rate(rate_bps: int, burst_bytes: int) -> tuple[bytes, int]:
@@ -191,14 +170,14 @@ def _htb_class(
 ) -> Message:
     rate, ticks = _rate(rate_bps, burst_bytes)
     opt = rate + rate + struct.pack("=IIIII", ticks, ticks, 18_028, 0, 0)
-    body = _tc(index, 0x10001, 0x10000) + attribute(1, "htb") + _nest(2, attribute(1, opt))
+    body = _tc(index, 0x10001, 0x10000, "htb") + _nest(2, attribute(1, opt))
     return Message(NEWTCLASS, flags, body, "class htb", absent_ok)
 
 
 def _htb(index: int, minor: int) -> Message:
     """The qdisc. minor: of the class of what no filter knows."""
     glob = struct.pack("=IIIII", 3, 10, minor, 0, 0)
-    body = _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb") + _nest(2, attribute(2, glob))
+    body = _tc(index, 0x10000, 0xFFFFFFFF, "htb") + _nest(2, attribute(2, glob))
     return Message(NEWQDISC, CREATE | EXCL, body, "qdisc htb")
 
 
@@ -206,12 +185,8 @@ def _bfifo(index: int, minor: int, limit_bytes: int) -> Message:
     """The queue of the class of this number; 10: and so on, which no other qdisc of the interface
     has.
     """
-    body = (
-        _tc(index, 0x100000 + (minor - 1 << 16), 0x10000 | minor)
-        + attribute(1, "bfifo")
-        + attribute(2, limit_bytes)
-    )
-    return Message(NEWQDISC, CREATE | EXCL, body, "qdisc bfifo")
+    body = _tc(index, 0x100000 + (minor - 1 << 16), 0x10000 | minor, "bfifo")
+    return Message(NEWQDISC, CREATE | EXCL, body + attribute(2, limit_bytes), "qdisc bfifo")
 
 
 def shaper(
@@ -239,15 +214,11 @@ def fair_shaper(
     messages = [_htb(index, FIRST_SHARE), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL)]
     # Of its own each class has next to nothing, and borrows from the whole, where a quantum each is
     # all that counts.
-    (own, own_ticks), (ceil, ceil_ticks) = (
-        _rate(LEAST_SHARE_BPS, burst_bytes),
-        _rate(rate_bps, burst_bytes),
-    )
+    own, own_ticks = _rate(LEAST_SHARE_BPS, burst_bytes)
+    ceil, ceil_ticks = _rate(rate_bps, burst_bytes)
     opt = own + ceil + struct.pack("=IIIII", own_ticks, ceil_ticks, QUANTUM_BYTES, 0, 0)
     for minor in range(FIRST_SHARE, FIRST_SHARE + classes):
-        body = (
-            _tc(index, 0x10000 | minor, 0x10001) + attribute(1, "htb") + _nest(2, attribute(1, opt))
-        )
+        body = _tc(index, 0x10000 | minor, 0x10001, "htb") + _nest(2, attribute(1, opt))
         messages.append(Message(NEWTCLASS, CREATE | EXCL, body, "class htb"))
         messages.append(_bfifo(index, minor, limit_bytes))
     return messages
@@ -259,13 +230,8 @@ def by_source(index: int, number: int, mac: str, minor: int) -> Message:
     """
     key = bytes.fromhex(mac.replace(":", ""))[2:]
     # Offsets count from the IP header; the Ethernet source ends two octets, the type, before it.
-    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack(
-        "=I4sii", 0xFFFFFFFF, key, -6, 0
-    )
-    body = _tc(index, FILTER_HANDLE - 0x800 + 1 + number, 0x10000, FILTER_INFO) + attribute(
-        1, "u32"
-    )
-    body += _nest(2, attribute(1, 0x10000 | minor), attribute(5, selector))
+    options = _nest(2, attribute(1, 0x10000 | minor), _selector(0xFFFFFFFF, key, -6))
+    body = _tc(index, FILTER_HANDLE - 0x800 + 1 + number, 0x10000, "u32", FILTER_INFO) + options
     return Message(NEWTFILTER, CREATE, body, f"filter u32 of {mac}")
 
 
@@ -276,41 +242,29 @@ def reshaped(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message
 
 def unshaped(index: int) -> Message:
     """Take the `shaper` away, with what waits in its queue."""
-    return Message(
-        DELQDISC,
-        0,
-        _tc(index, 0x10000, 0xFFFFFFFF) + attribute(1, "htb"),
-        "no qdisc htb",
-        absent_ok=True,
-    )
+    body = _tc(index, 0x10000, 0xFFFFFFFF, "htb")
+    return Message(DELQDISC, 0, body, "no qdisc htb", absent_ok=True)
 
 
 def clsact(index: int) -> Message:
-    return Message(
-        NEWQDISC,
-        CREATE | EXCL,
-        _tc(index, 0xFFFF0000, CLSACT) + attribute(1, "clsact"),
-        "qdisc clsact",
-    )
+    body = _tc(index, 0xFFFF0000, CLSACT, "clsact")
+    return Message(NEWQDISC, CREATE | EXCL, body, "qdisc clsact")
 
 
 def redirect(ingress: int, egress: int) -> Message:
     """Send whatever enters by interface `ingress` out of interface `egress`; replaces the redirect
     that is there.
     """
-    # terminal, matches all
-    selector = struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + struct.pack("=IIii", 0, 0, 0, 0)
     mirred = struct.pack("=IIiiiiI", 0, 0, 4, 0, 0, 1, egress)  # action stolen; egress redirect
     action = _nest(1, attribute(1, "mirred"), _nest(2, attribute(2, mirred)))
-    options = _nest(2, attribute(5, selector), _nest(7, action))
-    body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, FILTER_INFO) + attribute(1, "u32") + options
-    return Message(
-        NEWTFILTER, CREATE, body, f"filter u32 with mirred {ingress} -> {egress}", absent_ok=True
-    )
+    body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, "u32", FILTER_INFO)
+    body += _nest(2, _selector(), _nest(7, action))
+    what = f"filter u32 with mirred {ingress} -> {egress}"
+    return Message(NEWTFILTER, CREATE, body, what, absent_ok=True)
 
 
 def no_redirect(ingress: int) -> Message:
-    body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, FILTER_INFO) + attribute(1, "u32")
+    body = _tc(ingress, FILTER_HANDLE, CLSACT_INGRESS, "u32", FILTER_INFO)
     return Message(DELTFILTER, 0, body, f"no filter on {ingress}", absent_ok=True)
 
 
@@ -339,18 +293,13 @@ def ungated(index: int) -> Message:
 def _bpf(index: int, side: int, info: int, program: int, name: str, flags: int) -> Message:
     # TCA_BPF_FD, NAME, FLAGS: direct action
     options = _nest(2, attribute(6, program), attribute(7, name), attribute(8, 1))
-    body = _tc(index, 1, side, info) + attribute(1, "bpf") + options
+    body = _tc(index, 1, side, "bpf", info) + options
     return Message(NEWTFILTER, flags, body, f"filter bpf on {index}", absent_ok=True)
 
 
 def _no_bpf(index: int, side: int, info: int) -> Message:
-    return Message(
-        DELTFILTER,
-        0,
-        _tc(index, 1, side, info) + attribute(1, "bpf"),
-        f"no filter bpf on {index}",
-        absent_ok=True,
-    )
+    body = _tc(index, 1, side, "bpf", info)
+    return Message(DELTFILTER, 0, body, f"no filter bpf on {index}", absent_ok=True)
 
 
 def xdp(index: int, program: int) -> Message:
@@ -359,7 +308,7 @@ def xdp(index: int, program: int) -> Message:
     """
     # IFLA_XDP; its FD and FLAGS: XDP_FLAGS_DRV_MODE
     options = _nest(43, attribute(1, program), attribute(3, 4))
-    return Message(NEWLINK, 0, _ifinfo(index) + options, f"XDP program on {index}")
+    return _changed(index, options, f"XDP program on {index}")
 
 
 class Netlink:
@@ -391,21 +340,14 @@ class Netlink:
         if refused:
             raise refused
 
+    def _request(self, kind: int, flags: int, body: bytes) -> bytes:
+        self._sequence += 1
+        head = struct.pack("=IHHII", 16 + len(body), kind, REQUEST | flags, self._sequence, 0)
+        return head + body
+
     def _exchange(self, chunk: list[Message]) -> OSError | None:
         first = self._sequence + 1
-        data = bytearray()
-        for message in chunk:
-            self._sequence += 1
-            data += struct.pack(
-                "=IHHII",
-                16 + len(message.body),
-                message.kind,
-                REQUEST | ACK | message.flags,
-                self._sequence,
-                0,
-            )
-            data += message.body
-        self._socket.send(data)
+        self._socket.send(b"".join(self._request(m.kind, ACK | m.flags, m.body) for m in chunk))
         refused: OSError | None = None
         answered = 0
         while answered < len(chunk):
@@ -421,10 +363,7 @@ class Netlink:
 
     def links(self) -> dict[int, tuple[str, int, bool]]:
         """Index -> name, flags, carrier of every interface."""
-        self._sequence += 1
-        self._socket.send(
-            struct.pack("=IHHII", 32, GETLINK, REQUEST | DUMP, self._sequence, 0) + _ifinfo(0)
-        )
+        self._socket.send(self._request(GETLINK, DUMP, _ifinfo(0)))
         found: dict[int, tuple[str, int, bool]] = {}
         while True:
             for kind, _, body in _split(self._socket.recv(262_144)):

@@ -245,14 +245,7 @@ class RegionChange:
         """What is up from now on, for every other command. Raises: Locked - another run has taken
         the lab.
         """
-        found, data = self.context.store, self.drain if generation == self.drained else self.wanted
-        found.set_current(
-            self.context.tenancy,
-            self.current.run,
-            plan_name=self.current.plan_name,
-            plan_sha=self.current.plan_sha,
-            plan_text=self.current.plan_text,
-            up=UpState.of(links, self.goal.circuits, rules_sha(data)),
-            generation=generation,
-            by=self.context.run.id,
-        )
+        context, data = self.context, self.drain if generation == self.drained else self.wanted
+        up = UpState.of(links, self.goal.circuits, rules_sha(data))
+        known = replace(self.current, up=up, generation=generation)
+        context.store.keep_current(context.tenancy, known, context.run.id)

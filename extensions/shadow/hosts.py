@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from extensions.shadow.plan import Shadow, shadow_of
+from extensions.shadow.plan import shadow_of
 from optics import HostName, Refused
 from optics.plan import Job
 from orchestrator.hosts.aside import Aside
@@ -85,12 +85,6 @@ async def _tapping(
         await asyncio.gather(begun, return_exceptions=True)
 
 
-def _shadow(job: Job) -> Shadow:
-    found = shadow_of(job)
-    assert found is not None
-    return found
-
-
 def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
     """The ports to tap, by host: those of the plan; by itself all ports of two hosts, those with
     the fewest first.
@@ -98,7 +92,9 @@ def tapped(job: Job, lab: Lab) -> dict[HostName, list[int]]:
     All of a host's ports, because rings and routes change while the job runs, and a port without
     light costs nothing.
     """
-    if (taps := _shadow(job).taps) != "auto":
+    shadow = shadow_of(job)
+    assert shadow is not None
+    if (taps := shadow.taps) != "auto":
         found: dict[HostName, list[int]] = {}
         for port in sorted(taps):
             found.setdefault(port.host, []).append(port.number)

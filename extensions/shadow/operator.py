@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from extensions.shadow.figures import judged
 from extensions.shadow.hosts import begin_shadow, tapped
 from extensions.shadow.plan import PlannedShadow, Shadow
 from optics import HostName, Missing, TestbedError
@@ -15,7 +15,6 @@ from optics.ranks import RankName
 from orchestrator.hosts.aside import Aside
 from orchestrator.inventory.lab import Lab
 from orchestrator.jobs.attachments import Figures, Inspection, Launch
-from orchestrator.jobs.iterations import LATEST
 from orchestrator.jobs.keeper import CheckpointKeeper, Restore
 from orchestrator.store.records import JobRecord
 
@@ -49,16 +48,7 @@ class ShadowOfJob(CheckpointKeeper[Shadow]):
     def figures(
         self, value: Shadow, records: Sequence[Mapping[str, Any]], look: Inspection, now_ns: int
     ) -> Figures:
-        """lost: packets that the taps had no room for."""
-        lags = [float(each["lag_ms"]) for each in records[-LATEST:] if "lag_ms" in each]
-        figures: dict[str, int | float | str] = {
-            "iterations": len(records),
-            "equal": sum(int(each["equal"]) for each in records),
-            "fetched": sum(int(each.get("fetched", 0)) for each in records),
-            "checkpoint": int(records[-1].get("checkpoint", 0)) if records else 0,
-            "lost": int(records[-1].get("lost", 0)) if records else 0,
-        }
-        return figures | ({"lag_ms": round(statistics.median(lags), 3)} if lags else {})
+        return judged(records)
 
     def restorable(
         self, value: Shadow, record: JobRecord, found: Sequence[Figures], hint: str

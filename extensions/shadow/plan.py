@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,9 +12,13 @@ from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import Job, Plan
 from optics.ranks import hosts_of
 from orchestrator.inventory.positions import Path
-from orchestrator.inventory.schema import PORT, Edge
-from orchestrator.plan.attached import Planned, Site
+from orchestrator.inventory.schema import PORT
+from orchestrator.plan.attached import Site
+from orchestrator.plan.keeper import KeeperEdge, PlannedKeeper
 from planner.operate.taps import unseen
+
+if TYPE_CHECKING:
+    from orchestrator.plan.edges import JobEdge
 
 ALONE = {"exchange": "wires", "compress": "none", "sync_every": 1, "site_every": 0}
 """Arguments of `train` that a shadow can follow with one value only, which is the default: it reads
@@ -35,12 +39,11 @@ class Shadow:
     taps: Literal["auto"] | tuple[HostPort, ...] = "auto"
 
 
-class ShadowEdge(Edge):
+class ShadowEdge(KeeperEdge):
     """A process that keeps the job's weights by following its traffic: a checkpoint of every
     iteration.
     """
 
-    host: Annotated[str, Field(description="a host without ranks of the job")]
     taps: Annotated[
         Literal["auto"]
         | Annotated[list[Annotated[str, Field(pattern=PORT)]], Field(min_length=1, max_length=256)],
@@ -50,41 +53,34 @@ class ShadowEdge(Edge):
     ] = "auto"
 
 
-class PlannedShadow(Planned[Shadow]):
+class PlannedShadow(PlannedKeeper[Shadow]):
     """The key `shadow` of a job."""
 
     key = "shadow"
     section = ShadowEdge | None
     unpartitioned = "a tap sees the packets of all partitions"
 
-    def read(self, at: Site) -> Shadow | None:
-        edge, path = at.edge, self.where
-        section: ShadowEdge | None = getattr(edge, self.key, None)
-        if edge is None or section is None:
-            return None
-        problems, lab = at.links.problems, at.links.lab
-        hosts = hosts_of(edge.ranks)
-        if at.links.known_host(section.host, (*path, "host")) and section.host in hosts:
-            text = f"{section.host} is a host of the job's ranks: a shadow there would be lost with them; name another host"
-            problems.add((*path, "host"), text)
-        if edge.workload != "train":
-            problems.add(path, f"a shadow follows train; this job is {edge.workload}")
-        elif edge.backend == "nccl" or (
-            edge.backend == "auto"
-            and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
+    def read_section(self, section: ShadowEdge, edge: JobEdge, at: Site) -> Shadow:
+        problems, lab, hosts = at.links.problems, at.links.lab, hosts_of(edge.ranks)
+        if edge.workload == "train" and (
+            edge.backend == "nccl"
+            or (
+                edge.backend == "auto"
+                and all(lab.hosts[host].gpus for host in hosts if host in lab.hosts)
+            )
         ):
             text = "a shadow follows sums over the project's own connections; this job's are carried by nccl (job.backend)"
-            problems.add(path, text)
+            problems.add(self.where, text)
         for name, value in ALONE.items():
             if edge.args.get(name, value) != value:
                 problems.add(
                     ("job", "args", name), f"a shadow needs {name} {value}, got {edge.args[name]}"
                 )
         if len(hosts) < 2:
-            problems.add(
-                path,
-                "a job on one host sends nothing that could be copied: it needs ranks on two hosts",
+            text = (
+                "a job on one host sends nothing that could be copied: it needs ranks on two hosts"
             )
+            problems.add(self.where, text)
         return Shadow(
             section.host,
             "auto" if section.taps == "auto" else self._taps(section.taps, at, hosts, edge.rings),
@@ -143,22 +139,16 @@ class PlannedShadow(Planned[Shadow]):
         taps = "auto" if value.taps == "auto" else [str(port) for port in value.taps]
         document["job"][self.key] = {"host": value.host, "taps": taps}
 
-    def hosts(self, value: Shadow) -> tuple[HostName, ...]:
-        return (value.host,)
-
     def renamed(self, section: Any, name: Callable[[str], str]) -> Any:
         taps = section.get("taps")
-        return {**section, "host": name(section["host"])} | (
+        return super().renamed(section, name) | (
             {"taps": [*map(name, taps)]} if isinstance(taps, list) else {}
         )
 
     def without(self, section: Any, host: HostName) -> Any:
         """Other hosts get other ports: taps become those of `auto`."""
-        return (
-            None
-            if section["host"] == host
-            else section | ({"taps": "auto"} if "taps" in section else {})
-        )
+        kept = super().without(section, host)
+        return kept | {"taps": "auto"} if kept and "taps" in kept else kept
 
     def placed(self, value: Shadow, plan: Plan, links: Sequence[Link]) -> None:
         """At each port that is to be tapped a link has to end, or nothing would be copied."""

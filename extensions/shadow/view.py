@@ -2,81 +2,53 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from extensions.shadow.figures import judged
 from extensions.shadow.plan import PlannedShadow
 from optics.plain import counted, seconds_text
 from orchestrator.results import Json
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
-from orchestrator.views.attached import Figures, Mark, View, made_mark
+from orchestrator.views.attached import Figures, KeeperView, Mark, made_mark
 from orchestrator.views.report.model import ReportContext, ReportSection, result_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LATEST = 20
-"""The lag is the median of so many iterations."""
 BEHIND = 5
 """A checkpoint that is so many iterations older than the newest that was judged is trouble."""
 EQUAL, FETCHED, FLAGGED = "equal", "fetched", "flagged"
 
 
-class ShadowView(View):
+class ShadowView(KeeperView):
     """Its checkpoint is there when the job has ended, too."""
 
     key = PlannedShadow.key
-    measurement = "shadow"
+    measurement = key
     outlives = True
 
-    def text(self, found: Figures) -> str:
-        """How it follows:
-        `shadow on gpu07: 312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind; ...`.
-
-        Of a job that was launched without, why.
+    def kept(self, found: Figures) -> str:
+        """How it follows: `312 of 312 iterations equal, checkpoint of iteration 312, 4.1 ms behind;
+        ...`.
         """
-        if "missing" in found:
-            return str(found["missing"])
-        text = (
-            f"shadow on {found['host']}: {found['equal']} of {found['iterations']} iterations equal"
-        )
-        text += f", checkpoint of iteration {found['checkpoint']}"
-        text += (
-            f", {seconds_text(float(found['lag_ms']) / 1e3)} behind" if "lag_ms" in found else ""
-        )
-        text += (
-            f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
-            if found["fetched"] or found["lost"]
-            else ""
-        )
-        text += f"; taps on {', '.join(str(found['taps']).split())}" if found.get("taps") else ""
-        return (
-            text
-            if found.get("state", "running") == "running"
-            else f"{text}; it is {found['state']}"
-        )
+        text = f"{found['equal']} of {found['iterations']} iterations equal, checkpoint of iteration {found['checkpoint']}"
+        if "lag_ms" in found:
+            text += f", {seconds_text(float(found['lag_ms']) / 1e3)} behind"
+        if found["fetched"] or found["lost"]:
+            text += f"; {counted(int(found['fetched']), 'state')} fetched, {counted(int(found['lost']), 'packet')} lost"
+        if found.get("taps"):
+            text += f"; taps on {', '.join(str(found['taps']).split())}"
+        return text
 
     def marks(self, points: Sequence[Point]) -> Sequence[Mark]:
-        cells = [_verdict(point) for point in points]
-        newest = points[-1].fields
-        lags = [float(point.fields["lag_ms"]) for point in points if "lag_ms" in point.fields][
-            -LATEST:
-        ]
-        figures: dict[str, int | float | str] = {
-            name: str(newest.get(name, "")) for name in ("host", "taps")
-        }
-        figures |= {
-            "equal": len(cells) - cells.count(FLAGGED),
-            "iterations": len(cells),
-            "fetched": cells.count(FETCHED),
-        }
-        figures |= {name: int(newest.get(name, 0)) for name in ("checkpoint", "lost")}
-        figures |= {"lag_ms": statistics.median(lags)} if lags else {}
+        newest, figures = points[-1].fields, judged([point.fields for point in points])
+        figures |= {name: str(newest.get(name, "")) for name in ("host", "taps")}
         behind = int(newest.get("iter", 0)) - int(newest.get("checkpoint", 0))
-        text = self.text(figures).removeprefix("shadow ")
-        return [made_mark("shadow", text, bad=behind >= BEHIND, cells=cast(Json, cells))]
+        cells = cast(Json, [_verdict(point) for point in points])
+        text = self.text(figures).removeprefix(f"{self.key} ")
+        return [made_mark(self.key, text, bad=behind >= BEHIND, cells=cells)]
 
     def copies(self, points: Sequence[Point]) -> tuple[str, list[str]]:
         newest = points[-1].fields
@@ -94,7 +66,8 @@ class ShadowView(View):
             del c.book.answers["shadow"]
             return
         caption = "How much later than the job's word the shadow's verdict on each iteration came; flagged ones were never used."
-        sql = f"SELECT iter, lag_ms, CASE WHEN equal = 0 THEN 2 ELSE fetched END FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
+        verdict = "CASE WHEN fetched THEN 1 WHEN equal THEN 0 ELSE 2 END"
+        sql = f"SELECT iter, lag_ms, {verdict} FROM shadow WHERE {where} AND lag_ms IS NOT NULL"
         c.draw(
             made,
             "shadow",
@@ -129,9 +102,9 @@ class ShadowView(View):
 
 
 def _verdict(point: Point) -> str:
-    if not point.fields.get("equal"):
-        return FLAGGED
-    return FETCHED if point.fields.get("fetched") else EQUAL
+    if point.fields.get("fetched"):  # of such a one `equal` is 0: it was not followed
+        return FETCHED
+    return EQUAL if point.fields.get("equal") else FLAGGED
 
 
 def _lags(points: list[tuple[int, float, int]]) -> Figure | None:

@@ -458,16 +458,7 @@ class Rollback:
             was.plan_sha,
             was.generation,
         ):
-            store.set_current(
-                key,
-                was.run,
-                plan_name=was.plan_name,
-                plan_sha=was.plan_sha,
-                plan_text=was.plan_text,
-                up=was.up,
-                generation=was.generation,
-                by=self.context.run.id,
-            )
+            store.keep_current(key, was, self.context.run.id)
 
     def _left(self, line: str) -> None:
         self.left.append(line)

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
-from optics import HostName, Missing, TestbedError
+from optics import Missing, TestbedError
 from optics.plan import Job
 from optics.ranks import RankName
 from orchestrator.hosts.api import Tail
@@ -27,6 +27,7 @@ from orchestrator.jobs.attachments import (
     same_training,
 )
 from orchestrator.jobs.rank_records import sound
+from orchestrator.plan.keeper import K
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.journal import Journal
@@ -35,16 +36,6 @@ Restore = Literal["", "only", "newest"]
 """What ranks begin from: their own checkpoints; the attachment's; whichever of both is newer
 (workloads/transport/peers.py).
 """
-
-
-class OnHost(Protocol):
-    """What a plan says of one: at least its host."""
-
-    @property
-    def host(self) -> HostName: ...
-
-
-K = TypeVar("K", bound=OnHost)
 
 
 class CheckpointKeeper(Attachment[K], ABC):

@@ -300,6 +300,19 @@ class Store(Database):
                 ),
             )
 
+    def keep_current(self, key: str, known: CurrentPlan, by: str) -> None:
+        """As `set_current`, of a plan that this store knew; its `since` is now."""
+        self.set_current(
+            key,
+            known.run,
+            plan_name=known.plan_name,
+            plan_sha=known.plan_sha,
+            plan_text=known.plan_text,
+            up=known.up,
+            generation=known.generation,
+            by=by,
+        )
+
     def clear_current(self, key: str, by: str = "") -> None:
         """Record that no plan is up on the tenancy. by: the run that reports it. Raises: as its
         fence.

@@ -46,6 +46,21 @@ class View(ABC):
         return
 
 
+class KeeperView(View):
+    """Of one that keeps a job's checkpoints on a host (`plan/keeper.py`)."""
+
+    @abstractmethod
+    def kept(self, found: Figures) -> str:
+        """What it has of a job that was launched with it."""
+
+    def text(self, found: Figures) -> str:
+        """`storage on gpu07: ...`; of a job that was launched without, why."""
+        if "missing" in found:
+            return str(found["missing"])
+        text, state = f"{self.key} on {found['host']}: {self.kept(found)}", found.get("state")
+        return text if state in (None, "running") else f"{text}; it is {state}"
+
+
 def views() -> tuple[View, ...]:
     """Every kind that shows something, in order."""
     return extension_parts("view", "VIEW")

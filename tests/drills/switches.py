@@ -4,6 +4,7 @@ do to them.
 
 from __future__ import annotations
 
+from emulators.devices.dialects.calient_table import Connection
 from emulators.devices.dialects.calient_tl1 import CalientTl1
 from emulators.devices.dialects.polatis_scpi import PolatisScpi
 from emulators.devices.server import DeviceServer
@@ -27,6 +28,6 @@ def made_by_hand(server: DeviceServer, pair: Pair) -> None:
     if isinstance(dialect, PolatisScpi):
         dialect.preset(*pair)
     elif isinstance(dialect, CalientTl1):
-        dialect.preset(*pair, kind="1WAY")
+        dialect.table.preset(Connection("", *pair, "1WAY", active=True))
     if hasattr(server, "loop"):
         server.changed()

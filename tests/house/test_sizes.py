@@ -37,7 +37,7 @@ LONGER: Mapping[str, int] = {
 LARGER: Mapping[str, int] = {
     "emulators/devices/dialects/base.py:Dialect": 45,
     "emulators/devices/dialects/calient_rest.py:CalientRest": 31,
-    "emulators/devices/dialects/calient_tl1.py:CalientTl1": 31,
+    "emulators/devices/dialects/calient_tl1.py:CalientTl1": 28,
     "emulators/devices/dialects/glimmerglass_tl1.py:GlimmerglassTl1": 29,
     "emulators/devices/dialects/netconf.py:NetconfDialect": 33,
     "emulators/devices/dialects/polatis_restconf.py:PolatisRestconf": 26,

@@ -374,8 +374,8 @@ MUTANTS = {
             (
                 (
                     GENERATIONS,
-                    "                if to == generation\n",
-                    "                if to == generation or self.holds(generation)\n",
+                    "None if to == generation else {",
+                    "None if to == generation or self.holds(generation) else {",
                 ),
             ),
             plot="hold",

@@ -208,6 +208,9 @@ def test_the_current_plan_is_what_was_set_last(store: Store) -> None:
         )
     current = store.current("emulated")
     assert current is not None and (current.plan_name, current.generation) == ("torus", 4)
+    store.keep_current("emulated", replace(current, generation=5), "r")
+    kept = store.current("emulated")
+    assert kept is not None and kept == replace(current, generation=5, since=kept.since)
     store.clear_current("emulated")
     assert store.current("emulated") is None
 

@@ -17,23 +17,22 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl
 
-from emulators.devices.dialects.base import AnyDialect
 from emulators.devices.dialects.calient_table import (
-    DEFAULT_GROUP,
     STYLES,
     Connection,
     Row,
     Table,
     aids,
-    default_name,
+    preset_by,
 )
 from emulators.devices.dialects.http import HttpDialect, Request, Response
 from emulators.devices.family import Family
-from emulators.optics.plant import Pair, Plant, Violation
+from emulators.optics.plant import Pair, Plant
 
 COOKIE = "JSESSIONID"  # U: that there is one is CODE, its name nowhere
 MOST_COOKIES = 64  # sessions remembered; the oldest goes
@@ -56,7 +55,7 @@ class Failed(Exception):
 
     def __init__(self, msg: str, description: str = "") -> None:
         super().__init__(msg, description)
-        self.msg, self.description = msg, description
+        self.verdict = verdict("0", msg, description)
 
 
 class CalientRest(HttpDialect[tuple[Row, ...]]):
@@ -90,47 +89,28 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s
         )
         self.model, self.serial, self.firmware = model, serial, firmware
-        self.answer_s, self.read_only, self.meters = answer_s, read_only, meters
-        self.table = Table(plant)
-        self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
+        self.answer_s, self.read_only = answer_s, read_only
+        self.table = Table(plant, meters=meters)
         self._aliases: dict[tuple[str, str], str] = {}
         self._cookies: dict[str, None] = {}
         # what a batch turns, all together at its end (DOC: bulk, S320 hardware guide)
         self._set: list[Pair] | None = None
         self._operations: dict[tuple[str, str, str], Callable[[Request, float], object]] = {
-            ("GET", "info", "softwareversion"): lambda asked, now: {"version": self.firmware},
-            ("GET", "info", "restversion"): lambda asked, now: {"version": "1.0"},
+            ("GET", "info", "softwareversion"): lambda *_: {"version": self.firmware},
+            ("GET", "info", "restversion"): lambda *_: {"version": "1.0"},
             ("GET", "node", "summary"): self._node,
-            ("GET", "ports", "summary"): lambda asked, now: [
-                self._port_row(port, now) for port in self._ports
-            ],
+            ("GET", "ports", "summary"): self._summary,
             ("GET", "ports", "detail"): self._port,
-            ("POST", "ports", "config"): self._configure,
-            ("GET", "crossconnects", "list"): lambda asked, now: [
-                self._row(row, now) for row in self.view(now)
-            ],
+            ("POST", "ports", "config"): partial(self._one, self._configure),
+            ("GET", "crossconnects", "list"): self._list,
             ("GET", "crossconnects", "detail"): self._detail,
-            ("POST", "crossconnects", "add"): lambda asked, now: [
-                self._notified(self._add, self._text(asked), now)
-            ],
-            ("POST", "crossconnects", "badd"): lambda asked, now: self._batch(
-                self._add, asked, now
-            ),
-            ("POST", "crossconnects", "bdel"): lambda asked, now: self._batch(
-                self._delete, asked, now
-            ),
-            ("DELETE", "crossconnects", "delete"): lambda asked, now: [
-                self._notified(self._delete, self._text(asked), now)
-            ],
-            ("POST", "crossconnects", "activate"): lambda asked, now: [
-                self._notified(self._activate, self._text(asked), now)
-            ],
-            ("POST", "crossconnects", "deactivate"): lambda asked, now: [
-                self._notified(self._deactivate, self._text(asked), now)
-            ],
-            ("POST", "crossconnects", "deleteall"): lambda asked, now: [
-                self._notified(self._delete_all, {}, now)
-            ],
+            ("POST", "crossconnects", "add"): partial(self._one, self._add),
+            ("POST", "crossconnects", "badd"): partial(self._batch, self._add),
+            ("POST", "crossconnects", "bdel"): partial(self._batch, self._delete),
+            ("DELETE", "crossconnects", "delete"): partial(self._one, self._delete),
+            ("POST", "crossconnects", "activate"): partial(self._one, self._activate),
+            ("POST", "crossconnects", "deactivate"): partial(self._one, self._deactivate),
+            ("POST", "crossconnects", "deleteall"): self._delete_all,
         }
 
     # ---- the manner
@@ -142,24 +122,6 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         """Reserved and active connections survive a power cycle (U), logins do not."""
         self._cookies.clear()
         self.table.rebooted(keep, now, self.boot_s)
-
-    def preset(
-        self, source: str, target: str, direction: str = "bi", name: str = "", active: bool = True
-    ) -> None:
-        """Put a connection into the table as if it had always been there. Raises ValueError when it
-        collides.
-        """
-        kind = KINDS.get(direction, "")
-        self.table.preset(
-            Connection(
-                name or default_name(source, target, kind),
-                source,
-                target,
-                kind,
-                DEFAULT_GROUP,
-                active,
-            )
-        )
 
     def who(self, request: Request, now: float) -> str | None:
         """A cookie of an earlier answer does as well as a password (CODE: a client drops the
@@ -191,45 +153,40 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         return super().execute(session, command, now)
 
     def denied(self, request: Request, now: float) -> Response:
-        no = failure("Request failed", "the switch refuses")
+        no = verdict("0", "Request failed", "the switch refuses")
         batch = request.asked("id") in ("badd", "bdel")
         return Response.of_json([{"response": no}] if batch else [no])
 
     def error(self, status: int, request: Request | None = None) -> Response:
-        return Response.of_json([failure(f"HTTP {status}")], status)
+        return Response.of_json([verdict("0", f"HTTP {status}")], status)
 
     def answer(self, request: Request, now: float) -> Response:
         parts = [part for part in request.path.split("/") if part]
         if parts == ["api", "swagger.json"] and request.method == "GET":
             return Response.of_json(self._swagger())
-        if (
-            len(parts) != 2
-            or parts[0] != "rest"
-            or not any(parts[1] == resource for _, resource, _ in self._operations)
-        ):
+        known = {
+            (method, asked): do
+            for (method, resource, asked), do in self._operations.items()
+            if parts == ["rest", resource]
+        }
+        if not known:
             return self.error(404, request)
+        usual = "delete" if request.method == "DELETE" else ""
         try:
-            asked = request.asked("id") or self._text(request).get(
-                "id", "delete" if request.method == "DELETE" else ""
-            )
-        except Failed as no:
-            return Response.of_json([failure(no.msg, no.description)])
-        found = self._operations.get((request.method, parts[1], asked))
-        if found is None:
-            allowed = sorted(
-                {method for method, resource, _ in self._operations if resource == parts[1]}
-            )
-            if request.method not in allowed:
-                return Response(405, headers={"allow": ", ".join(allowed)})
-            return Response.of_json([failure("Invalid id", asked[:40])])
-        try:
+            asked = request.asked("id") or self._texts(request).get("id", usual)
+            do = known.get((request.method, asked))
+            if do is None:
+                allowed = sorted({method for method, _ in known})
+                if request.method not in allowed:
+                    return Response(405, headers={"allow": ", ".join(allowed)})
+                raise Failed("Invalid id", asked[:40])
             if request.method != "GET":
                 if self.read_only:
                     raise Failed("Permission denied", "user is read-only")
                 self.wrote(now)
-            return Response.of_json(found(request, now))
+            return Response.of_json(do(request, now))
         except Failed as no:
-            return Response.of_json([failure(no.msg, no.description)])
+            return Response.of_json([no.verdict])
 
     # ---- reading
 
@@ -245,8 +202,8 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             raise Failed("Invalid detail", asked.asked("detail")[:40])
         return shown[asked.asked("detail")]
 
-    def _power(self, which: str, port: str, now: float) -> str:
-        return f"{self.plant.power_dbm((which, port), now):.1f}" if self.meters else "NONE"
+    def _summary(self, asked: Request, now: float) -> object:
+        return [self._port_row(port, now) for port in self.table.ports]
 
     def _port_row(self, port: str, now: float) -> Fields:
         used = [c.name for which in ("in", "out") if (c := self.table.user((which, port)))]
@@ -257,22 +214,22 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             "conn": name,
             "connid": name,
             **aliases,
-            "power": self._power("in", port, now),
+            "power": self.table.power(("in", port), now),
         }
 
     def _port(self, asked: Request, now: float) -> object:
         port = asked.asked("port")
-        if port not in self._ports:
+        if port not in self.table.ports:
             raise Failed("Invalid port", port[:40])
         row = {"port": port}
         for which in ("in", "out"):
             side = (which, port)
             used = self.table.user(side)
             row |= {
-                f"{which}power": self._power(which, port, now),
+                f"{which}power": self.table.power(side, now),
                 f"{which}circuit": used.name if used else "",
                 f"{which}owner": "TRANSIT" if used else "NONE",
-                f"{which}as": "OOS" if self.plant.disabled(side) else "IS" if used else "OOS-NP",
+                f"{which}as": self.table.administrative(side),
                 f"{which}os": "IS" if used else "OOS",
                 f"{which}oc": "FAIL" if side in self.plant.wrong.failed else "OK",
                 f"{which}alias": self._aliases.get(side, ""),
@@ -284,8 +241,8 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         both = row.kind == "2WAY"
 
         def half(source: str, target: str) -> Fields:
-            inp, outp = self._power("in", source, now), self._power("out", target, now)
-            loss = f"{float(inp) - float(outp):.1f}" if self.meters else "NONE"
+            inp, outp = (self.table.power(s, now) for s in (("in", source), ("out", target)))
+            loss = f"{float(inp) - float(outp):.1f}" if self.table.meters else "NONE"
             reply = {"conn": f"{source}>{target}", "inp": inp, "outp": outp, "loss": loss}
             reply |= {"alarm": "CR" if states["OC"] == "FAIL" else "CL"}
             reply |= {word.lower(): states[word] for word in ("AS", "OS", "OC")}
@@ -300,15 +257,18 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         shown |= {"dir": "bi" if both else "uni", "half1": half(row.source, row.target)}
         return shown | ({"half2": half(row.target, row.source)} if both else {})
 
+    def _list(self, asked: Request, now: float) -> list[Mapping[str, object]]:
+        return [self._row(row, now) for row in self.view(now)]
+
     def _detail(self, asked: Request, now: float) -> object:
-        found = [self._row(row, now) for row in self.view(now) if row.name == asked.asked("conn")]
+        found = [row for row in self._list(asked, now) if row["name"] == asked.asked("conn")]
         if not found:
             raise Failed("Invalid connection", asked.asked("conn")[:80])
         return found
 
     # ---- writing
 
-    def _text(self, asked: Request) -> Fields:
+    def _texts(self, asked: Request) -> Fields:
         """The arguments of a request, in the address, a form or a JSON object. Raises Failed."""
         texts = dict(asked.query)
         text = asked.body.strip()
@@ -316,7 +276,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             given = self._json(asked)
             if not isinstance(given, dict):
                 raise Failed("Invalid body", "an object is wanted")
-            texts |= {str(name): _text(value) for name, value in given.items()}
+            texts |= all_text(given)
         elif text and text != b"null":
             texts |= dict(parse_qsl(text.decode("latin-1")[:4096], keep_blank_values=True))
         return texts
@@ -327,11 +287,8 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         except ValueError as problem:
             raise Failed("Invalid JSON", str(problem)[:80]) from None
 
-    def _notified(self, do: Callable[[Fields, float], str], texts: Fields, now: float) -> Fields:
-        try:
-            return {"status": "1", "msg": do(texts, now), "description": ""}
-        except Failed as no:
-            return failure(no.msg, no.description)
+    def _one(self, do: Callable[[Fields, float], str], asked: Request, now: float) -> object:
+        return [verdict("1", do(self._texts(asked), now))]
 
     def _batch(self, do: Callable[[Fields, float], str], asked: Request, now: float) -> object:
         """One verdict per item, in their order; one that fails does not stop the rest (CODE)."""
@@ -342,42 +299,31 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         verdicts: list[Fields] = []
         self._set = []
         for index, item in enumerate(given):
-            if index not in chosen:
-                verdicts.append(failure("Internal error", "not done"))
-            elif isinstance(item, dict):
-                verdicts.append(
-                    self._notified(
-                        do, {str(name): _text(value) for name, value in item.items()}, now
-                    )
-                )
-            else:
-                verdicts.append(failure("Invalid item", "an object is wanted"))
+            try:
+                if index not in chosen:
+                    raise Failed("Internal error", "not done")
+                if not isinstance(item, dict):
+                    raise Failed("Invalid item", "an object is wanted")
+                verdicts.append(verdict("1", do(all_text(item), now)))
+            except Failed as no:
+                verdicts.append(no.verdict)
         pairs, self._set = self._set, None
         self.plant.connect(pairs, now)
-        return [{"response": verdict} for verdict in verdicts]
+        return [{"response": each} for each in verdicts]
 
     def _add(self, texts: Fields, now: float) -> str:
-        source, target, kind = (
-            texts.get("in", ""),
-            texts.get("out", ""),
-            KINDS.get(texts.get("dir", "bi")),
-        )
-        for which, label in (("in", source), ("out", target)):
-            if label not in (self.plant.ingress if which == "in" else self.plant.egress):
-                raise Failed("Invalid port", label[:40])
+        source, target = texts.get("in", ""), texts.get("out", "")
+        kind = KINDS.get(texts.get("dir", "bi"))
+        if (label := self.table.unknown(source, target)) is not None:
+            raise Failed("Invalid port", label[:40])
         if kind is None:
             raise Failed("Invalid dir", texts.get("dir", "")[:40])
         if kind == "2WAY" and source == target:
             raise Failed("Invalid connection", "a port with itself")
-        name = texts.get("conn", "") or default_name(source, target, kind)
-        connection = Connection(
-            name[:64], source, target, kind, texts.get("group", "")[:64] or DEFAULT_GROUP
-        )
-        if taken := self.table.holder(connection):
-            self.plant.violations.append(
-                Violation(now, connection.pairs[0], f"port {taken[0]} in use")
-            )
-            raise Failed("Port in use", f"port {taken[0]} is used by {taken[1].name}")
+        name, group = (texts.get(key, "")[:64] for key in ("conn", "group"))
+        connection = Connection(name, source, target, kind, group)
+        if taken := self.table.taken(connection, now):
+            raise Failed("Port in use", f"port {taken[0]} is used by {taken[1]}")
         if self.table.get(connection.name):
             raise Failed("Connection exists", connection.name)
         self._possible(connection)
@@ -407,9 +353,8 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         return found
 
     def _break(self, connection: Connection, now: float) -> None:
-        for pair in connection.pairs:
-            if lock := self.plant.wrong.lock(pair):
-                raise Failed("Operation failed", lock)
+        if lock := self.table.lock(connection):
+            raise Failed("Operation failed", lock)
         refused = {} if self.silent else self.plant.disconnect(connection.pairs, now)
         if refused:
             raise Failed("Operation failed", next(iter(refused.values())))
@@ -438,7 +383,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         connection.active = self.silent
         return f"Connection {connection.name} deactivated"
 
-    def _delete_all(self, texts: Fields, now: float) -> str:
+    def _delete_all(self, asked: Request, now: float) -> object:
         stuck = []
         for connection in self.some(list(self.table)):
             try:
@@ -447,25 +392,24 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
                 stuck.append(connection.name)
         if stuck:
             raise Failed("Operation failed", ", ".join(stuck)[:200])
-        return "All connections deleted"
+        return [verdict("1", "All connections deleted")]
 
-    def _configure(self, asked: Request, now: float) -> object:
+    def _configure(self, texts: Fields, now: float) -> str:
         """Aliases and administrative state of a port, by the names of its detail (U)."""
-        texts = self._text(asked)
         port = texts.get("port", "")
-        if port not in self._ports:
+        if port not in self.table.ports:
             raise Failed("Invalid port", port[:40])
         known = {f"{which}{what}" for which in ("in", "out") for what in ("alias", "as")}
         if not known & set(texts) or any(
             texts.get(f"{which}as", "IS") not in ("IS", "OOS") for which in ("in", "out")
         ):
             raise Failed("Invalid body", "inalias, outalias, inas or outas is wanted")
-        for which in ("in", "out"):
-            if f"{which}alias" in texts and not self.silent:
+        for which in ("in", "out") if not self.silent else ():
+            if f"{which}alias" in texts:
                 self._aliases[which, port] = texts[f"{which}alias"][:64]
-            if f"{which}as" in texts and not self.silent:
+            if f"{which}as" in texts:
                 self.plant.set_disabled([(which, port)], texts[f"{which}as"] == "OOS", now)
-        return [{"status": "1", "msg": f"Port {port} configured", "description": ""}]
+        return f"Port {port} configured"
 
     def _swagger(self) -> Mapping[str, object]:
         """A list of what there is; the device's own document is longer (CODE that there is one, and
@@ -484,51 +428,24 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
         }
 
 
-def failure(msg: str, description: str = "") -> dict[str, str]:
-    return {"status": "0", "msg": msg, "description": description}
+def verdict(status: str, msg: str, description: str = "") -> dict[str, str]:
+    return {"status": status, "msg": msg, "description": description}
 
 
-def _text(value: object) -> str:
+def all_text(given: Mapping[object, object]) -> dict[str, str]:
     """All values are text; a number or a truth value is taken as its text (U)."""
-    return value if isinstance(value, str) else json.dumps(value)[:4096]
-
-
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out], or a mapping with in, out and optionally dir, name, active."""
-    assert isinstance(dialect, CalientRest)
-    if isinstance(row, list | tuple) and len(row) == 2:
-        dialect.preset(str(row[0]), str(row[1]))
-    elif isinstance(row, Mapping) and {"in", "out"} <= set(row) <= {
-        "in",
-        "out",
-        "dir",
-        "name",
-        "active",
-    }:
-        texts = {"dir": "bi", "name": "", **row}
-        dialect.preset(
-            str(row["in"]),
-            str(row["out"]),
-            str(texts["dir"]),
-            str(texts["name"]),
-            bool(row.get("active", True)),
-        )
-    else:
-        raise ValueError(
-            f"{dialect.plant.name}: preset {row!r}: wanted [in, out] or {{in, out, dir, name, active}}"
-        )
-
-
-def _faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return aids(ingress), aids(egress)
+    return {
+        str(name): value if isinstance(value, str) else json.dumps(value)[:4096]
+        for name, value in given.items()
+    }
 
 
 FAMILY = Family(
     "calient-rest",
     ("http",),
     CalientRest,
-    _faceplate,
-    _preset,
+    lambda ingress, egress: (aids(ingress), aids(egress)),
+    preset_by("dir", KINDS),
     bulk_settle_s=0.2,
     login=("admin", "emulated"),
     square=True,

@@ -7,11 +7,13 @@ goes back to reserved, DLT-CRS frees the ports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, cast
 
+from emulators.devices.dialects.base import AnyDialect
 from emulators.optics.circuits import Circuit
-from emulators.optics.plant import Pair, Plant, Side
+from emulators.optics.plant import Pair, Plant, Side, Violation
 
 DEFAULT_GROUP = "SYSTEM"  # CODE: Phosphorus
 KINDS = ("1WAY", "2WAY")
@@ -49,15 +51,21 @@ def default_name(source: str, target: str, kind: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One entry: reserved, or active. A 2WAY connection is two light paths."""
+    """One entry: reserved, or active. A 2WAY connection is two light paths. Without a name it is
+    named after its ports.
+    """
 
     name: str
     source: str
     target: str
     kind: str
-    group: str
+    group: str = ""
     active: bool = False
     alarmed: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.name or default_name(self.source, self.target, self.kind)
+        self.group = self.group or DEFAULT_GROUP
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -100,10 +108,13 @@ class Row:
 class Table:
     """Connections by name, and the user of each side of each port: a reserved connection holds its
     ports too.
+
+    meters: False gives NONE as power.
     """
 
-    def __init__(self, plant: Plant) -> None:
-        self.plant = plant
+    def __init__(self, plant: Plant, *, meters: bool = True) -> None:
+        self.plant, self.meters = plant, meters
+        self.ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
         self._entries: dict[str, Connection] = {}
         self._used: dict[Side, Connection] = {}
 
@@ -122,6 +133,36 @@ class Table:
     def user(self, side: Side) -> Connection | None:
         """Return the connection that holds `side`."""
         return self._used.get(side)
+
+    def administrative(self, side: Side) -> str:
+        """Return the administrative state of a side."""
+        return "OOS" if self.plant.disabled(side) else "IS" if side in self._used else "OOS-NP"
+
+    def power(self, side: Side, now: float) -> str:
+        # one decimal: REAL on the REST side (RENAT)
+        return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"
+
+    def unknown(self, source: str, target: str) -> str | None:
+        """Return which of two ports there is not, in or out."""
+        known = ((source, self.plant.ingress), (target, self.plant.egress))
+        return next((label for label, labels in known if label not in labels), None)
+
+    def lock(self, connection: Connection) -> str | None:
+        """Return why a connection may not be changed."""
+        return next(
+            (why for pair in connection.pairs if (why := self.plant.wrong.lock(pair))), None
+        )
+
+    def taken(self, wanted: Connection, now: float) -> tuple[str, str] | None:
+        """Return a port of `wanted` that is taken, and the connection; to have asked for it is a
+        violation.
+        """
+        if found := self.holder(wanted):
+            port, holder = found
+            what = f"port {port} in use"
+            self.plant.violations.append(Violation(now, wanted.pairs[0], what))
+            return port, holder.name
+        return None
 
     def holder(self, wanted: Connection) -> tuple[str, Connection] | None:
         """Return a port of `wanted` that is taken, and its holder."""
@@ -205,3 +246,32 @@ class Table:
         return len(made) < len(connection.pairs) or not all(
             self.plant.bright(circuit, now) for circuit in made
         )
+
+
+class _HasTable(Protocol):
+    table: Table
+
+
+def preset_by(key: str, kinds: Mapping[str, str]) -> Callable[[AnyDialect, object], None]:
+    """How a row of `preset` is entered: [in, out] or {in, out, KEY, name, group, active}. kinds: by
+    what KEY says, the first without it.
+    """
+    keys = {"in", "out", key, "name", "group", "active"}
+
+    def enter(dialect: AnyDialect, row: object) -> None:
+        if isinstance(row, list | tuple) and len(row) == 2:
+            row = {"in": row[0], "out": row[1]}
+        entry = dict(row) if isinstance(row, Mapping) else {}
+        if wrong := set(entry) - keys | {"in", "out"} - set(entry):
+            raise ValueError(
+                f"{dialect.plant.name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown;"
+                f" wanted [in, out] or {{in, out, {key}, name, group, active}}"
+            )
+        kind = kinds.get(str(entry.get(key, next(iter(kinds)))).lower(), "")
+        name, source, target, group = (
+            str(entry.get(k, "")) for k in ("name", "in", "out", "group")
+        )
+        active = bool(entry.get("active", True))
+        cast(_HasTable, dialect).table.preset(Connection(name, source, target, kind, group, active))
+
+    return enter

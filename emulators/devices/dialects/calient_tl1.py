@@ -10,11 +10,10 @@ fault is published nowhere; the texts are the ones public clients search for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from emulators.devices.dialects.base import AnyDialect, Session
+from emulators.devices.dialects.base import Session
 from emulators.devices.dialects.calient_table import (
-    DEFAULT_GROUP,
     KINDS,
     STYLES,
     Connection,
@@ -22,10 +21,11 @@ from emulators.devices.dialects.calient_table import (
     Table,
     aids,
     default_name,
+    preset_by,
 )
 from emulators.devices.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer
 from emulators.devices.family import Family
-from emulators.optics.plant import Plant, Side, Violation
+from emulators.optics.plant import Plant
 
 # REAL that there is one, in one comment, and that its words alarm (Quali); the text is this
 # project's
@@ -81,9 +81,8 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         )
         self.model, self.serial, self.firmware = model, serial, firmware
         self.plna_s = plna_s
-        self.row_delay_s, self.matrix, self.meters = row_delay_s, matrix, meters
-        self.table = Table(plant)
-        self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
+        self.row_delay_s, self.matrix = row_delay_s, matrix
+        self.table = Table(plant, meters=meters)
         self._seen_version = -1
         self._changes = 0
         self.aliases: dict[str, str] = {}
@@ -117,7 +116,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
 
     def unsolicited(self, now: float) -> bytes:
         return self.writer.autonomous(
-            "*C", "REPT ALM CRS", (f"{self._ports[0]}-{self._ports[-1]}:CR,LOS,NSA",), now
+            "*C", "REPT ALM CRS", (f"{self.table.ports[0]}-{self.table.ports[-1]}:CR,LOS,NSA",), now
         )
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
@@ -135,24 +134,6 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         self._seen_version = self.plant.version
         for connection in self.table:
             self._alarm(connection, self.table.dark(connection, now), now)
-
-    def preset(
-        self,
-        source: str,
-        target: str,
-        kind: str = "2WAY",
-        name: str = "",
-        group: str = DEFAULT_GROUP,
-        active: bool = True,
-    ) -> None:
-        """Put a connection into the table as if it had always been there. Raises ValueError when it
-        collides.
-        """
-        self.table.preset(
-            Connection(
-                name or default_name(source, target, kind), source, target, kind, group, active
-            )
-        )
 
     # ---- sessions
 
@@ -206,8 +187,8 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         forms).
         """
         if asked.aid in ("", "0"):
-            return self._ports
-        found = [p for p in self._ports if p == asked.aid or p.startswith(asked.aid + ".")]
+            return self.table.ports
+        found = [p for p in self.table.ports if p == asked.aid or p.startswith(asked.aid + ".")]
         if not found:
             raise Denied("IIAC", f"Invalid AID {asked.aid}")
         return found
@@ -222,7 +203,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
                 good = "FAIL" if side in self.plant.wrong.failed else "OK"
                 owners.append("TRANSIT" if used else "NONE")
                 states.append(
-                    f"{tag}AS={self._admin(side, bool(used))},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR"
+                    f"{tag}AS={self.table.administrative(side)},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR"
                 )
             rows.append(f"{port}:WX,{','.join(owners)}:{','.join(states)}")
         session.delay_s = self.row_delay_s * len(rows)
@@ -239,25 +220,19 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
                 for n, (name, state) in enumerate(names[:2], 1)
             )
             rows.append(
-                f"{port}:ALIAS={self.aliases.get(port, 'NONE')},INPWR={self._power(('in', port), now)},"
-                f"OUTPWR={self._power(('out', port), now)},{fields}"
+                f"{port}:ALIAS={self.aliases.get(port, 'NONE')},INPWR={self.table.power(('in', port), now)},"
+                f"OUTPWR={self.table.power(('out', port), now)},{fields}"
             )
         session.delay_s = self.row_delay_s * len(rows)
         return Reply(rows)
-
-    def _admin(self, side: Side, used: bool) -> str:
-        return "OOS" if self.plant.disabled(side) else "IS" if used else "OOS-NP"
 
     def _detail(self, session: Session, asked: Command, now: float) -> Reply:
         """Power of one port, by the field names of MonALISA (CODE): "no real way to get the power
         on all ports".
         """
-        if asked.aid not in self._ports:
+        if asked.aid not in self.table.ports:
             raise Denied("IIAC", f"Invalid AID {asked.aid}")
-        arriving, leaving = (
-            self._power(("in", asked.aid), now),
-            self._power(("out", asked.aid), now),
-        )
+        arriving, leaving = (self.table.power((which, asked.aid), now) for which in ("in", "out"))
         return Reply((f"{asked.aid}:INOPTICALPOWER={arriving},OUTOPTICALPOWERWORKING={leaving}",))
 
     def _retrieve(self, session: Session, asked: Command, now: float) -> Reply:
@@ -289,20 +264,16 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     def _powers(self, row: Row, now: float) -> str:
         reverse = row.kind == "2WAY"
         values = {
-            "FORWARD-WORKINGPOWERINPUT": self._power(("in", row.source), now),
-            "FORWARD-WORKINGPOWEROUTPUT": self._power(("out", row.target), now),
-            "REVERSE-WORKINGPOWERINPUT": self._power(("in", row.target), now)
+            "FORWARD-WORKINGPOWERINPUT": self.table.power(("in", row.source), now),
+            "FORWARD-WORKINGPOWEROUTPUT": self.table.power(("out", row.target), now),
+            "REVERSE-WORKINGPOWERINPUT": self.table.power(("in", row.target), now)
             if reverse
             else "NONE",
-            "REVERSE-WORKINGPOWEROUTPUT": self._power(("out", row.source), now)
+            "REVERSE-WORKINGPOWEROUTPUT": self.table.power(("out", row.source), now)
             if reverse
             else "NONE",
         }
         return "".join(f",{key}={value}" for key, value in values.items())
-
-    def _power(self, side: Side, now: float) -> str:
-        # one decimal: REAL on the REST side (RENAT)
-        return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"
 
     # ---- writing
 
@@ -311,7 +282,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         those of the rows (U).
         """
         options = asked.options
-        if asked.aid not in self._ports:
+        if asked.aid not in self.table.ports:
             raise Denied("IIAC", f"Invalid AID {asked.aid}")
         if (
             not options
@@ -334,24 +305,19 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         if len(asked.aids) != 2:
             raise Denied("IIAC", "Invalid AID, two ports wanted")
         source, target = asked.aids
-        for which, label in (("in", source), ("out", target)):
-            if label not in (self.plant.ingress if which == "in" else self.plant.egress):
-                raise Denied("IIAC", f"Invalid AID {label}")
+        if (label := self.table.unknown(source, target)) is not None:
+            raise Denied("IIAC", f"Invalid AID {label}")
         group, kind, name = [*asked.payload, "", "", ""][:3]
         kind = kind.upper() or "2WAY"
         if kind not in KINDS:
             raise Denied("IDNV", f"Invalid connection type {kind}")
         if kind == "2WAY" and source == target:
             raise Denied("IIAC", "Invalid Connection - a port with itself")
-        name = name.strip('"') or default_name(source, target, kind)
-        connection = Connection(name, source, target, kind, group or DEFAULT_GROUP)
-        if taken := self.table.holder(connection):
-            self.plant.violations.append(
-                Violation(now, connection.pairs[0], f"port {taken[0]} in use")
-            )
-            raise Denied("SARB", f"Invalid Connection - port {taken[0]} busy in {taken[1].name}")
-        if self.table.get(name):
-            raise Denied("IDNV", f"Invalid Connection - name {name} exists")
+        connection = Connection(name.strip('"'), source, target, kind, group)
+        if taken := self.table.taken(connection, now):
+            raise Denied("SARB", f"Invalid Connection - port {taken[0]} busy in {taken[1]}")
+        if self.table.get(connection.name):
+            raise Denied("IDNV", f"Invalid Connection - name {connection.name} exists")
         self._unlocked(connection)
         self.wrote(now)
         if not self.silent:
@@ -360,9 +326,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _unlocked(self, connection: Connection) -> None:
-        if why := next(
-            (why for pair in connection.pairs if (why := self.plant.wrong.lock(pair))), None
-        ):
+        if why := self.table.lock(connection):
             raise Denied("SARB", f"Invalid Connection - {why}")
 
     def _activate(self, session: Session, asked: Command, now: float) -> Reply:
@@ -441,31 +405,13 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return found
 
 
-MEMS_BULK_S = 0.2  # Calient S320 hardware guide p. 44: at most 200 ms per set
-_PRESET_KEYS = frozenset({"in", "out", "type", "name", "group", "active"})
-
-
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """{in, out, type, name, group, active} or [a, b] (2WAY)."""
-    assert isinstance(dialect, CalientTl1)
-    if isinstance(row, list | tuple) and len(row) == 2:
-        row = {"in": row[0], "out": row[1]}
-    entry = dict(row) if isinstance(row, Mapping) else {}
-    if wrong := set(entry) - _PRESET_KEYS | {"in", "out"} - set(entry):
-        raise ValueError(
-            f"{dialect.plant.name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown"
-        )
-    entry["kind"] = str(entry.pop("type", "2WAY")).upper()
-    dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
-
-
 FAMILY = Family(
     "calient-tl1",
     ("tcp", "telnet"),
     CalientTl1,
     lambda inputs, _: (aids(inputs), aids(inputs)),
-    _preset,
-    bulk_settle_s=MEMS_BULK_S,
+    preset_by("type", {"2way": "2WAY", "1way": "1WAY"}),
+    bulk_settle_s=0.2,  # Calient S320 hardware guide p. 44: at most 200 ms per set
     login=("admin", "emulated"),
     square=True,
     styles=STYLES,

@@ -6,7 +6,8 @@ No socket here: bytes in; clean bytes, and bytes to answer, out.
 
 from __future__ import annotations
 
-IAC, DONT, DO, WONT, WILL, SB, GA, EL, EC, AYT, AO, IP, BRK, DM, NOP, SE = range(255, 239, -1)
+IAC, DONT, DO, WONT, WILL, SB = range(255, 249, -1)
+EC, AYT, IP, BRK, SE = 247, 246, 244, 243, 240
 BINARY, ECHO, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE = 0, 1, 3, 24, 31
 SERVER_OPTIONS = frozenset({BINARY, ECHO, SUPPRESS_GO_AHEAD})  # options the device has
 # options it lets a client have

@@ -108,7 +108,7 @@ async def run_schedule(
             began = time.monotonic()
             scheduler = await _prepared(context, lab, current, plan, schedule, file, notify)
             await _slot_changed(scheduler, plan, options, silent)
-            await finish(_left(scheduler, plan))
+            await finish(_left(scheduler))
             scheduler.emit("ended", f"stopped in slot {scheduler.clock.slot}")
             report = ScheduleReport(
                 lab.name,
@@ -276,7 +276,7 @@ async def _slot_changed(
     try:
         with suppress(asyncio.CancelledError):
             await scheduler.finish(scheduler.begin())
-            _record_current(scheduler, plan)
+            _record_current(scheduler)
             if options.job and plan.job is not None:
                 tasks.append(asyncio.create_task(_launched(scheduler, plan.job, command)))
             await scheduler.change_slot(
@@ -313,36 +313,26 @@ async def _launched(scheduler: Scheduler, job: Job, command: Command) -> None:
         scheduler.emit("job", text)
 
 
-def _record_current(scheduler: Scheduler, plan: Plan) -> None:
+def _record_current(scheduler: Scheduler) -> None:
     """Record the slot in which the hosts and devices are, as the plan that is up."""
-    context, goal = scheduler.context, scheduler.goals[scheduler.clock.slot]
+    context, slot = scheduler.context, scheduler.clock.slot
     current = context.store.current(context.tenancy)
     if current is None:
         return
-    found = scheduler.watch.generations[scheduler.days[scheduler.clock.slot]]
-    context.store.set_current(
-        context.tenancy,
-        current.run,
-        plan_name=current.plan_name,
-        plan_sha=current.plan_sha,
-        plan_text=current.plan_text,
-        up=UpState.of(
-            goal.links,
-            goal.circuits,
-            rules_sha(found),
-            SlotsMade(scheduler.clock.slot, tuple(range(len(scheduler.goals)))),
-        ),
-        generation=scheduler.days[scheduler.clock.slot],
-        by=context.run.id,
-    )
+    goal, generation = scheduler.goals[slot], scheduler.days[slot]
+    made = SlotsMade(slot, tuple(range(len(scheduler.goals))))
+    sha = rules_sha(scheduler.watch.generations[generation])
+    up = UpState.of(goal.links, goal.circuits, sha, made)
+    known = replace(current, up=up, generation=generation)
+    context.store.keep_current(context.tenancy, known, context.run.id)
 
 
-async def _left(scheduler: Scheduler, plan: Plan) -> None:
+async def _left(scheduler: Scheduler) -> None:
     """The schedule stops: the hosts stay in their slot, and only its circuits stay recorded as the
     owner's.
     """
     await scheduler.leave()
-    _record_current(scheduler, plan)
+    _record_current(scheduler)
     context = scheduler.context
     context.disown_lost(scheduler.held)
     scheduler.state("ended")

@@ -100,7 +100,7 @@ def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
         (
             {"host": "gpu02"},
             {},
-            "gpu02 is a host of the job's ranks: a shadow there would be lost with them; name another host",
+            "gpu02 is a host of the job's ranks: its shadow would be lost with them; name another host",
         ),
         ({"host": "gpu99"}, {}, "host gpu99 is not in the lab"),
         (
@@ -134,7 +134,7 @@ def test_by_itself_all_ports_of_two_hosts_are_tapped(lab: Lab) -> None:
         (
             {"host": "gpu07"},
             {"workload": "allreduce"},
-            "a shadow follows train; this job is allreduce",
+            "shadow is for train; this job is allreduce: leave shadow out",
         ),
         (
             {"host": "gpu07"},
