@@ -31,17 +31,16 @@ that a lab has by default.
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Return loopback ports free a moment ago."""
-    held: list[socket.socket] = []
+    """Return loopback ports free a moment ago. None is held while others are tried: a lab that starts
+    could not listen on it.
+    """
+    found: list[int] = []
     for port in random.sample(FREE, len(FREE)):
-        with suppress(OSError):
-            held.append(socket.create_server(("127.0.0.1", port)))
-        if len(held) == count:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
             break
-    ports = tuple(s.getsockname()[1] for s in held)
-    for s in held:
-        s.close()
-    return ports
+    return tuple(found)
 
 
 def main(arguments: list[str] | None = None) -> int:
