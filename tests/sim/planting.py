@@ -21,7 +21,17 @@ ROOT = Path(__file__).parents[2]
 FIRST = 20000
 """The first seed that is told of each mutant."""
 NOT_COPIED = frozenset(
-    (".git", ".venv", ".ci", "node_modules", "docs", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+    (
+        ".git",
+        ".venv",
+        ".ci",
+        "node_modules",
+        "docs",
+        "__pycache__",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+    )
 )
 TESTS = (
     *(
