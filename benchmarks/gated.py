@@ -8,8 +8,7 @@ what has no path; ungated, whose ranks do not ask, and whose hosts keep a slot's
 windows (as in slot_holds; sockets to hosts that the next slot reaches are pushed all the same). The
 limit is on gated over ungated: to ask and to hold are one gate, in program and kernel. What asking
 alone gives is gated over held. Predicted: `ring_iteration_s`, from the bytes of the gradients, the
-devices' settling time and the computing time of an iteration. At this rate a port's queue holds 84
-ms, more than the usual guard.
+devices' settling time and the computing time of an iteration.
 """
 
 from __future__ import annotations
