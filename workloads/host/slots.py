@@ -24,7 +24,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -150,16 +150,22 @@ class Slots:
         """Wait until there is a path to this address, for `timeout_s` at most; whether there is
         one.
         """
+        return self.first((peer,), timeout_s) is not None
+
+    def first(self, peers: Collection[str], timeout_s: float | None = None) -> str | None:
+        """Wait until there is a path to one of these addresses, for `timeout_s` at most; return the
+        first that has one.
+        """
         give_up = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while not self.until(peer):
+        while (reached := next(filter(self.until, peers), None)) is None:
             left_s = give_up - time.monotonic()
             if left_s <= 0:
-                return False
+                break
             poll = select.poll()  # select(2) takes no number above 1023
             if (number := self.number) >= 0:  # another thread may have found the agent gone
                 poll.register(number, select.POLLIN)
             poll.poll(1e3 * min(left_s, CHECK_S))
-        return True
+        return reached
 
     def ended(self, iteration: int) -> None:
         """Say that an iteration has ended, which changes the slots of a schedule by phases."""

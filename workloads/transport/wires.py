@@ -84,10 +84,7 @@ class Wires:
                 rank: self._addresses(store, name, rank)
                 for rank in sorted({rank for rank, _ in out.values()})
             }
-            for key, (rank, lane) in out.items():
-                self.out[key] = self._connect(
-                    f"{name}:{key}", place.lane(lane), others[rank][str(lane)], rank
-                )
+            self._connect(place, name, out, others)
             self._accept({each.fileno(): each for each in listeners.values()}, into, name)
         except BaseException as error:
             self.close()
@@ -120,30 +117,38 @@ class Wires:
         found: dict[str, Any] = json.loads(store.get(key))
         return found
 
-    def _connect(self, key: str, own: str, existing: Sequence[Any], peer: int) -> Wire:
-        link = self._opened(own, existing, peer)
-        try:
-            link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
-            return Wire(link, peer)
-        except BaseException:
-            link.close()
-            raise
-
-    def _opened(self, own: str, existing: Sequence[Any], peer: int) -> socket.socket:
-        """A connection; while slots change, the path to the other rank comes and goes."""
-        while True:
-            left_s = self._left_s(f"rank {peer}")
-            if not shared().wait(existing[0], min(left_s, CHECK_S)):
+    def _connect(
+        self, place: Place, name: str, out: Ends, others: Mapping[int, Mapping[str, Sequence[Any]]]
+    ) -> None:
+        """Connect to whoever has a path first: while slots change, going by rank could take a cycle
+        for each."""
+        missing = dict(out)
+        while missing:
+            at = {others[rank][str(lane)][0]: key for key, (rank, lane) in missing.items()}
+            left_s = self._left_s(_ranks(missing.values()))
+            if (address := shared().first(at, min(left_s, CHECK_S))) is None:
                 continue
+            rank, lane = missing.pop(key := at[address])
             limit_s = left_s if shared().reach is None else min(left_s, CONNECT_S)
             try:
-                return socket.create_connection(
-                    (existing[0], existing[1]), timeout=limit_s, source_address=(own, 0)
+                link = socket.create_connection(
+                    (address, others[rank][str(lane)][1]),
+                    timeout=limit_s,
+                    source_address=(place.lane(lane), 0),
                 )
-            except (TimeoutError, OSError):
+            except OSError:
                 if shared().reach is None:
                     raise
+                missing[key] = rank, lane  # once the others were tried
                 time.sleep(0.01)
+                continue
+            try:
+                greeting = f"{name}:{key}".encode()
+                link.sendall(struct.pack("!H", len(greeting)) + greeting)
+                self.out[key] = Wire(link, rank)
+            except BaseException:
+                link.close()
+                raise
 
     def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
         missing = set(into)
@@ -154,8 +159,8 @@ class Wires:
             poll.register(number, select.POLLIN)
         try:
             while missing:
-                ranks = ", ".join(map(str, sorted({into[key][0] for key in missing})))
-                for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
+                ranks = _ranks(into[key] for key in missing)
+                for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(ranks))):
                     if number in listeners:
                         link = listeners[number].accept()[0]
                         # anybody may connect: the longest silent one gives way
@@ -168,9 +173,9 @@ class Wires:
                         continue
                     poll.unregister(number)
                     link = silent.pop(number)
-                    key = _greeting(
-                        link, min(GREETING_S, self._left_s(f"rank {ranks}"))
-                    ).removeprefix(f"{name}:")
+                    key = _greeting(link, min(GREETING_S, self._left_s(ranks))).removeprefix(
+                        f"{name}:"
+                    )
                     if key in missing:
                         missing.remove(key)
                         self.into[key] = Wire(link, into[key][0])
@@ -221,6 +226,10 @@ class Wires:
                         loop.add(relay)
         finally:
             loop.close()
+
+
+def _ranks(ends: Iterable[tuple[int, int]]) -> str:
+    return "rank " + ", ".join(map(str, sorted({rank for rank, _ in ends})))
 
 
 def _greeting(link: socket.socket, timeout_s: float) -> str:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.workloads.transport.test_wires import Store, place
 from workloads.host.slots import Slots
 from workloads.transport.loop import Loop, Stall, Wire
 from workloads.transport.tasks import ReceiveTask, SendTask
+from workloads.transport.wires import Wires
 
 PEER = "10.255.0.2"
 
@@ -241,6 +243,33 @@ def test_what_is_for_a_peer_that_is_not_reached_waits_and_the_rest_goes_on(agent
     loop.close()
     for wire in (out, into, free, far):
         wire.close()
+
+
+def test_ranks_meet_in_the_order_of_the_slots_not_of_their_numbers(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.transport.wires.shared", lambda: agent.slots)
+    agent.notify({"127.0.3.1": None}, None)
+    store, met = Store(), dict[int, socket.socket]()
+    peers = {rank: socket.create_server((f"127.0.{rank + 1}.1", 0)) for rank in (1, 2)}
+    for rank, listener in peers.items():
+        listener.settimeout(10)
+        store.set(f"wires/{rank}", json.dumps({"0": listener.getsockname()}))
+
+    def turn() -> None:
+        met[2] = peers[2].accept()[0]
+        agent.emit({"127.0.2.1": None})
+        met[1] = peers[1].accept()[0]
+
+    turning = threading.Thread(target=turn)
+    turning.start()
+    try:
+        Wires(place(0, 3), store, {"a": (1, 0), "b": (2, 0)}, {}).close()
+        turning.join()
+    finally:
+        for each in (*peers.values(), *met.values()):
+            each.close()
+    assert list(met) == [2, 1]
 
 
 def silent(agent: Agent, timeout_s: float = 0.2) -> Loop:

@@ -193,7 +193,8 @@ def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(
 ) -> None:
     monkeypatch.setattr("workloads.transport.wires.GREETING_S", 0.2)
     monkeypatch.setattr(
-        "workloads.transport.wires.shared", lambda: SimpleNamespace(reach={}, wait=lambda *_: True)
+        "workloads.transport.wires.shared",
+        lambda: SimpleNamespace(reach={}, first=lambda peers, _: next(iter(peers))),
     )
     opened: list[socket.socket] = []
     over = threading.Event()
