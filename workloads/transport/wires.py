@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..host.place import Place
@@ -29,7 +30,8 @@ SILENT = 512
 """So many connections that have not identified themselves are kept."""
 QUEUE, LEAST_WINDOW = 448 << 10, 36000
 """Bytes in flight to one rank over all its streams at once, and over each at least: more would wait
-in the queues of links they share, where some would be lost."""
+in the queues of links they share, where some would be lost. Over paths with long delays this would
+limit the rate (448 kB in 40 ms are 92 Mb/s)."""
 
 CONNECT_S = 2.0
 """While slots change, one try to connect takes so long (s) at most: its first packet may have been
@@ -200,11 +202,14 @@ class Wires:
 
     def share(self, names: Sequence[str]) -> int:
         """Limit the bytes in flight over these, which all receive at once; return the bytes for
-        which to wake a receiver.
+        which to wake a receiver. Where sockets of this host have more room than QUEUE from the start,
+        its paths are long: that is the limit then, and the kernel's own to a single one.
         """
-        window = max(LEAST_WINDOW, QUEUE // max(1, len(names)))
-        for name in names:
-            self.into[name].bound(window)
+        room = _initial_window()
+        window = max(LEAST_WINDOW, max(QUEUE, room) // max(1, len(names)))
+        if len(names) > 1 or room <= QUEUE:
+            for name in names:
+                self.into[name].bound(window)
         return min(SLICE, window // 2)
 
     def carry(self, tasks: Iterable[Task], more: Callable[[], Iterable[Task]] = lambda: ()) -> None:
@@ -226,6 +231,15 @@ class Wires:
                         loop.add(relay)
         finally:
             loop.close()
+
+
+def _initial_window() -> int:
+    """Bytes that may be in flight to a new socket of this host: the kernel keeps half of its room for
+    itself."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[1]) // 2
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _ranks(ends: Iterable[tuple[int, int]]) -> str:

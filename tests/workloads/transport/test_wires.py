@@ -24,7 +24,7 @@ from workloads.host.place import Place
 from workloads.transport.buffers import Buffer
 from workloads.transport.loop import TCP_RTO_MAX_MS, Loop, Stall, Wire
 from workloads.transport.tasks import ReceiveTask, Round, SendTask
-from workloads.transport.wires import Wires
+from workloads.transport.wires import QUEUE, Wires
 
 
 class Store:
@@ -228,6 +228,31 @@ def test_strangers_that_say_nothing_or_little_keep_no_peer_out_while_slots_turn(
         over.set()
         for stranger in opened:
             stranger.close()
+
+
+@pytest.mark.parametrize(
+    ("room_kb", "streams", "most"),
+    [(64, 1, QUEUE), (64, 2, QUEUE // 2), (1 << 10, 2, 1 << 19), (1 << 10, 1, None)],
+)
+def test_bytes_in_flight_are_bound_by_the_queue_or_by_the_room_that_the_host_gives(
+    monkeypatch: pytest.MonkeyPatch, room_kb: int, streams: int, most: int | None
+) -> None:
+    monkeypatch.setattr("workloads.transport.wires._initial_window", lambda: room_kb << 10)
+    store = Store()
+
+    def rank(me: int) -> set[int]:
+        names = [[f"{rank} {k}" for k in range(streams)] for rank in (me, 1 - me)]
+        wires = Wires(place(me, 2), store, *(dict.fromkeys(each, (1 - me, 0)) for each in names))
+        wires.share(names[1])
+        clamps = {
+            wire._link.getsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP)
+            for wire in wires.into.values()
+        }
+        wires.close()
+        return clamps
+
+    for clamps in together(2, rank):
+        assert (most in clamps) is (most is not None) and len(clamps) == 1
 
 
 @pytest.mark.parametrize("given_up", [False, True])
