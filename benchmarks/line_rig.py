@@ -58,7 +58,7 @@ SETTINGS = {
 SET_IFF, TUN_NO_PI = 0x400454CA, 0x1001
 
 
-def end(own: str, other: str, congctl: str) -> tuple[int, int]:
+def end(own: str, other: str, congctl: str, quickack: int = 1) -> tuple[int, int]:
     """A namespace with one TUN device, all of whose connections use `congctl`; returns descriptors
     of both.
     """
@@ -69,7 +69,7 @@ def end(own: str, other: str, congctl: str) -> tuple[int, int]:
         for text in (
             f"link set line0 mtu {MTU} up",
             f"addr add {own}/32 dev line0",
-            f"route add {other}/32 dev line0 quickack 1 rto_min {RTO_MIN_MS}ms congctl {congctl}",
+            f"route add {other}/32 dev line0 quickack {quickack} rto_min {RTO_MIN_MS}ms congctl {congctl}",
         ):
             subprocess.run(["ip", *text.split()], check=True)
         for name, value in SETTINGS.items():
@@ -98,9 +98,15 @@ def send(net: int) -> None:
             near.send(bytes(1 << 16))
 
 
-def receive(listener: socket.socket, warm_s: float, seconds: float, out: int) -> None:
-    """Write to `out` how many bytes came in how many seconds, after the warm-up."""
+def receive(
+    listener: socket.socket, warm_s: float, seconds: float, out: int, window: int = 0
+) -> None:
+    """Write to `out` how many bytes came in how many seconds, after the warm-up. window: the most
+    bytes in flight; 0: what the kernel allows."""
     far, _ = listener.accept()
+    if window:
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
     began, count, buffer = time.monotonic(), 0, bytearray(1 << 20)
     far.settimeout(1.0)
     while (now := time.monotonic()) < began + warm_s + seconds:
@@ -160,6 +166,8 @@ def measure(
     rates_mbps: tuple[float, float] = (10, 100),
     rtts_ms: tuple[float, float] = (100, 40),
     seconds: float = 30.0,
+    window: int = 0,
+    quickack: int = 1,
     warm_s: float = 10.0,
 ) -> dict[str, object]:
     """Run one arm alone; rates and round trips of the packet network, then the optical one. Raises:
@@ -175,12 +183,12 @@ def measure(
             ours.emit(number, 1 if arm == "one" else 2, 5.0)
 
     sender, other = end(*ENDS, ours.name if ours else "cubic")
-    receiver, back = end(ENDS[1], ENDS[0], "cubic")
+    receiver, back = end(ENDS[1], ENDS[0], "cubic", quickack)
     with linux.inside(receiver):
         listener = socket.create_server((ENDS[1], PORT))
     here, out = os.pipe()
     children = [
-        forked(lambda: receive(listener, warm_s, seconds, out)),
+        forked(lambda: receive(listener, warm_s, seconds, out, window)),
         forked(lambda: send(sender)),
     ]
     line = Line(networks[0], QUEUE)
@@ -226,12 +234,18 @@ def main() -> None:
     )
     parser.add_argument("--rtts", default="100,40", help="their round trips, ms")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument(
+        "--window", type=int, default=0, help="the receiver's, bytes; 0: the kernel's"
+    )
+    parser.add_argument(
+        "--quickack", type=int, default=1, help="0: every second packet is acknowledged"
+    )
     given = parser.parse_args()
     rates, rtts = (
         (float(a), float(b)) for a, b in (text.split(",") for text in (given.rates, given.rtts))
     )
     for arm in given.arms:
-        pid = forked(partial(shown, arm, rates, rtts, given.seconds))
+        pid = forked(partial(shown, arm, rates, rtts, given.seconds, given.window, given.quickack))
         os.waitpid(pid, 0)
 
 
