@@ -42,7 +42,7 @@ class Arming:
         unknown = [n for n in names if n not in self.interfaces]
         if unknown:
             raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
-        self.generations.must_be_staged(generation)
+        self.generations.must_be_committable(generation)
         deadline_s = number(request, "deadline_s", 60.0)
         cross = request.get("cross", [])
         if not text(cross):

@@ -137,7 +137,7 @@ class Generations:
 
         flush: the commit that follows, or the revert, pushes the sockets that waited.
         """
-        self.must_be_staged(generation, revert_after_s, hold=True)
+        self.must_be_committable(generation, revert_after_s, hold=True)
         marked = self.holds(generation)
         if generation == self.active and not marked:
             raise refused(
@@ -152,7 +152,7 @@ class Generations:
             self.mark(generation, marked)
             raise
 
-    def must_be_staged(
+    def must_be_committable(
         self, generation: int, revert_after_s: float | None = None, hold: bool = False
     ) -> None:
         """Raises: Failure - nothing is staged under this number, or it is a hold without an end."""
@@ -288,6 +288,7 @@ class Generations:
         )
 
     def empty(self, table: int) -> None:
+        """Remove all routes of a kernel table. Raises: OSError - the kernel does not list them."""
         self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
 
     def drop(self, generation: int) -> None:
@@ -328,7 +329,7 @@ class Generations:
         """Make a staged generation active; go back by itself after `revert_after_s` unless
         confirmed. quiet: without an event.
         """
-        self.must_be_staged(generation, revert_after_s, self.holds(generation))
+        self.must_be_committable(generation, revert_after_s, self.holds(generation))
         started = time.monotonic_ns()
         before, was, owed = self.active, self.previous, self.pending
         left = self.holds(before) and generation != before

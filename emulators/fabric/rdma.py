@@ -8,7 +8,6 @@ Nothing can be made in sysfs, and the kernel need not have RDMA. So a tmpfs lies
 from __future__ import annotations
 
 import fcntl
-import shutil
 import socket
 import struct
 from collections.abc import Collection, Mapping
@@ -20,7 +19,9 @@ from emulators.fabric.netlink import AddressWatch, Netlink, link_name, link_stat
 
 CLASS, SECOND = Path("/sys/class"), Path("/run/sys")
 MADE = CLASS / ".made"
-"""Where what `infiniband` shows is made, and then put there in one step."""
+"""Where what `infiniband` shows is made, and then put there in one step. Nothing is removed: who
+opens a file may have followed the link to what was shown before.
+"""
 SLOTS = 16
 MOVED = 2  # so many places further are the GIDs of a port that flapped while its old ones were held
 SIOCGIFADDR = 0x8915
@@ -43,8 +44,6 @@ class RdmaTables:
         self._ports = ports
         self._names = {number: socket.if_indextoname(index) for number, index in ports.items()}
         self._moved: set[int] = set()
-        self._written: dict[int, tuple[str, dict[int, str]]] = {}
-        self._made = 0
         self._watch = AddressWatch()
         self.fileno = self._watch.fileno
         for number in ports:
@@ -84,37 +83,24 @@ class RdmaTables:
     def _write(self, number: int) -> None:
         name = socket.if_indextoname(self._ports[number])
         shown, first = f"mlx5_{number - 1}", MOVED if number in self._moved else 0
-        used = {first + at: gid for at, gid in enumerate(gids(name))}
-        state = "4: ACTIVE\n" if _lit(name) else "1: DOWN\n"
-        if self._written.get(number) == (name, used):
-            fresh = MADE / "state"
-            fresh.write_text(state)
-            fresh.replace(CLASS / "infiniband" / shown / "ports/1/state")
-            return
-        self._made += 1
-        device = MADE / str(self._made)
-        port = device / "ports/1"
-        for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
-            (port / folder).mkdir(parents=True)
-        (device / "device/net" / name).mkdir(parents=True)
-        for index in range(SLOTS):
-            (port / f"gids/{index}").write_text(used.get(index, NO_GID) + "\n")
-        for index in used:  # each address twice: for version 1 and version 2
-            kind = "RoCE v2" if (index - first) % 2 else "IB/RoCE v1"
-            (port / f"gid_attrs/types/{index}").write_text(kind + "\n")
-            (port / f"gid_attrs/ndevs/{index}").write_text(name + "\n")
-        (port / "state").write_text(state)
-        self._show(shown, device)
-        self._written[number] = name, used
-
-    def _show(self, name: str, device: Path) -> None:
-        """A reader sees the old device or this one, never none."""
-        link, fresh = CLASS / "infiniband" / name, MADE / "link"
-        old = link.readlink() if link.is_symlink() else None
+        found = gids(name)
+        device = MADE / "-".join((shown, name, str(first), *found[::2]))
+        port, fresh = device / "ports/1", MADE / "fresh"
+        if not (port / "state").exists():
+            used = {first + at: gid for at, gid in enumerate(found)}
+            for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+                (port / folder).mkdir(parents=True, exist_ok=True)
+            (device / "device/net" / name).mkdir(parents=True, exist_ok=True)
+            for index in range(SLOTS):
+                (port / f"gids/{index}").write_text(used.get(index, NO_GID) + "\n")
+            for index in used:  # each address twice: for version 1 and version 2
+                kind = "RoCE v2" if (index - first) % 2 else "IB/RoCE v1"
+                (port / f"gid_attrs/types/{index}").write_text(kind + "\n")
+                (port / f"gid_attrs/ndevs/{index}").write_text(name + "\n")
+        fresh.write_text("4: ACTIVE\n" if _lit(name) else "1: DOWN\n")
+        fresh.replace(port / "state")
         fresh.symlink_to(device)
-        fresh.replace(link)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+        fresh.replace(CLASS / "infiniband" / shown)
 
 
 def gids(interface: str) -> list[str]:

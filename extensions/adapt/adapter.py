@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -32,7 +32,7 @@ from extensions.adapt.traffic import (
     distance,
     pace,
 )
-from optics import HostName, HostPort, Link, Locked, Missing, TestbedError
+from optics import HostName, HostPort, Link, Locked, Missing, NotVerified, TestbedError
 from optics.plain import counted
 from optics.plan import Plan
 from optics.ranks import RankName, hosts_of
@@ -141,7 +141,7 @@ class Adapter:
         self.known: tuple[Bytes, Look] | None = None
         """The latest traffic for which better circuits were looked for, and made or not found."""
         self.out: set[HostPort] = set()
-        """Ports at circuits that lost their light while in use: they get none any more."""
+        """Ports at circuits that were found without light: they get none any more."""
 
     def report(self) -> AdaptReport:
         """What the adapter did."""
@@ -245,16 +245,9 @@ class Adapter:
         """Take circuits that have lost their light out of use: a job that waits for one would never
         reach its next gate.
         """
-        carriers = {
-            HostPort(host, number): port.carrier
-            for host, hello in (await self.hosts.channels.greet(self.members)).items()
-            for number, port in hello.ports.items()
-        }
-        own, _ = split(self.state_now.links, self.regions)
-        if not (dark := dead_links(own, carriers)):
+        if not (dark := await self._dark(self.state_now.links)):
             return
         self.known = None
-        self.out |= {port for link in dark for port in (link.a, link.b)}
         left = [link for link in self.state_now.links if link not in dark]
         change = RegionChange(
             self.context, self.plan, self.current, self.state_now, left, self.regions, self.macs
@@ -263,10 +256,25 @@ class Adapter:
             await finish(self._carry_out(change, at_once))
         finally:
             self.state_now = change.state_now
-        self.emit(
-            "mended",
-            f"no light on {', '.join(sorted(map(link_text, dark)))}: its traffic goes over the packet switch",
-        )
+        self._mended(dark)
+
+    async def _dark(self, links: Collection[Link]) -> frozenset[Link]:
+        """The regions' circuits among `links` that have no light; their ports are `out` from then
+        on. Raises: Unreachable, TimedOut - a host.
+        """
+        carriers = {
+            HostPort(host, number): port.carrier
+            for host, hello in (await self.hosts.channels.greet(self.members)).items()
+            for number, port in hello.ports.items()
+        }
+        own, _ = split(links, self.regions)
+        dark = dead_links(own, carriers)
+        self.out |= {port for link in dark for port in (link.a, link.b)}
+        return dark
+
+    def _mended(self, dark: Collection[Link]) -> None:
+        names = ", ".join(sorted(map(link_text, dark)))
+        self.emit("mended", f"no light on {names}: its ports get no circuit any more")
 
     async def _look(self, found: Mapping[RankName, Demand], at: int) -> None:
         """Decide by the traffic of iteration `at`, and change circuits if it pays. Raises: as
@@ -330,7 +338,12 @@ class Adapter:
 
         async def moment() -> None:
             nonlocal iteration
-            iteration = await self.gates.moment(look.iteration + 1, fits, lambda: self.stopping)
+            iteration = await self.gates.moment(
+                look.iteration + 1,
+                fits,
+                lambda: self.stopping,
+                lambda: self._dark(self.state_now.links),
+            )
 
         work = asyncio.ensure_future(self._carry_out(change, moment))
         # where nobody is left to ask for it
@@ -375,6 +388,9 @@ class Adapter:
             raise
         except TestbedError as error:
             text = await change.retreat()
+            # the devices did as told: without this, the next change is over the same dark ports
+            if isinstance(error, NotVerified) and (dark := await self._dark(change.goal.links)):
+                self._mended(dark)
             raise type(error)(f"{error}\nhosts are {text}", hint=error.hint) from error
 
     async def _run_levels(self) -> None:

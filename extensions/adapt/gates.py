@@ -5,13 +5,13 @@ moment in an iteration at which a change fits.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from extensions.adapt.hosts import demand
 from extensions.adapt.region_change import Abandoned
 from extensions.adapt.traffic import Demand
-from optics import NotVerified, TestbedError
+from optics import Link, NotVerified, TestbedError
 from optics.ranks import RankName
 from orchestrator.hosts.channels import Channels
 from orchestrator.hosts.late import START_S
@@ -55,12 +55,17 @@ class Gates:
             at = max(at, found.step // 2)
 
     async def moment(
-        self, iteration: int, fits: Callable[[float], bool], stopping: Callable[[], bool]
+        self,
+        iteration: int,
+        fits: Callable[[float], bool],
+        stopping: Callable[[], bool],
+        dark: Callable[[], Awaitable[Collection[Link]]],
     ) -> int:
         """Wait for an iteration, `iteration` or a later one, that has begun so shortly ago that a
-        change `fits`, by how long ago that is (s); return its number.
+        change `fits`, by how long ago that is (s); return its number. dark: asked, while that
+        iteration does not come, for circuits without light.
 
-        Raises: Abandoned - it did not come; as `demand`.
+        Raises: Abandoned - it did not come, or there is one, for which the job waits; as `demand`.
         """
         reach, until = 2 * iteration, time.monotonic() + MOMENT_S
         while time.monotonic() < until:
@@ -72,6 +77,8 @@ class Gates:
                 if found.step % 2 == 0 and fits(late_s):
                     return found.step // 2
                 reach = 2 * (found.step // 2 + 1)
+            elif await dark():
+                raise Abandoned("the job waits for a circuit without light")
         raise Abandoned(f"no iteration left room for a change within {MOMENT_S:g} s")
 
     async def exposed_ms(self, done_ns: int, iteration: int) -> float:

@@ -16,7 +16,16 @@ from dataclasses import dataclass, replace
 
 from extensions.adapt.plan import Region
 from extensions.adapt.region import used
-from optics import DeviceName, HostName, HostPort, Link, NotVerified, Outcome, TestbedError
+from optics import (
+    ChangeFailed,
+    DeviceName,
+    HostName,
+    HostPort,
+    Link,
+    NotVerified,
+    Outcome,
+    TestbedError,
+)
 from optics.plan import Plan, WantedLink
 from orchestrator.change.apply import apply_changes
 from orchestrator.change.context import Context
@@ -132,7 +141,8 @@ class RegionChange:
 
     async def carry_out(self, moment: Callable[[], Awaitable[None]]) -> RegionChanged:
         """Change once `moment` returns. Raises: Abandoned - nothing was changed; as devices and
-        hosts; NotVerified - a new circuit does not answer. After these `retreat` is to be called.
+        hosts; ChangeFailed - a device did not do all; NotVerified - it did, and a new circuit has no
+        light or does not answer. After these `retreat` is to be called.
         """
         hosts = self.hosts
         events = hosts.channels.subscribe()
@@ -193,7 +203,7 @@ class RegionChange:
         if not self.begun_ns:
             raise Abandoned("\n".join(applied.problems) or "the devices were not asked")
         if applied.problems:
-            raise NotVerified("\n".join(applied.problems))
+            raise ChangeFailed("\n".join(applied.problems))
         return applied.outcomes
 
     async def _probe(self) -> None:

@@ -21,7 +21,7 @@ from optics import TestbedError
 from orchestrator.hosts import Hello
 from orchestrator.session import load_lab, open_session
 from tests.drills.job_truth import Job
-from tests.end_to_end.conftest import ROOT, TESTBED, Answer, Lab
+from tests.end_to_end.conftest import ROOT, Answer, Lab
 
 pytestmark = [
     # every point of a turn, in memory: tests/extensions/adapt/test_region_change.py
@@ -265,15 +265,29 @@ def test_a_rank_killed_ends_the_adapter_and_routes_stay_confirmed(site: Site) ->
     site.bring_up()
 
 
-def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(site: Site) -> None:
-    command = [str(TESTBED), "service", "run", "adapt", "--jsonl", "--turns", "40"]
-    process = subprocess.Popen(command, env=site.env, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+@pytest.mark.parametrize("like", ["", "after gpu01 arm", "before .*(add|ent-crs)"])
+def test_a_fibre_cut_under_a_circuit_costs_its_circuit_and_no_iteration(
+    site: Site, like: str
+) -> None:
+    """Whenever it is cut: before a change waits for its moment, or when light moves, too."""
+    mark = site.folder / "moment"
+    command = [sys.executable, "-m", "tests.drills.deadly", "service", "run", "adapt", "--jsonl"]
+    process = subprocess.Popen(
+        [*command, "--turns", "40"],
+        env=site.env | {"DRILL_LIKE": like, "DRILL_DO": f"wait {mark}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     assert process.stdout is not None
     try:
         events = (json.loads(line) for line in process.stdout)
         assert next(events)["event"] == "adapting"
+        while like and not mark.exists():
+            time.sleep(0.02)
         for number in (1, 2):
             site.ask("fibre", name=f"f-gpu01-p{number}", cut=True)
+        mark.unlink(missing_ok=True)
         mended = next(event for event in events if event["event"] == "mended")
         assert "gpu01:p" in mended["message"]
         assert site.job.advances()

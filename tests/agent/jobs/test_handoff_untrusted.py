@@ -234,6 +234,8 @@ def test_a_rank_that_stops_reading_is_cut_off(start: Callable[..., Job]) -> None
 
 
 CROWD = """
+while not os.path.exists(folder + "/crowd"):
+    time.sleep(0.01)
 links = [connected() for _ in range(70)]
 while not os.path.exists(folder + "/leave"):
     time.sleep(0.01)
@@ -249,6 +251,7 @@ def test_a_job_cannot_take_all_connections_of_the_agent(
     start: Callable[..., Job], peer: Peer
 ) -> None:
     job = start(EXTRA=script(CROWD)).connected()
+    (job.folder / "crowd").touch()  # not before: its own ranks would find no connection left
     until(lambda: job.ask("ring_changes")["cut_off"] == "more than 64 connections")
     (job.folder / "leave").touch()
     until((job.folder / "done").exists, 90)

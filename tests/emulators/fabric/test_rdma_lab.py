@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from emulators.fabric.rdma import NO_GID
 from tests.emulators.fabric.emulated import EmulatedLab, eventually, write_inventory
 
 pytestmark = pytest.mark.lab
@@ -53,6 +54,18 @@ def test_a_device_is_there_for_who_reads_while_its_gids_move(rdma: EmulatedLab) 
         assert rdma.ask("faults.remove", host="gpu01", number=added["number"])["ok"]
     reader.join()
     assert found == [""]
+
+
+def test_who_is_on_the_way_to_a_file_gets_there_while_gids_move(rdma: EmulatedLab) -> None:
+    """A reader may follow the link, wait for a processor, and go on."""
+    device = "/sys/class/infiniband/mlx5_1"
+    enter = ["nsenter", "-t", str(rdma.host_pid("gpu01")), "-m"]
+    shown = subprocess.run([*enter, "readlink", device], capture_output=True, text=True).stdout
+    added = rdma.ask("faults.add", host="gpu01", kind="gids-moved", port=2)
+    assert added["ok"], added
+    assert seen(rdma, "gpu01", f"{shown.strip()}/ports/1/gids/15")
+    assert seen(rdma, "gpu01", f"{device}/ports/1/gids/1") == NO_GID + "\n"
+    assert rdma.ask("faults.remove", host="gpu01", number=added["number"])["ok"]
 
 
 def test_a_host_outlives_an_interface_and_shows_its_other_ports(rdma: EmulatedLab) -> None:

@@ -6,13 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from extensions.adapt.plan import Region
+from drivers.api import at_once
+from extensions.adapt.adapter import Adapter
+from extensions.adapt.gates import Gates
+from extensions.adapt.plan import Adapt, Region
 from extensions.adapt.region_change import Abandoned, RegionChange, RegionChanged, RegionState
-from optics import HostPort, Link, TestbedError
+from extensions.adapt.service import AdaptOptions
+from optics import HostPort, Link, NotVerified, TestbedError
 from optics.plan import Plan
 from orchestrator.change.context import Context
 from orchestrator.fabric.rules import Route
@@ -219,6 +224,48 @@ def test_a_turn_whose_moment_does_not_come_changes_nothing(bench: RegionBench) -
     assert (bench.generations(), bench.held(), bench.current.generation) == before
     assert not any(host.armed for host in bench.fleet.all.values())
     bench.sound()
+
+
+def test_a_port_at_which_a_change_found_no_light_gets_no_circuit_any_more(
+    bench: RegionBench,
+) -> None:
+    """Or the next change would be over it again, and the third one would end the adapter."""
+    heard: list[str] = []
+    adapter = Adapter(
+        bench.context_,
+        bench.plan,
+        Adapt(1),
+        bench.current,
+        (REGION,),
+        cast(Any, SimpleNamespace(now=lambda **state: None)),
+        lambda event: heard.append(str(event["event"])),
+        AdaptOptions(),
+    )
+    adapter.members = HOSTS
+    bench.fleet.dark = {HostPort("gpu01", 1), HostPort("gpu04", 1)}
+    with pytest.raises(NotVerified):
+        asyncio.run(adapter._carry_out(bench.region_change(OTHER), at_once))
+    assert (adapter.out, heard) == (bench.fleet.dark, ["mended"])
+    bench.sound()
+
+
+def test_a_moment_is_not_waited_for_while_the_job_waits_for_a_circuit_without_light() -> None:
+    class Exchanging:
+        """Agents whose job stays in one exchange."""
+
+        async def ask(self, requests: dict[str, Any], *more: object) -> dict[str, Any]:
+            return {rank: {"state": "running", "step": 7, "rows": []} for rank in requests}
+
+        def offset_ns(self, rank: str) -> int:
+            return 0
+
+    gates = Gates(cast(Any, Exchanging()), "job", ("gpu01",))
+
+    async def dark() -> tuple[Link, ...]:
+        return HERE[:1]
+
+    with pytest.raises(Abandoned, match="without light"):
+        asyncio.run(gates.moment(4, lambda late_s: True, lambda: False, dark))
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["before it began", "after it"])
