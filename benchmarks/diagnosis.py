@@ -35,7 +35,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -139,12 +139,10 @@ class Trial:
     reported: str
     seconds: float
     looks: int
-    effect: bool = True
+    effect: bool
 
 
-def fits(
-    component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[str, Any], ranks: int = 1
-) -> bool:
+def fits(component: str, place: str, entry: Mapping[str, Any], fibre: Mapping[str, Any]) -> bool:
     """Whether a verdict names the place of a fault that the lab logged as `entry`. fibre: that of
     its host's port.
 
@@ -181,6 +179,16 @@ def fits(
     if place == "rank":
         return what == "rank" and name in (entry["host"], f"{entry['host']}/{entry.get('rank', 0)}")
     return component == f"host {entry['host']}"
+
+
+def named(verdict: Mapping[str, Any]) -> bool:
+    """Whether a diagnosis names a fault."""
+    return verdict["kind"] not in ("none", "unknown")
+
+
+def median_beats(trials: Iterable[Trial]) -> float:
+    """The median time to the right name, in heartbeats; endless if there was none."""
+    return statistics.median([t.seconds for t in trials if t.right] or [math.inf]) / HEARTBEAT_S
 
 
 def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
@@ -249,26 +257,24 @@ class Arm:
         looks, ended, began = 0, 0.0, time.monotonic()
         while time.monotonic() < began + GIVE_UP_S:
             seen, ended, looks = self.look(), time.time(), looks + 1
-            if seen["kind"] not in ("none", "unknown"):
+            if named(seen):
                 break
         effect = self.effect(entry["t_wall_ns"] / 1e9, ended, kind.slows)
-        named = seen["kind"] not in ("none", "unknown")
-        right = named and fits(seen["component"], kind.place, entry, fibre)
+        right = named(seen) and fits(seen["component"], kind.place, entry, fibre)
         mattered = (
             self.dark()
             if kind.dark
             else right or not kind.slows or name == "loss" or effect > entry["t_wall_ns"] / 1e9
         )
-        right_kind = right and seen["kind"] in kind.verdicts
         done = Trial(
-            name,
-            right,
-            right_kind,
-            seen["component"],
-            seen["kind"],
-            ended - effect,
-            looks,
-            mattered,
+            kind=name,
+            right=right,
+            right_kind=right and seen["kind"] in kind.verdicts,
+            component=seen["component"],
+            reported=seen["kind"],
+            seconds=ended - effect,
+            looks=looks,
+            effect=mattered,
         )
         output = "no effect" if not mattered else "right" if right else "MISS "
         where = " ".join(word for word in argv if not word.startswith("--"))
@@ -377,7 +383,7 @@ class Arm:
         try:
             while time.monotonic() < end:
                 seen, looks = self.look(), looks + 1
-                if seen["kind"] not in ("none", "unknown"):
+                if named(seen):
                     false += 1
                     print(
                         f"  control: FALSE {seen['component']} ({seen['kind']}): {'; '.join(seen['evidence'])}",
@@ -405,19 +411,14 @@ def table(trials: Sequence[Trial]) -> None:
             if tried:
                 print(f"  {name:<12} {len(tried)} without effect")
             continue
-        good = [trial for trial in mine if trial.right]
-        heartbeats = (
-            f"{statistics.median(t.seconds for t in good) / HEARTBEAT_S:.1f}" if good else "-"
-        )
+        right, right_kind = sum(t.right for t in mine), sum(t.right_kind for t in mine)
+        beats = median_beats(mine)
+        heartbeats = f"{beats:.1f}" if beats < math.inf else "-"
         looks = statistics.median(t.looks for t in mine)
-        late = (
-            f"  over {BEATS:g} heartbeats"
-            if good and statistics.median(t.seconds for t in good) > BEATS * HEARTBEAT_S
-            else ""
-        )
+        late = f"  over {BEATS:g} heartbeats" if BEATS < beats < math.inf else ""
         lost = f"  {len(tried) - len(mine)} without effect" if len(tried) > len(mine) else ""
         print(
-            f"  {name:<12} {len(good):6} {len(mine):4} {sum(t.right_kind for t in mine):11} {heartbeats:>16} {looks:7g}{late}{lost}"
+            f"  {name:<12} {right:6} {len(mine):4} {right_kind:11} {heartbeats:>16} {looks:7g}{late}{lost}"
         )
 
 
@@ -458,22 +459,15 @@ def main() -> int:
                     again(arm)
                 trials += arm.tried(name, step)
     table(trials)
-    idle, trials = (
-        [trial for trial in trials if not trial.effect],
-        [trial for trial in trials if trial.effect],
-    )
+    tried, trials = len(trials), [trial for trial in trials if trial.effect]
     slow = sorted(
         name
         for name in KINDS
-        if (took := [t.seconds for t in trials if t.kind == name and t.right])
-        and statistics.median(took) > BEATS * HEARTBEAT_S
+        if BEATS < median_beats(t for t in trials if t.kind == name) < math.inf
     )
     right = sum(trial.right for trial in trials)
     low, high = wilson(right, len(trials))
-    heartbeats = (
-        statistics.median([trial.seconds for trial in trials if trial.right] or [math.inf])
-        / HEARTBEAT_S
-    )
+    heartbeats = median_beats(trials)
     where = f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
     print(
         f"  All of it emulated on one machine ({where}): these shares and times are not those of hardware."
@@ -496,7 +490,7 @@ def main() -> int:
         control_looks=looks,
         verifications=rounds,
         void=arm.void,
-        no_effect=len(idle),
+        no_effect=tried - len(trials),
         over_beats=slow,
     )
 

@@ -136,7 +136,7 @@ def private_text(path: Path, what: str) -> str:
         raise BadFile([f"{what}: {path}: not UTF-8 text"]) from None
 
 
-def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -> str:
+def unvault(text: str, what: str) -> str:
     """Decrypt vault text with the password that ANSIBLE_VAULT_PASSWORD_FILE names.
 
     Raises: Missing - no password. BadFile - another one, or damaged text.
@@ -148,7 +148,7 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
         raise BadFile(
             [f"{what}: {header[:60]!r} is no vault format known here (1.1 and 1.2, AES256)"]
         )
-    password = _vault_password(what, environment)
+    password = _vault_password(what)
     try:
         salt, digest, hidden = (
             binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n")
@@ -169,9 +169,9 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
     return plain[: -plain[-1]].decode("utf-8", "strict")  # PKCS #7; the HMAC has vouched for it
 
 
-def _vault_password(what: str, environment: Mapping[str, str]) -> bytes:
+def _vault_password(what: str) -> bytes:
     """As Ansible reads it: the file's text, or its output if it is executable."""
-    named = environment.get(VAULT_PASSWORD)
+    named = os.environ.get(VAULT_PASSWORD)
     if not named:
         raise Missing(
             f"{what} is in a vault, and {VAULT_PASSWORD} is not set",

@@ -23,6 +23,7 @@ IFF_UP = 1
 CHUNK = 64  # messages per sendmsg: their answers fit the default receive buffer
 FIRST_SHARE = 2
 LEAST_SHARE_BPS = 8_000
+BURST_BYTES = 16_384
 # no less than the kernel hands over at once, or a class of large pieces would get more than one of
 # small
 QUANTUM_BYTES = 65_536
@@ -158,17 +159,15 @@ def _selector(mask: int = 0, value: bytes = b"", offset: int = 0) -> bytes:
     return attribute(5, struct.pack("=BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + keys)  # terminal
 
 
-def _rate(rate_bps: int, burst_bytes: int) -> tuple[bytes, int]:
+def _rate(rate_bps: int) -> tuple[bytes, int]:
     # linklayer ethernet: no rate table wanted
     rate = struct.pack("=BBHhHI", 0, 1, 0, -1, 0, rate_bps // 8)
     # the scheduler's clock tick is 64 ns
-    return rate, (burst_bytes * 8 * 1_000_000_000 // rate_bps) >> 6
+    return rate, (BURST_BYTES * 8 * 1_000_000_000 // rate_bps) >> 6
 
 
-def _htb_class(
-    index: int, rate_bps: int, burst_bytes: int, flags: int, absent_ok: bool = False
-) -> Message:
-    rate, ticks = _rate(rate_bps, burst_bytes)
+def _htb_class(index: int, rate_bps: int, flags: int, absent_ok: bool = False) -> Message:
+    rate, ticks = _rate(rate_bps)
     opt = rate + rate + struct.pack("=IIIII", ticks, ticks, 18_028, 0, 0)
     body = _tc(index, 0x10001, 0x10000, "htb") + _nest(2, attribute(1, opt))
     return Message(NEWTCLASS, flags, body, "class htb", absent_ok)
@@ -189,33 +188,29 @@ def _bfifo(index: int, minor: int, limit_bytes: int) -> Message:
     return Message(NEWQDISC, CREATE | EXCL, body + attribute(2, limit_bytes), "qdisc bfifo")
 
 
-def shaper(
-    index: int, rate_bps: int, *, burst_bytes: int = 16_384, limit_bytes: int = 524_288
-) -> list[Message]:
+def shaper(index: int, rate_bps: int, *, limit_bytes: int = 524_288) -> list[Message]:
     """HTB with one class and a byte FIFO; `rate_bps` in bits per second, Ethernet header included,
     preamble not.
     """
     return [
         _htb(index, 1),
-        _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL),
+        _htb_class(index, rate_bps, CREATE | EXCL),
         _bfifo(index, 1, limit_bytes),
     ]
 
 
-def fair_shaper(
-    index: int, rate_bps: int, classes: int, *, burst_bytes: int = 16_384, limit_bytes: int
-) -> list[Message]:
+def fair_shaper(index: int, rate_bps: int, classes: int, *, limit_bytes: int) -> list[Message]:
     """A `shaper` whose rate is shared: classes with a byte FIFO each, numbered from FIRST_SHARE,
     take turns quantum by quantum.
 
     What one does not use the others get. Traffic without a filter (`by_source`) is in the first
     class.
     """
-    messages = [_htb(index, FIRST_SHARE), _htb_class(index, rate_bps, burst_bytes, CREATE | EXCL)]
+    messages = [_htb(index, FIRST_SHARE), _htb_class(index, rate_bps, CREATE | EXCL)]
     # Of its own each class has next to nothing, and borrows from the whole, where a quantum each is
     # all that counts.
-    own, own_ticks = _rate(LEAST_SHARE_BPS, burst_bytes)
-    ceil, ceil_ticks = _rate(rate_bps, burst_bytes)
+    own, own_ticks = _rate(LEAST_SHARE_BPS)
+    ceil, ceil_ticks = _rate(rate_bps)
     opt = own + ceil + struct.pack("=IIIII", own_ticks, ceil_ticks, QUANTUM_BYTES, 0, 0)
     for minor in range(FIRST_SHARE, FIRST_SHARE + classes):
         body = _tc(index, 0x10000 | minor, 0x10001, "htb") + _nest(2, attribute(1, opt))
@@ -235,9 +230,9 @@ def by_source(index: int, number: int, mac: str, minor: int) -> Message:
     return Message(NEWTFILTER, CREATE, body, f"filter u32 of {mac}")
 
 
-def reshaped(index: int, rate_bps: int, *, burst_bytes: int = 16_384) -> Message:
+def reshaped(index: int, rate_bps: int) -> Message:
     """Change the rate of a `shaper` that is there; what waits in its queue stays."""
-    return _htb_class(index, rate_bps, burst_bytes, 0, absent_ok=True)
+    return _htb_class(index, rate_bps, 0, absent_ok=True)
 
 
 def unshaped(index: int) -> Message:

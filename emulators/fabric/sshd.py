@@ -74,7 +74,7 @@ def _pair(path: Path, comment: str) -> tuple[str, str]:
     return path.read_text(), public.read_text()
 
 
-def server_config(dilation: float = 1.0) -> str:
+def server_config(dilation: float) -> str:
     """sshd_config of every host; the paths are inside the host's own /run. dilation: how many times
     slower hosts compute, which all that runs on them finds in its environment."""
     path = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,7 @@ def read_config(inventory: Path) -> LabConfig:
     for name, facts in _hosts(hosts_file.get("all", hosts_file), {}):
         keys.add(str(facts.get("ansible_ssh_private_key_file", "")))
         users.add(str(facts.get("ansible_user", "root")))
-        try:
+        with _noted(problems, f"hosts.yml: {name}"):
             hosts[name] = HostConfig(
                 name=name,
                 number=int(facts["testbed_host_id"]),
@@ -211,8 +212,6 @@ def read_config(inventory: Path) -> LabConfig:
                 job_user=str(facts.get("testbed_job_user", "testbed-job")),
                 bmc=_bmc(facts.get("testbed_bmc")),
             )
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"hosts.yml: {name}: {_text(problem)}")
         if facts.get("ansible_host", "127.0.0.1") not in ("127.0.0.1", "localhost"):
             problems.append(
                 f"hosts.yml: {name}: ansible_host is {facts['ansible_host']}; an emulated host answers on 127.0.0.1"
@@ -229,10 +228,8 @@ def read_config(inventory: Path) -> LabConfig:
     overrides = extra.get("devices") or {}
     devices: dict[str, DeviceConfig] = {}
     for name, entry in (devices_file.get("devices") or {}).items():
-        try:
+        with _noted(problems, f"devices.yml: {name}"):
             devices[name] = _device(name, entry, overrides.get(name) or {})
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"devices.yml: {name}: {_text(problem)}")
     problems += [
         f"emulator.yml: devices: {name} is not in devices.yml"
         for name in sorted(set(overrides) - set(devices))
@@ -240,44 +237,33 @@ def read_config(inventory: Path) -> LabConfig:
 
     fibres: list[Fibre] = []
     for entry in fibres_file.get("fibres") or []:
-        try:
-            fibre = _fibre(entry)
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: {entry}: {_text(problem)}")
-            continue
-        if fibre.host not in hosts or fibre.port not in hosts[fibre.host].interfaces:
-            problems.append(
-                f"fibres.yml: {fibre.name}: no port {fibre.port} on a host {fibre.host} in hosts.yml"
-            )
-        if fibre.device not in devices:
-            problems.append(
-                f"fibres.yml: {fibre.name}: device {fibre.device} is not in devices.yml"
-            )
-        fibres.append(fibre)
+        with _noted(problems, f"fibres.yml: {entry}"):
+            fibres.append(fibre := _fibre(entry))
+            if fibre.host not in hosts or fibre.port not in hosts[fibre.host].interfaces:
+                problems.append(
+                    f"fibres.yml: {fibre.name}: no port {fibre.port} on a host {fibre.host} in hosts.yml"
+                )
+            if fibre.device not in devices:
+                problems.append(
+                    f"fibres.yml: {fibre.name}: device {fibre.device} is not in devices.yml"
+                )
     trunks: list[Trunk] = []
     for entry in fibres_file.get("trunks") or []:
-        try:
+        with _noted(problems, f"fibres.yml: trunks: {entry}"):
             trunks.append(trunk := _trunk(entry))
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: trunks: {entry}: {_text(problem)}")
-            continue
-        problems += [
-            f"fibres.yml: {trunk.name}: device {device} is not in devices.yml"
-            for device, _ in (trunk.source, trunk.target)
-            if device not in devices
-        ]
+            problems += [
+                f"fibres.yml: {trunk.name}: device {device} is not in devices.yml"
+                for device, _ in (trunk.source, trunk.target)
+                if device not in devices
+            ]
     problems += [f"fibres.yml: {what}" for what in _twice(fibres, trunks)]
     segments: list[Segment] = []
     for entry in fibres_file.get("segments") or []:
-        try:
+        with _noted(problems, f"fibres.yml: segments: {entry}"):
             segments.append(_segment(entry))
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"fibres.yml: segments: {entry}: {_text(problem)}")
     problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
-    rate_bps, mtu = (
-        round(float(extra.get("link_rate_mbps", 250)) * 1_000_000),
-        int(extra.get("mtu", 9000)),
-    )
+    rate_bps = round(float(extra.get("link_rate_mbps", 250)) * 1_000_000)
+    mtu = int(extra.get("mtu", 9000))
     problems += [
         f"fibres.yml: {s.name}: {why}" for s in segments if (why := too_large(s.functions, mtu))
     ]
@@ -293,10 +279,8 @@ def read_config(inventory: Path) -> LabConfig:
     }
     lines: list[LineConfig] = []
     for entry in extra.get("lines") or []:
-        try:
+        with _noted(problems, f"emulator.yml: lines: {entry}"):
             lines.append(read_line(entry, rates))
-        except (KeyError, TypeError, ValueError) as problem:
-            problems.append(f"emulator.yml: lines: {entry}: {_text(problem)}")
     problems += [f"emulator.yml: lines: {what}" for what in overloaded(lines, mtu)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
@@ -321,6 +305,17 @@ def read_config(inventory: Path) -> LabConfig:
         dilation=float(dilation),
         rdma=bool(extra.get("rdma", False)),
     )
+
+
+@contextmanager
+def _noted(problems: list[str], where: str) -> Iterator[None]:
+    """Note what is wrong with the entry that is being read."""
+    try:
+        yield
+    except KeyError as missing:
+        problems.append(f"{where}: {missing.args[0]} is missing")
+    except (TypeError, ValueError) as problem:
+        problems.append(f"{where}: {problem}")
 
 
 def _hosts(
@@ -498,7 +493,3 @@ def _twice(fibres: list[Fibre], trunks: list[Trunk]) -> Iterator[str]:
 
 def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
     return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
-
-
-def _text(problem: Exception) -> str:
-    return f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)

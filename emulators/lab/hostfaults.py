@@ -221,9 +221,7 @@ def _check_place(made: HostFault, host: str, config: LabConfig) -> None:
         raise ValueError(f"fault {made.kind}: no port {made.port} on {host}; it has {place}")
 
 
-def switch_ports(
-    config: LabConfig, at: str, port: int | None = None
-) -> tuple[str, frozenset[HostPort]]:
+def switch_ports(config: LabConfig, at: str, port: int | None) -> tuple[str, frozenset[HostPort]]:
     """The packet switch next to host `at` (the one at `port`), or segment `at`: its name, and the
     host ports plugged into it.
 

@@ -61,7 +61,7 @@ def wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
 
 
 def startable(
-    path: Path | None, call: Call, file: Path | None = None, spares: tuple[str, ...] = ()
+    path: Path | None, call: Call, file: Path | None, spares: tuple[str, ...] = ()
 ) -> Path:
     """As `wanted`, and read the plan and check the spares if the emulated lab has yet to be started
     for them.

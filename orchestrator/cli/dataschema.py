@@ -168,10 +168,11 @@ def _typed(name: str, shape: Any, forms: dict[int, Any]) -> Any:
         return shape
     if id(shape) not in forms:
         typed = {}
-        for field, kind in inner.items():
-            bare = field.removesuffix("?")
-            one = _typed(f"{name}{bare.title().replace('_', '')}", kind, forms)
-            typed[bare] = one if field == bare else NotRequired[one]
+        for names, kind in inner.items():
+            for field in names.split():
+                bare = field.removesuffix("?")
+                one = _typed(f"{name}{bare.title().replace('_', '')}", kind, forms)
+                typed[bare] = one if field == bare else NotRequired[one]
         forms[id(shape)] = TypedDict(name, typed)  # type: ignore[operator]
         forms[id(shape)].__doc__ = doc
     return forms[id(shape)]

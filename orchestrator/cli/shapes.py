@@ -1,6 +1,6 @@
 """What each verb puts into `data` of `--json`: a report, or fields with their types. A name that
-ends in `?` may be absent; `[X]` is a list of X, `{str: X}` has an X by name, `(X, None)` is an X or
-null.
+ends in `?` may be absent, names of one type may stand in one string; `[X]` is a list of X,
+`{str: X}` has an X by name, `(X, None)` is an X or null.
 
 Only `testbed examples schema` and tests import this module, and with it every report.
 """
@@ -75,9 +75,7 @@ PlanFile: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(PLAN_FILE)]
 """The content of a plan file, which has a schema of its own."""
 Anything: TypeAlias = dict[str, Any]
 """What another program, a file of measurements or the emulated lab says; passed on as it is."""
-MS = {f"{part}_ms": float for part in ("iteration", "compute", "transfers", "allreduce")} | {
-    "busbw_mbps": float
-}
+MS = {"iteration_ms compute_ms transfers_ms allreduce_ms busbw_mbps": float}
 DESIGN: dict[str, Any] = {
     "plan": PlanFile,
     "why": list[str],
@@ -86,14 +84,12 @@ DESIGN: dict[str, Any] = {
     "time_scale": float,
     "here": MS,
     "home": MS | {"rate_gbps": float},
-    "diameter": float,
-    "mean_hops": float,
+    "diameter mean_hops": float,
     "orders": Any,
     "routing?": list[str],
     "shared?": list[dict[str, str]],
     "svg?": str,
-    "exported?": list[str],
-    "not_exported?": list[str],
+    "exported? not_exported?": list[str],
 }
 UP: dict[str, Any] = fields(UpReport) | {
     "rehearsed?": fields(RehearsalReport),
@@ -101,15 +97,14 @@ UP: dict[str, Any] = fields(UpReport) | {
 }
 SCOPE = {
     "everything": bool,
-    "hosts": list[str],
-    "devices": list[str],
+    "hosts devices": list[str],
     "ports": list[tuple[str, str]],
     "owners": list[str],
 }
 LOCK = fields(Lock, "process", "seq", "asked", "ended", scope=SCOPE, message=str)
 STEP = fields(StepRecord)
 RUN = fields(RunRecord, "plan_text", options=dict[str, Any], tags=list[str], notes=list[Note])
-RESULTS: dict[str, Any] = {"name": str, "folder": str, "parquet": str, "database": str}
+RESULTS: dict[str, Any] = {"name folder parquet database": str}
 FIGURE = fields(Figure, off=float | None)
 PROBABILITY = {
     "failures": int,
@@ -118,85 +113,49 @@ PROBABILITY = {
     "reconfigurable": float,
     "reconfigurable_exact": str,
 }
-ANSWER = {"what": str, "sql": str, "columns": list[str], "rows": list[list[Any]]}
-MEDIANS = {"round": int, "of": float, "over": float}
-VERDICT = {"ratio": Interval, "n": int, "how": str, "sure": bool} | {
-    "of_ms": float,
-    "over_ms": float,
+ANSWER = {"what sql": str, "columns": list[str], "rows": list[list[Any]]}
+MEDIANS = {"round": int, "of over": float}
+VERDICT = {
+    "ratio": Interval,
+    "n": int,
+    "how": str,
+    "sure": bool,
+    "of_ms over_ms": float,
     "medians": [MEDIANS],
 }
 SCENARIO = {
-    "name": str,
-    "title": str,
-    "label": str,
-    "claim": str,
-    "source": list[str],
-    "arms": list[str],
-} | {
+    "name title label claim": str,
+    "source arms": list[str],
     "hosts": int | None,
-    "dilation": float,
-    "seconds": float,
+    "dilation seconds": float,
     "measured": bool,
-    "outcome": str,
-    "day": str,
-    "commit": str,
+    "outcome day commit": str,
     "shipped": bool,
 }
 FINDING = {
-    "name": str,
-    "role": str,
-    "found": ({"value": float, "low": float | None, "high": float | None}, None),
+    "name role": str,
+    "found": ({"value": float, "low high": float | None}, None),
     "n": int,
-} | {
     "how": str,
     "medians": [MEDIANS],
     "outcome": str,
     "holds": bool,
     "why": str,
 }
-PREDICTED = {"name": str, "role": str, "band": str, "why": str} | dict.fromkeys(
-    ("of", "over", "ratio"), float | None
-)
+PREDICTED = {"name role band why": str, "of over ratio": float | None}
 OTHER = {"pid": int, "inventory": str}
 WATCHED = (
-    *(
-        "lab",
-        "plan",
-        "reserved",
-        "run",
-        "circuits",
-        "devices",
-        "job",
-        "move",
-        "marks",
-        "ring_changes",
-        "trouble",
-        "ranks",
-        "slots",
-    ),
-    *("services", "carried", "ports", "iterations", "throughput", "log"),
+    "lab plan reserved run circuits devices job move marks ring_changes trouble ranks slots "
+    "services carried ports iterations throughput log"
 )
-CABLE: dict[str, Any] = dict.fromkeys(("label", "from", "to", "back", "panels"), str) | {
-    "length_m": float,
-    "loss_db": float,
-}
+CABLE = {"label from to back panels": str, "length_m loss_db": float}
 FABRIC: dict[str, Any] = {"hosts": list[str], "choices": int}
-METHOD = {"name": str, "distribution": str, "object": str, "problem": str}
-DRIVER = {"driver": str, "schemes": list[str], "abilities": list[str], "devices": str}
-CHECK = {
-    "name": str,
-    "sentence": str,
-    "capability": str,
-    "verdict": str,
-    "message": str,
-    "seconds": float,
-}
+METHOD = {"name distribution object problem": str}
+DRIVER = {"driver": str, "schemes abilities": list[str], "devices": str}
+CHECK = {"name sentence capability verdict message": str, "seconds": float}
 CONFORM = {
-    "driver": str,
-    "device": str,
-    "identity": str,
-    "emulated": bool,
-    "ok": bool,
+    "driver device identity": str,
+    "emulated ok": bool,
     "capabilities": dict[str, str],
     "checks": [CHECK],
     "matrix_row": list[str],
@@ -205,17 +164,11 @@ CHANGED: dict[str, Any] = {"page": str, "changed": bool}
 MEASURED: dict[str, Any] = {
     "name": str,
     "slots": list[dict[str, Any]],
-    "left": str,
-    "report": str,
-    "file": str,
+    "left report file": str,
 }
 SERVICE: dict[str, Any] = {"service": str, "details": dict[str, Any]}
-EXAMPLE: dict[str, Any] = {
-    **dict.fromkeys(("group", "name", "shows", "see"), str),
-    "seconds": int,
-    "run": list[str],
-    "end": list[str],
-}
+EXAMPLE = {"group name shows see": str, "seconds": int, "run end": list[str]}
+STORED: dict[str, Any] = {"runs bytes": int, "url": str}
 
 DATA: dict[str, Shapes] = {
     "up": (UP,),
@@ -259,9 +212,7 @@ DATA: dict[str, Shapes] = {
         {
             "plan": PlanFile,
             "slots": int,
-            "duty": float,
-            "cycle_ms": float,
-            "dark_ms": float,
+            "duty cycle_ms dark_ms": float,
             "iteration_ms": {"static": float, "periodic": float},
         },
     ),
@@ -270,12 +221,8 @@ DATA: dict[str, Shapes] = {
             "plan": PlanFile,
             "candidates": [
                 {
-                    "method": str,
-                    "schedule": str,
-                    "transport": str,
-                    "function": str,
-                    "iteration_ms": float | None,
-                    "watts": float | None,
+                    "method schedule transport function": str,
+                    "iteration_ms watts": float | None,
                     "refused": str,
                     "unmet": dict[str, str],
                     "why": list[str],
@@ -288,8 +235,7 @@ DATA: dict[str, Shapes] = {
                 "comparison": str,
                 "candidates": list[str],
                 "predicted_ms": list[float],
-                "measured_ms": list[float | None],
-                "ratios": list[float | None],
+                "measured_ms ratios": list[float | None],
                 "regret": float | None,
             },
         },
@@ -304,43 +250,30 @@ DATA: dict[str, Shapes] = {
             **{f"{name}?": kind for name, kind in fields(Replan).items()},
             "break_even_iterations?": float | None,
             "out?": str,
-            "repaired?": list[str],
-            "avoid?": list[str],
+            "repaired? avoid?": list[str],
         },
     ),
     "design slices": (
         {
-            "grid": list[int],
-            "block": list[int],
-            "slice": list[int],
+            "grid block slice": list[int],
             "failed": list[str],
-            "reconfigurable": FABRIC,
-            "static": FABRIC,
+            "reconfigurable static": FABRIC,
             "probabilities": [PROBABILITY],
             "svg?": str,
         },
     ),
-    "design methods": ({"topologies": [METHOD], "schedules": [METHOD]},),
+    "design methods": ({"topologies schedules": [METHOD]},),
     "design cost": (Fabrics,),
     "design import": (
         {
             "plan": PlanFile,
             "format": Literal["graphml", "containerlab"],
-            "hosts": dict[str, str],
-            "segments": dict[str, str],
+            "hosts segments": dict[str, str],
             "ports_named": int,
             "out": str | None,
         },
     ),
-    "design export": (
-        {
-            "plan": str,
-            "file": str,
-            "hosts": list[str],
-            "segments": list[str],
-            "left_out": list[str],
-        },
-    ),
+    "design export": ({"plan file": str, "hosts segments left_out": list[str]},),
     **dict.fromkeys(
         (f"job {word}" for word in ("launch", "restore", "status", "pause", "resume", "stop")),
         (JobStatus,),
@@ -355,29 +288,23 @@ DATA: dict[str, Shapes] = {
     "job queue add": (
         {
             "number": int,
-            "name": str,
-            "tenancy": str,
+            "name tenancy": str,
             "count": int,
             "for_s": float,
             "process?": QueueState | None,
         },
     ),
     "job queue drop": ({"number": int, "state": str, "process?": QueueState | None},),
-    "host exec": (
-        {"host": str, "command": list[str], "exit_code": int, "stdout": str, "stderr": str},
-    ),
+    "host exec": ({"host": str, "command": list[str], "exit_code": int, "stdout stderr": str},),
     "host provision": (ProvisionReport,),
-    "host variables": (
-        {"hosts": dict[str, Any], "archive_digest": str, "programs_digest": str, "archive?": str},
-    ),
+    "host variables": ({"hosts": dict[str, Any], "archive_digest programs_digest archive?": str},),
     "host power": (HostPower,),
     "host shell": ({"host": str, "exit_code": int},),
     "run list": ({"runs": [RUN]}, {"removed": list[str], "stay": dict[str, str], "mb": float}),
     "run show": (
         {
             "run": RUN,
-            "phases": list[Bar],
-            "parts": list[Bar],
+            "phases parts": list[Bar],
             "reconfigs": list[dict[str, Any]],
             "jobs": list[IterationSummary],
             "comparison": list[ComparedFigure],
@@ -390,18 +317,14 @@ DATA: dict[str, Shapes] = {
         {"tags": dict[str, int]},
         {"runs": [{"run": str, "tags": list[str], "notes": list[Note]}]},
     ),
-    "watch": (dict.fromkeys(WATCHED, Any),),
+    "watch": ({WATCHED: Any},),
     "ui": ({"ended": Literal[True]},),
     "service stop": (SERVICE | {"stopped": bool, "state": dict[str, Any] | None},),
     "service status": ({"services": list[ServiceStatus]},),
     "experiment report": (
         {
-            "file": str,
-            "title": str,
-            "runs": list[str],
-            "journals": list[str],
-            "figures": list[str],
-            "data": list[str],
+            "file title": str,
+            "runs journals figures data": list[str],
             "answers": {str: ANSWER},
             "trouble": list[str],
         },
@@ -419,9 +342,7 @@ DATA: dict[str, Shapes] = {
     "experiment reproduce": (
         MEASURED
         | {
-            "record": str,
-            "outcome": str,
-            "label": str,
+            "record outcome label": str,
             "dilation": float,
             "findings": [FINDING],
             "ended": str,
@@ -432,30 +353,23 @@ DATA: dict[str, Shapes] = {
     ),
     "experiment sweep run": (
         {"name": str, "kinds": dict[str, int], "trials": int, "parameters": list[str]},
-        RESULTS | {"done": int, "failed": int, "total": int},
+        RESULTS | {"done failed total": int},
     ),
     "experiment sweep show": (
-        RESULTS | {"done": int, "failed": int, "waiting": int, "rows": list[Row], "figure?": str},
+        RESULTS | {"done failed waiting": int, "rows": list[Row], "figure?": str},
     ),
     "telemetry status": (
-        {"runs": int, "bytes": int, "url": str},
-        {
-            "runs": int,
-            "bytes": int,
-            "url": str,
-            "server": str,
-            "version": str,
-            "live_url": str,
-            "db": str,
+        STORED,
+        STORED
+        | {
+            "server version live_url db": str,
             "sink": bool,
-            "sent": int,
-            "behind": int,
-            "refused": int,
+            "sent behind refused": int,
             "trouble": str,
             "state": SinkState,
         },
     ),
-    "telemetry replay": ({"points": int, "runs": int, "refused": int, "url": str, "db": str},),
+    "telemetry replay": ({"points runs refused": int, "url db": str},),
     "telemetry sample": (SampleReport,),
     "telemetry query": (
         {"columns": list[str], "rows": list[dict[str, Any]], "trouble": list[str]},
@@ -467,8 +381,7 @@ DATA: dict[str, Shapes] = {
         {
             "grafana": str,
             "dashboards": dict[str, str],
-            "data_source": str,
-            "data_source_answer": str,
+            "data_source data_source_answer": str,
         },
     ),
     "telemetry grafana note": ({"id": int, "time_ms": int, "end_ms": int | None},),
@@ -477,9 +390,7 @@ DATA: dict[str, Shapes] = {
             "pid": int,
             "seconds": float,
             "already": bool,
-            "state_dir": str,
-            "inventory": str,
-            "plan?": str,
+            "state_dir inventory plan?": str,
         },
     ),
     "lab stop": ({"stopped": bool},),
@@ -487,10 +398,7 @@ DATA: dict[str, Shapes] = {
         {
             "out": str,
             "written": list[str],
-            "hosts": int,
-            "devices": int,
-            "fibres": int,
-            "trunks": int,
+            "hosts devices fibres trunks": int,
             "differences": [
                 {
                     "what": Literal["host", "device", "fibre", "trunk"],
@@ -507,23 +415,20 @@ DATA: dict[str, Shapes] = {
     "lab status": (
         {"running": Literal[False], "emulated": bool, "others?": [OTHER]},
         {
-            "running": Literal[True],
-            "emulated": Literal[True],
+            "running emulated": Literal[True],
             "others?": [OTHER],
             "lab": Anything,
             "light": Any,
         },
     ),
-    "lab fault add": ({"device": str, "kind": str, "number": int},),
+    "lab fault add": ({"device kind": str, "number": int},),
     "lab fault list": ({"faults": dict[str, list[Anything]], "log": list[Anything]},),
     "lab fault remove": ({"device": str, "number": int},),
     "lab fibre cut": ({"name": str, "cut": list[str]},),
     "lab fibre splice": ({"name": str, "cut": list[str]},),
     "lab fibre swap": ({"plugged": dict[str, dict[str, str]]},),
     "doctor": ({"checks": list[Probe], "failed": int},),
-    "examples list": (
-        {"folder": str, "examples": [EXAMPLE], "more": [{"file": str, "shows": str}]},
-    ),
+    "examples list": ({"folder": str, "examples": [EXAMPLE], "more": [{"file shows": str}]},),
     "examples copy": ({"folder": str, "files": list[str]},),
     "examples schema": (Anything,),
     "version": (dict[str, str],),

@@ -79,7 +79,7 @@ class Channels:
         names = self.names(names)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
-    async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
+    async def greet(self, names: Collection[HostName]) -> Mapping[HostName, Hello]:
         """The present state of connected hosts, asked over the open channels: a millisecond instead
         of a login.
         """

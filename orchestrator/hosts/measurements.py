@@ -141,9 +141,7 @@ class Measurements:
         gaps = tuple((begin - offset, end - offset) for begin, end in values.get("gaps", ()))
         return Stream(name, values["bytes"], gaps, bool(values.get("open", True)))
 
-    async def watch_links(
-        self, names: Collection[HostName] | None = None
-    ) -> Mapping[HostPort, bool]:
+    async def watch_links(self, names: Collection[HostName]) -> Mapping[HostPort, bool]:
         """Subscribe to `link` events, one per carrier change; returns the present carriers."""
         answers = await self.channels.ask_all(names, "watch", {"links": True})
         return {
@@ -254,9 +252,7 @@ class Measurements:
         """
         self.channels.notify("counters", {"interval_s": None})
 
-    async def stream_gpus(
-        self, interval_s: float | None, names: Collection[HostName] | None = None
-    ) -> None:
+    async def stream_gpus(self, interval_s: float | None, names: Collection[HostName]) -> None:
         """Let hosts read their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have
         some send `gpus` events.
         """

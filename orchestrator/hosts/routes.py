@@ -163,20 +163,19 @@ class HostRoutes:
         generation: int,
         names: Collection[HostName],
         deadline_s: float,
-        queue: asyncio.Queue[HostEvent] | None = None,
+        queue: asyncio.Queue[HostEvent],
     ) -> Mapping[HostName, Committed | TestbedError]:
         """Wait until every named host has committed `generation` on carrier, or reports why not.
 
-        Pass the `queue` subscribed before the light moved, or commits that were faster than this
-        call are missed.
+        queue: subscribed before the light moved, or commits that were faster than this call are
+        missed.
         """
-        own = queue or self.channels.subscribe()
         found: dict[HostName, Committed | TestbedError] = {}
         waiting = set(names)
         try:
             async with asyncio.timeout(deadline_s):
                 while waiting:
-                    event = await own.get()
+                    event = await queue.get()
                     if (
                         event.host not in waiting
                         or event.values.get("generation", generation) != generation
@@ -191,9 +190,6 @@ class HostRoutes:
                 found[name] = TimedOut(
                     f"{name}: generation {generation} was not committed within {deadline_s:g} s"
                 )
-        finally:
-            if queue is None:
-                self.channels.unsubscribe(own)
         return found
 
     def _outcome(self, event: HostEvent) -> Committed | TestbedError | None:

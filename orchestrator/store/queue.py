@@ -200,7 +200,7 @@ def change_job_state(
 
 
 def record_stopped(
-    store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str = ""
+    store: Database, who: Who, job: QueuedJob, iterations: int, why: str, finished: str
 ) -> QueuedJob | None:
     """Record that a job has been stopped, after so many more iterations, and why. finished: in
     words, that it had finished by itself: it does not wait again. None: as `change_job_state`."""

@@ -72,9 +72,7 @@ def running_influxd(folder: Path) -> Private | None:
     return present if present is not None and present.alive else None
 
 
-def start_influxd(
-    folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S
-) -> Private:
+def start_influxd(folder: Path, *, port: int = PORT, auth: bool = False) -> Private:
     """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It
     outlives this process.
 
@@ -89,11 +87,11 @@ def start_influxd(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _alone(folder):
         if (existing := running_influxd(folder)) is not None and _answers(
-            existing.port, timeout_s, existing.pid
+            existing.port, START_S, existing.pid
         ):
             return existing
         last = _noted(folder)
-        give_up = time.monotonic() + timeout_s
+        give_up = time.monotonic() + START_S
         wanted = _free(*([last.port] if last else []), port)
         # another process may take the port between this check and influxd's bind
         for choice in (wanted, _free()):
@@ -106,7 +104,7 @@ def start_influxd(
             text = _last_lines(folder)
             if ended is None:
                 raise TimedOut(
-                    f"influxd: no answer on port {choice} after {timeout_s:.0f} s{text}",
+                    f"influxd: no answer on port {choice} after {START_S:.0f} s{text}",
                     hint=f"see {_log(folder)}",
                 )
             if "address already in use" not in text:
@@ -123,7 +121,7 @@ def start_influxd(
         return private
 
 
-def stop_influxd(folder: Path, timeout_s: float = STOP_S) -> bool:
+def stop_influxd(folder: Path) -> bool:
     """Stop the server of this folder and wait until it is gone; its data stay. False if none runs.
 
     Raises: TestbedError - it is still there after SIGKILL.
@@ -131,7 +129,7 @@ def stop_influxd(folder: Path, timeout_s: float = STOP_S) -> bool:
     existing = running_influxd(folder)
     if existing is None:
         return False
-    if existing.end(timeout_s) or existing.end(5.0, signal.SIGKILL):
+    if existing.end(STOP_S) or existing.end(5.0, signal.SIGKILL):
         return True
     raise TestbedError(f"influxd (pid {existing.pid}) does not end", hint=f"see {_log(folder)}")
 

@@ -23,9 +23,7 @@ fails.
 """
 
 
-async def slow_hosts(
-    hosts: Sequence[HostName], test: Test, least: float = MIN_SHARE
-) -> dict[tuple[HostName, ...], str]:
+async def slow_hosts(hosts: Sequence[HostName], test: Test) -> dict[tuple[HostName, ...], str]:
     """The smallest sets of hosts that are slow by themselves, with sentences; empty if all together
     are fast.
 
@@ -34,20 +32,20 @@ async def slow_hosts(
     """
     hosts = tuple(hosts)
     share = await test(hosts)
-    if share >= least:
+    if share >= MIN_SHARE:
         return {}
-    text = f"an all-reduce of {len(hosts)} hosts reaches {share:.0%} of what their links allow (at least {least:.0%} is wanted)"
+    text = f"an all-reduce of {len(hosts)} hosts reaches {share:.0%} of what their links allow (at least {MIN_SHARE:.0%} is wanted)"
     spare: HostName | None = None
     while len(hosts) > 2:
         halves = hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
-        shares = [await test(half) if len(half) > 1 else least for half in halves]
-        slow = [half for half, each in zip(halves, shares, strict=True) if each < least]
+        shares = [await test(half) if len(half) > 1 else MIN_SHARE for half in halves]
+        slow = [half for half, each in zip(halves, shares, strict=True) if each < MIN_SHARE]
         # three hosts: the single one may be it, beside one of the fast pair
         if len(halves[0]) == 1 and not slow:
             single = await test((halves[0][0], halves[1][0]))
             return (
                 {halves[0]: f"{text}; {halves[0][0]} alone slows another host to {single:.0%}"}
-                if single < least
+                if single < MIN_SHARE
                 else {hosts: text}
             )
         if len(slow) != 1:
@@ -59,7 +57,7 @@ async def slow_hosts(
     if spare is None:
         return {hosts: text}
     found = {host: await test((host, spare)) for host in hosts}
-    guilty = [host for host, each in found.items() if each < least]
+    guilty = [host for host, each in found.items() if each < MIN_SHARE]
     if len(guilty) != 1:
         return {hosts: text}
     return {

@@ -130,18 +130,11 @@ async def check_map(
 async def check_light(
     session: Session,
     circuits: Iterable[Circuit],
-    held: Held | None = None,
-    keep: Callable[[Readings], None] | None = None,
 ) -> tuple[bool, str, tuple[str, ...]]:
     """Light leaves every last device towards its receiver; if not, name the side of the device
     where it is lost.
-
-    held: what the devices hold, for the attenuation set there. keep: receives the readings.
     """
-    readings = await measure(session.devices, session.lab, circuits, held)
-    if keep is not None:
-        keep(readings)
-    return judge(readings, session.lab)
+    return judge(await measure(session.devices, session.lab, circuits), session.lab)
 
 
 async def check_link(

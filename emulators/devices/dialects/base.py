@@ -11,7 +11,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -136,9 +136,7 @@ class Dialect(ABC, Generic[State]):
     def open(self, now: float) -> Session | None:
         """Return a new session, or None when the device takes no connection now."""
         limit = self.faults.persistent("login-limit")
-        if now < self._down_until_s or (
-            limit and not self.logs_in and len(self.sessions) >= limit.limit
-        ):
+        if self.down(now) or (limit and not self.logs_in and len(self.sessions) >= limit.limit):
             return None
         self._opened += 1
         session = Session(self._opened, now)
@@ -168,8 +166,7 @@ class Dialect(ABC, Generic[State]):
         if len(session.buffer) > self.longest:
             self._hang_up(session, now)
             return
-        for command in self.split(session):
-            session.queue.append((command, None))
+        session.queue.extend((command, None) for command in self.split(session))
         self._run(session, now)
 
     def tick(self, now: float) -> None:
@@ -182,7 +179,7 @@ class Dialect(ABC, Generic[State]):
         idle = self._idle_s()
         for session in tuple(self.sessions):
             if session.held and session.held_until_s <= now:
-                self._flush(session, now)
+                self._answer(session, b"", now)
             if session.queue:
                 self._run(session, now)
             if (
@@ -195,8 +192,9 @@ class Dialect(ABC, Generic[State]):
 
     def next_event(self, now: float) -> float | None:
         """Return when `tick` is wanted next (s), None when only a client can change anything."""
-        times = [t for t in (self.plant.next_event(now),) if t is not None]
-        times.append(self.faults.next_s)
+        times = [self.faults.next_s]
+        if (due := self.plant.next_event(now)) is not None:
+            times.append(due)
         idle = self._idle_s()
         for session in self.sessions:
             if session.queue:
@@ -205,7 +203,7 @@ class Dialect(ABC, Generic[State]):
                 times.append(session.last_s + idle)
             if session.held:
                 times.append(session.held_until_s)
-        soonest = min(times, default=NEVER_S)
+        soonest = min(times)
         return None if soonest == NEVER_S else soonest
 
     def drain(self) -> list[Outgoing]:
@@ -222,13 +220,15 @@ class Dialect(ABC, Generic[State]):
             raise ValueError(f"fault robot-stalled: {self.plant.name} has no robot")
         if new.kind == "clock-step" and type(self).step_clock is Dialect.step_clock:
             self.step_clock(0.0)
-        if new.immediate and not new.at_s:
-            self._begin(new, now)
-            return 0
         if new.kind in ON_PORTS:
-            self._sides(new)
+            try:
+                self.plant.sides(new.port or "")
+            except KeyError as error:
+                raise ValueError(str(error.args[0])) from error
         if not new.at_s:
             self._begin(new, now)
+            if new.immediate:
+                return 0
         return self.faults.add(new, now)
 
     def lift(self, now: float, number: int) -> None:
@@ -301,7 +301,7 @@ class Dialect(ABC, Generic[State]):
 
     def _hang_up(self, session: Session, now: float) -> None:
         session.cut = True
-        self._out.append((session, now, None))
+        self.send(session, now, None)
         self.close(session)
 
     def _idle_s(self) -> float | None:
@@ -326,8 +326,7 @@ class Dialect(ABC, Generic[State]):
                 session.delay_s = 0.0
             else:
                 at = now
-            if reply or session.held:
-                self._answer(session, reply, at)
+            self._answer(session, reply, at)
 
     def _struck(self, session: Session, command: str, struck: dict[str, Fault], now: float) -> None:
         if slow := struck.pop("slow", None):
@@ -402,7 +401,7 @@ class Dialect(ABC, Generic[State]):
             )
             self._answer(session, reply[:cut], at)
             self.send(session, at + split.seconds_or_default, reply[cut:])
-        elif reply or session.held:
+        else:
             self._answer(session, reply, at)
 
     def _garbled(self, reply: bytes, at_byte: int | None) -> bytes:
@@ -417,13 +416,10 @@ class Dialect(ABC, Generic[State]):
         return bytes(spoiled)
 
     def _answer(self, session: Session, reply: bytes, at: float) -> None:
-        if session.held:
-            reply, session.held, session.held_until_s = session.held + reply, b"", NEVER_S
-        self._out.append((session, at, reply))
-
-    def _flush(self, session: Session, now: float) -> None:
-        self._out.append((session, now, session.held))
-        session.held, session.held_until_s = b"", NEVER_S
+        """Send `reply` after what was held back for it."""
+        reply, session.held, session.held_until_s = session.held + reply, b"", NEVER_S
+        if reply:
+            self.send(session, at, reply)
 
     def _steal(self, session: Session, now: float) -> None:
         if not self.faults.persistent("session-stolen"):
@@ -460,46 +456,31 @@ class Dialect(ABC, Generic[State]):
             for other in self.faults.active():  # another fault may still give a port the same state
                 if other.kind == ended.kind:
                     self._impair(other, True, now)
-        for session in self.sessions:
-            if ended.kind == "hang":
+        if ended.kind == "hang":
+            for session in self.sessions:
                 session.busy_until_s = min(session.busy_until_s, now)
 
-    def _sides(self, what: Fault) -> tuple[Side, ...]:
-        try:
-            found: tuple[Side, ...] = self.plant.sides(what.port or "")
-        except KeyError as error:
-            raise ValueError(str(error.args[0])) from error
-        return found
-
     def _impair(self, what: Fault, wrong: bool, now: float) -> None:
-        sides = self._sides(what)
+        sides, faulty = self.plant.sides(what.port or ""), self.plant.wrong
         if what.kind == "drift":
             self.plant.drift(sides, what.db_per_hour if wrong else None, now)
             return
-        marks: dict[str, Callable[[], set[Side]]] = {
-            "stuck-port": lambda: self.plant.wrong.stuck,
-            "failed-port": lambda: self.plant.wrong.failed,
-            "dark-port": lambda: self.plant.wrong.cut,
+        values: dict[str, tuple[dict[Side, Any], Any]] = {
+            "extra-loss": (faulty.extra_loss_db, what.db),
+            "port-locked": (faulty.locked, what.user),
         }
-        if what.kind in marks:
-            marked = marks[what.kind]()
-            self.plant.impair(
-                lambda _: marked.update(sides) if wrong else marked.difference_update(sides)
-            )
-            return
-        notes: tuple[dict[Side, Any], Any] = (
-            (self.plant.wrong.extra_loss_db, what.db)
-            if what.kind == "extra-loss"
-            else (self.plant.wrong.locked, what.user)
-        )
-        noted, value = notes
-        self.plant.impair(
-            lambda _: (
-                noted.update(dict.fromkeys(sides, value))
-                if wrong
-                else [noted.pop(s, None) for s in sides]
-            )
-        )
+        marks = {"stuck-port": faulty.stuck, "failed-port": faulty.failed, "dark-port": faulty.cut}
+
+        def change(_: object) -> None:
+            for side in sides:
+                if what.kind in marks:
+                    (marks[what.kind].add if wrong else marks[what.kind].discard)(side)
+                elif wrong:
+                    values[what.kind][0][side] = values[what.kind][1]
+                else:
+                    values[what.kind][0].pop(side, None)
+
+        self.plant.impair(change)
 
 
 AnyDialect: TypeAlias = Dialect[Any]

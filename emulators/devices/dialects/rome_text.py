@@ -100,7 +100,7 @@ def port_rows(
     peers: Mapping[str, str],
     counter: Mapping[str, int],
     locked: Collection[str],
-    further: int = 0,
+    further: int,
 ) -> str:
     """Return the port table. further: blanks by which the columns from the counter on are further
     right; a row is no longer.

@@ -171,18 +171,6 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 return table(
                     ("Chassis", "Module", "Component", "Version", "Description"), self._components()
                 )
-            case [
-                ("show" | "config"),
-                (
-                    "ocs"
-                    | "ocs-port"
-                    | "ocs-port-table"
-                    | "ocs-cross-connect"
-                    | "ocs-cross-connect-table"
-                ),
-                *_,
-            ]:
-                return self._switching(tokens, now)
             case ["config", "apply-patch", file]:
                 return self._patch(file, now)
             case ["sonic-db-cli", *rest]:
@@ -198,7 +186,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 del self.files[file]
                 return ""
             case [("show" | "config"), *_]:
-                raise Bad(_no_such(tokens))
+                return self._switching(tokens, now)
         raise Bad(f"-bash: {tokens[0][:60]}: command not found")
 
     def _switching(self, tokens: list[str], now: float) -> str:
@@ -238,7 +226,10 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             case ["config", "ocs-port", port, "--config-status", state]:  # DOC, in both
                 self._set_port(port.upper(), {"config_status": state}, now)
                 return ""
-        raise Bad(_no_such(tokens))
+        raise Bad(
+            f"Usage: {tokens[0]} [OPTIONS] COMMAND [ARGS]...\n\n"
+            f'Error: No such command "{" ".join(tokens[1:])[:60]}".'
+        )
 
     def _add(self, names: list[str], safe: bool, now: float) -> str:
         if safe:
@@ -250,7 +241,6 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                         raise Bad(f"Error: {name} conflicts with existing cross-connect {other}")
         self.wrote(now)
         for name in self.some(names):
-            self.config[name] = self._pair(name)
             self._follow("make", name, now)
         # CODE: clients search for "cross-connect succeeded"
         return f"Add ocs cross-connect succeeded: {','.join(names)}\n"
@@ -262,7 +252,6 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 raise Bad(f"Error: cross-connect {name} does not exist in the configuration")
         self.wrote(now)
         for name in self.some(names):
-            del self.config[name]
             self._follow("break", name, now)
         return f"Delete ocs cross-connect succeeded: {','.join(names)}\n"
 
@@ -301,10 +290,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             raise Bad(f"Error: Could not open file '{file[:60]}': No such file or directory")
         try:
             add, remove = json_patch(self.files[file])
-            made, ended = (
-                [self._ids(name)[0] for name in add],
-                [self._ids(name)[0] for name in remove],
-            )
+            made, ended = ([self._ids(name)[0] for name in names] for names in (add, remove))
         except (ValueError, Bad) as error:
             raise Bad(f"Failed to apply patch due to: {error}") from None
         for name in ended:
@@ -312,10 +298,8 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
                 raise Bad(f"Failed to apply patch due to: /OCS_CROSS_CONNECT/{name}: no such key")
         self.wrote(now)
         for name in ended:
-            del self.config[name]
             self._follow("break", name, now)
         for name in made:
-            self.config[name] = self._pair(name)
             self._follow("make", name, now)
         return "Patch applied successfully.\n"
 
@@ -357,9 +341,13 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
     # ---- the hardware
 
     def _follow(self, what: str, name: str, now: float) -> None:
-        """Let the hardware do later what the configuration says now."""
-        if what == "make" and self.rows.get(name) != "":
-            self.rows[name] = "waits"
+        """Configure a cross-connect, or its end, now; the hardware does it later."""
+        if what == "break":
+            del self.config[name]
+        else:
+            self.config[name] = self._pair(name)
+            if self.rows.get(name) != "":
+                self.rows[name] = "waits"
         self._due.append((now + self.apply_s, what, name, self.silent))
 
     def _work(self, now: float) -> None:
@@ -383,13 +371,11 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
 
     def _status(self, name: str, now: float) -> tuple[str, str]:
         """DOC: blocked, tuning, tuned, failed. What the mirrors have not reached is not tuned."""
-        if self.rows[name] == "failed":
-            return "failed", "failed"
         if self.rows[name] == "waits":
             return "blocked", "blocked"
         pair = self._pair(name)
         circuit = self.plant.circuit(("in", pair[0]))
-        if circuit is None or circuit.egress != pair[1]:
+        if self.rows[name] == "failed" or circuit is None or circuit.egress != pair[1]:
             return "failed", "failed"
         moving = "tuned" if circuit.settled(now) else "tuning"
         sides = zip(("in", "out"), pair, strict=True)
@@ -425,9 +411,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
             f"OCS_CROSS_CONNECT|{name}": {"a_side": a, "b_side": b}
             for name, (a, b) in self.config.items()
         }
-        state: dict[str, Row] = {}
-        for port in self.port_config:
-            state[f"OCS_PORT_TABLE|{port}"] = self._port_state(port, now)
+        state = {f"OCS_PORT_TABLE|{p}": self._port_state(p, now) for p in self.port_config}
         for name, a, b in self.view(now):
             one, two = self._pair(name)
             both = a if a == b else "blocked"
@@ -483,10 +467,6 @@ def _known(tokens: list[str]) -> list[str]:
         case ["config", "ocs-cross-connect", "delete", name]:
             return ["config", "ocs", "cross-connect", "delete", name]
     return []
-
-
-def _no_such(tokens: list[str]) -> str:
-    return f'Usage: {tokens[0]} [OPTIONS] COMMAND [ARGS]...\n\nError: No such command "{" ".join(tokens[1:])[:60]}".'
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def commit() -> str:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def environment_fingerprint(lab: Lab, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def environment_fingerprint(lab: Lab, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """What of the environment may change what is measured; what cannot be read is left out.
 
     before: that of the first measurements of a record that is continued: all commits are named.

@@ -116,7 +116,7 @@ def unused_name(name: str, others: Iterable[str]) -> str:
     return next(one for one in chain((name,), numbered) if one not in existing)
 
 
-def owner_for(name: str, others: Iterable[str] = ()) -> str:
+def owner_for(name: str, others: Iterable[str]) -> str:
     """A slice name for a plan: its own name, limited to the characters that slice names may
     have.
     """

@@ -44,7 +44,7 @@ def repaired(
     text: str,
     lab: Lab,
     links: Sequence[tuple[HostName, HostName]],
-    hosts: Sequence[HostName] = (),
+    hosts: Sequence[HostName],
 ) -> Repaired:
     """The plan after links or hosts have failed. Raises: Infeasible - a link is not there, or a
     ring cannot be closed; Missing.

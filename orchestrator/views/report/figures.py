@@ -333,7 +333,7 @@ def _by_decades(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter("")
 
 
-def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure | None:
+def cdf(series: Mapping[str, tuple[str, Sequence[float]]]) -> Figure | None:
     """Shares of times (ms) that are not above x; `series`: colour and times by name."""
     shown = {
         name: (colour, sorted(values))
@@ -360,9 +360,8 @@ def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure
         if wide:
             _by_decades(axes)
             axes.set_xlim(left=least / 1.4)
-            label = "logarithmic"
         axes.set_ylim(0, 1.02)
-        axes.set_xlabel(label)
+        axes.set_xlabel("logarithmic" if wide else "ms")
         axes.set_ylabel("share of all")
         axes.grid(True)
         axes.legend(loc="best")

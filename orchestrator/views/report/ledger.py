@@ -41,7 +41,7 @@ class Cell:
         given as both.
         """
         if self.value is None:
-            return Markup('<span class="missing">{}</span>').format(MISSING)
+            return missing_mark(MISSING)
         text = message or self.text(scale)
         if len(text) < _SHORT and isinstance(self.value, (int, float)):
             text = text.replace(" ", "\N{NO-BREAK SPACE}")
@@ -163,6 +163,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def missing_mark(text: str = MISSING) -> Markup:
+def missing_mark(text: str) -> Markup:
     """The placeholder of a number that was not recorded."""
     return Markup('<span class="missing">{}</span>').format(escape(text))

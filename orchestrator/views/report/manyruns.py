@@ -52,7 +52,7 @@ def durations(c: ReportContext) -> None:
             "cdf",
             "distribution over reconfigurations",
             "Share of reconfigurations that took no longer.",
-            figures.cdf(shown, "ms"),
+            figures.cdf(shown),
         )
         c.draw(
             section,

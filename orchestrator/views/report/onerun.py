@@ -95,7 +95,7 @@ def one_run(c: ReportContext, source: Source) -> None:
         "parts-cdf",
         "distribution over hosts and devices",
         "Share of hosts and devices that were done by then.",
-        figures.cdf(series, "ms"),
+        figures.cdf(series),
     )
     if hosts:
         spread.tables.append(result_table(hosts, {"phase": "hosts", **SPREAD}))

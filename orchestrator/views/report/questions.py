@@ -144,8 +144,8 @@ def device_times(book: Ledger, campaign: ReportedRuns) -> Answer:
     )
 
 
-def slowest_changes(book: Ledger, campaign: ReportedRuns, most: int = 10) -> Answer:
-    """The longest reconfigurations, with the device that was dark longest in each."""
+def slowest_changes(book: Ledger, campaign: ReportedRuns) -> Answer:
+    """The ten longest reconfigurations, with the device that was dark longest in each."""
     dark = "(d.t_dark_end_ns - d.t_dark_begin_ns)"
     return book.query(
         "slowest",
@@ -153,7 +153,7 @@ def slowest_changes(book: Ledger, campaign: ReportedRuns, most: int = 10) -> Ans
         "SELECT reconfig_id, run, total_ms, dark_ms, link_ms, route_ms, n_circuits,"
         " (SELECT device FROM reconfig_device d WHERE d.run = reconfig.run AND d.reconfig_id = reconfig.reconfig_id"
         f" ORDER BY {dark} DESC LIMIT 1) AS device FROM reconfig WHERE {mine(campaign)}"
-        f" ORDER BY total_ms DESC, time_ns LIMIT {most}",
+        f" ORDER BY total_ms DESC, time_ns LIMIT 10",
     )
 
 

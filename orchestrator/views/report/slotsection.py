@@ -67,7 +67,7 @@ def _slots(c: ReportContext, run: str, cut: bool) -> None:
         ),
     }
     drawn = figures.cdf(
-        {name: (hue, [max(0.0, ms) for ms in found]) for name, (hue, found) in times.items()}, "ms"
+        {name: (hue, [max(0.0, ms) for ms in found]) for name, (hue, found) in times.items()}
     )
     c.draw(
         made,

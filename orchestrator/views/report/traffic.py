@@ -143,9 +143,9 @@ def iteration_chart(
     return figure
 
 
-def before_after(job: Answer, most: int = 40) -> Figure | None:
-    """Iteration time before and after each move, the latest `most` of them."""
-    rows = [line for line in job.lines() if line["before_ms"] and line["after_ms"]][-most:]
+def before_after(job: Answer) -> Figure | None:
+    """Iteration time before and after each of the latest 40 moves."""
+    rows = [line for line in job.lines() if line["before_ms"] and line["after_ms"]][-40:]
     if not rows:
         return None
     with one_figure(0.8 + 0.17 * len(rows)) as (figure, axes):
