@@ -102,7 +102,6 @@ class Settings:
 
     inventory: Path
     timeout_s: float
-    config_dir: Path
     data_dir: Path
     state_dir: Path
     cache_dir: Path
@@ -281,7 +280,6 @@ def load(
     return Settings(
         inventory=inventory,
         timeout_s=timeout,
-        config_dir=Path(dirs.user_config_dir),
         data_dir=data,
         state_dir=state,
         cache_dir=Path(dirs.user_cache_dir),

@@ -112,9 +112,8 @@ class Seen:
     source: records or samples.
 
     bytes: of an iteration over each limit. now_ms: from one iteration's begin to the next as it is
-    now. whole_ms: of it the iteration itself; between_ms: what is between two. spread_ms: how much
-    longer than usual its longest computing took. ended: it does not run any more, or not yet, as
-    `error` says.
+    now. between_ms: what is between two. spread_ms: how much longer than usual its longest computing
+    took. ended: it does not run any more, or not yet, as `error` says.
     """
 
     tenant: Tenant
@@ -122,7 +121,6 @@ class Seen:
     source: str = ""
     bytes: Mapping[str, float] | None = None
     now_ms: float = 0.0
-    whole_ms: float = 0.0
     between_ms: float = 0.0
     spread_ms: float = 0.0
     error: str = ""
@@ -307,7 +305,7 @@ def _seen(
             each = dict(tenant.use.sent)
         sizes = {limit: tenant.use.bytes_over(limit, each) for limit in tenant.use.over}
         if shown is not None:
-            return Seen(tenant, shown, "samples", sizes, period, period)
+            return Seen(tenant, shown, "samples", sizes, period)
         slowest = max(sizes, key=lambda limit: sizes[limit] / tenant.use.mbps[limit], default=None)
         if slowest is None:
             raise Infeasible(
@@ -326,7 +324,6 @@ def _seen(
             "records",
             sizes,
             now_ms,
-            median(row[0] for row in rows),
             between_ms,
             spread_ms,
         )

@@ -81,14 +81,11 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table that no rule selects yet. `congctl`: what its routes pin
-    (ip-route(8)), None = the host's own.
-    """
+    """A generation in a table that no rule selects yet."""
 
     generation: int
     routes: int
     table: int
-    congctl: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,6 @@ class Committed:
     generation: int
     previous: int | None
     commit_ns: int
-    took_us: int
     link_ns: int | None = None
 
 
@@ -119,17 +115,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, or none. `hops`: links crossed on the forward path, `back_hops` on the return
-    path; `answered_by`: which host.
-    """
+    """One answer, or none. `hops`: links crossed on the forward path."""
 
     source: HostName
     address: str
     ok: bool
     hops: int | None = None
-    back_hops: int | None = None
-    rtt_us: int | None = None
-    answered_by: HostName | None = None
     error: str = ""
 
 

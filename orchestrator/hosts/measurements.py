@@ -279,16 +279,7 @@ class Measurements:
 
 
 def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:
-    return Probe(
-        source,
-        r["address"],
-        r["ok"],
-        r.get("hops"),
-        r.get("back_hops"),
-        r.get("rtt_us"),
-        r.get("host"),
-        r.get("error", ""),
-    )
+    return Probe(source, r["address"], r["ok"], r.get("hops"), r.get("error", ""))
 
 
 def _beat(rank: RankName, v: Mapping[str, Any]) -> Heartbeat:

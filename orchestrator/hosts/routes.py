@@ -217,7 +217,6 @@ class HostRoutes:
             values["generation"],
             values["previous"],
             values["t_commit_ns"] - offset,
-            values["took_us"],
             None if link is None else link - offset,
         )
 
@@ -254,7 +253,4 @@ class HostRoutes:
 
 
 def _staged(values: Iterable[Mapping[str, Any]]) -> dict[int, Staged]:
-    return {
-        v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl"))
-        for v in values
-    }
+    return {v["generation"]: Staged(v["generation"], v["routes"], v["table"]) for v in values}

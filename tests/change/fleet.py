@@ -288,7 +288,7 @@ class Fleet(OwnParts):
                     self.present(name)
                     self.all[name].staged[number] = notified
                     routes = sum(isinstance(rule, Route) for rule in notified)
-                    found.setdefault(name, {})[number] = Staged(number, routes, 7000 + number, None)
+                    found.setdefault(name, {})[number] = Staged(number, routes, 7000 + number)
         return found
 
     stage_warm = stage
@@ -303,7 +303,7 @@ class Fleet(OwnParts):
             for name in names or ():
                 self.present(name)
                 self.all[name].commit(generation, revert_after_s is not None)
-        return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
+        return {name: Committed(name, generation, None, 2) for name in names or ()}
 
     async def hold(
         self, generation: int, names: Collection[HostName], revert_after_s: float
@@ -350,7 +350,7 @@ class Fleet(OwnParts):
             event = queue.get_nowait()
             if event.kind != "committed":
                 continue
-            found[event.host] = Committed(event.host, generation, event.values["previous"], 2, 1, 1)
+            found[event.host] = Committed(event.host, generation, event.values["previous"], 2, 1)
         return {n: found.get(n, TimedOut(f"{n}: no carrier")) for n in names}
 
     async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None:

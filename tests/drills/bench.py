@@ -198,7 +198,7 @@ class Bench:
     def settings(self, owner: str = "ann") -> Settings:
         f = self.folder
         return Settings(
-            self.inventory, 30.0, f, f / "data", f / "state", f / "cache", f / "locks", owner, owner
+            self.inventory, 30.0, f / "data", f / "state", f / "cache", f / "locks", owner, owner
         )
 
     @contextmanager

@@ -210,7 +210,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(
             d: Outcome(d, goal.wanted[d], at, at + 1, at + 2, at + 3, 2)
             for d in goal.change.changes
         }
-        committed = {h: Committed(h, 2, 1, at + 6, 80, at + 5) for h in goal.rising()}
+        committed = {h: Committed(h, 2, 1, at + 6, at + 5) for h in goal.rising()}
         crossed = dict.fromkeys(committed, at + 7)
         times = Timeline(
             outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17

@@ -245,7 +245,6 @@ class World(Judged):
             self._settings[owner, wait_s] = Settings(
                 self.inventory,
                 60.0,
-                f,
                 f / "data",
                 f / "state",
                 f / "cache",

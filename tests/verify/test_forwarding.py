@@ -55,7 +55,7 @@ class Answering(OwnParts):
         )
         return {
             source: {
-                a: Probe(source, a, (source, by_address[a]) not in self.wrong, hops, hops)
+                a: Probe(source, a, (source, by_address[a]) not in self.wrong, hops)
                 for a, hops in wanted.items()
             }
             for source, wanted in targets.items()

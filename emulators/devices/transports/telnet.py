@@ -24,7 +24,6 @@ class Telnet:
     def __init__(self) -> None:
         self._state = "text"
         self._verb = 0
-        self._subject: int | None = None
         self._mine: set[int] = set()  # options the device has switched on
         self._yours: set[int] = set()  # options the client was asked for or has switched on
         self._asked: set[tuple[int, int]] = set()  # our offers and requests not yet answered

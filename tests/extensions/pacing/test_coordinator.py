@@ -68,7 +68,6 @@ def seen(owner: str, compute_ms: float, burst_ms: float, **more: Any) -> Seen:
         "records",
         {LINK: size},
         compute_ms + 2 * burst_ms,
-        compute_ms + 2 * burst_ms,
     )
 
 

@@ -129,7 +129,7 @@ class Committers(OwnParts):
             assert number in self.staged[host] and host not in self.lost
             self.before[host], self.active[host] = self.active[host], number
             self.pending.add(host)
-        return {host: Committed(host, number, None, time.monotonic_ns(), 1) for host in names}
+        return {host: Committed(host, number, None, time.monotonic_ns()) for host in names}
 
     async def confirm(self, number: int, names: Collection[str]) -> None:
         self.pending -= set(names)
