@@ -170,7 +170,7 @@ def test_packets_of_a_slice_take_its_own_routes_and_no_others_and_get_its_share(
     seen, middle = json.loads(counter.communicate(timeout=20)[0])
     assert result.stdout.split("\n")[:2] == ["Network is unreachable"] * 2 and not result.stderr
     assert seen == [["opt1", "10.255.0.1", "10.255.0.2"], ["opt1", "10.255.1.1", "10.255.1.2"]]
-    assert middle["10.255.0.1"] / middle["10.255.1.1"] == pytest.approx(2.0, rel=0.05)
+    assert middle["10.255.0.1"] / middle["10.255.1.1"] == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_commit_and_a_revert_of_one_slice_leave_the_others_routes(
