@@ -20,6 +20,9 @@ from emulators.fabric.priority import Priority
 SLICE_S = 0.004
 """How often a hog looks what programs used, and its shortest turn: about what the kernel's
 scheduler gives (base_slice_ns of sched(7))."""
+LONGEST_S = 0.1
+"""The longest turn of a hog. On a busy machine it owes more than that at times, and programs that are
+stopped for half a second look as if they were stopped for good, which busy threads never do."""
 LOOK_S = 0.2  # so often a hog looks for programs that have started
 ENVIRONMENT_BYTES = 1 << 20
 ROUNDS = 5  # of looking for programs started while the others were stopped
@@ -157,10 +160,11 @@ def _compete(threads: int, sparing: frozenset[int]) -> int:
         )
         before = wanted
         if owed_s >= SLICE_S:
+            turn_s = min(owed_s, LONGEST_S)
             _signal(victims, signal.SIGSTOP)
-            time.sleep(owed_s)
+            time.sleep(turn_s)
             _signal(victims, signal.SIGCONT)
-            owed_s = 0.0
+            owed_s -= turn_s
         time.sleep(SLICE_S)
 
 
