@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -389,8 +390,10 @@ class Adapter:
         except TestbedError as error:
             text = await change.retreat()
             # the devices did as told: without this, the next change is over the same dark ports
-            if isinstance(error, NotVerified) and (dark := await self._dark(change.goal.links)):
-                self._mended(dark)
+            if isinstance(error, NotVerified):
+                with suppress(TestbedError):  # of a host that does not answer: it hides nothing
+                    if dark := await self._dark(change.goal.links):
+                        self._mended(dark)
             raise type(error)(f"{error}\nhosts are {text}", hint=error.hint) from error
 
     async def _run_levels(self) -> None:

@@ -17,7 +17,7 @@ from extensions.adapt.gates import Gates
 from extensions.adapt.plan import Adapt, Region
 from extensions.adapt.region_change import Abandoned, RegionChange, RegionChanged, RegionState
 from extensions.adapt.service import AdaptOptions
-from optics import HostPort, Link, NotVerified, TestbedError
+from optics import HostPort, Link, NotVerified, TestbedError, Unreachable
 from optics.plan import Plan
 from orchestrator.change.context import Context
 from orchestrator.fabric.rules import Route
@@ -226,11 +226,8 @@ def test_a_turn_whose_moment_does_not_come_changes_nothing(bench: RegionBench) -
     bench.sound()
 
 
-def test_a_port_at_which_a_change_found_no_light_gets_no_circuit_any_more(
-    bench: RegionBench,
-) -> None:
-    """Or the next change would be over it again, and the third one would end the adapter."""
-    heard: list[str] = []
+def adapter_of(bench: RegionBench, heard: list[str]) -> Adapter:
+    """An adapter whose events are kept in `heard`, and whose devices leave two ports of OTHER dark."""
     adapter = Adapter(
         bench.context_,
         bench.plan,
@@ -243,9 +240,32 @@ def test_a_port_at_which_a_change_found_no_light_gets_no_circuit_any_more(
     )
     adapter.members = HOSTS
     bench.fleet.dark = {HostPort("gpu01", 1), HostPort("gpu04", 1)}
+    return adapter
+
+
+def test_a_port_at_which_a_change_found_no_light_gets_no_circuit_any_more(
+    bench: RegionBench,
+) -> None:
+    """Or the next change would be over it again, and the third one would end the adapter."""
+    heard: list[str] = []
+    adapter = adapter_of(bench, heard)
     with pytest.raises(NotVerified):
         asyncio.run(adapter._carry_out(bench.region_change(OTHER), at_once))
     assert (adapter.out, heard) == (bench.fleet.dark, ["mended"])
+    bench.sound()
+
+
+def test_a_host_that_cannot_be_asked_for_dark_ports_does_not_hide_why_a_change_failed(
+    bench: RegionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = adapter_of(bench, [])
+
+    async def silent(*_: object) -> frozenset[Link]:
+        raise Unreachable("gpu02 does not answer")
+
+    monkeypatch.setattr(adapter, "_dark", silent)
+    with pytest.raises(NotVerified, match="hosts are"):
+        asyncio.run(adapter._carry_out(bench.region_change(OTHER), at_once))
     bench.sound()
 
 
