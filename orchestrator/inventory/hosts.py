@@ -105,6 +105,15 @@ class Host:
         """The name of the server in Ansible's inventory: of a partition, that of the whole host."""
         return self.whole.name if self.whole else self.name
 
+    def share_of(self, lane: int) -> tuple[str, float]:
+        """The partition that has this lane, empty for none, and the share of a port at a packet
+        switch that its lanes have in all: a limit also for plans that use the host whole.
+        """
+        for name, part in self.partitions.items():
+            if lane in part.lanes:
+                return name, part.share or 1.0
+        return "", 1.0
+
     def partitioned(self) -> dict[HostName, Host]:
         """The partitions as hosts, by name: the same ports and addresses, of its own lanes only."""
         return {

@@ -23,7 +23,7 @@ AT = ("--inventory", ROOT / "inventory" / "emulated-packet")
 def workload(folder: Path, **more: Any) -> tuple[str, Path]:
     path = folder / "w.yaml"
     content = {"schema": "testbed.workload/1", "name": "w", "ranks": 4}
-    content["collectives"] = [{"id": "all", "bytes": 50_000_000}]  # type: ignore[assignment]
+    content["collectives"] = [{"id": "all", "bytes": 5_292_072}]  # type: ignore[assignment]
     path.write_text(json.dumps({**content, **more}))
     return "--workload", path
 
@@ -81,7 +81,7 @@ def test_the_best_are_measured_and_the_regret_of_the_choice_is_said(
 
 
 def test_the_example_of_its_page_prints_what_the_page_shows(cli: Any, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "match.md").read_text()
+    page = (ROOT / "docs" / "tutorial" / "a-workload.md").read_text()
     (tmp_path / "mlp.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     result = cli("design", "match", *AT, "--workload", tmp_path / "mlp.yaml")
     assert result.code == 0, result.err

@@ -27,7 +27,7 @@ from planner.predict.services import added_s, lookups, tcp_mbps
 from tests.house.repository import ROOT
 from tests.kit.labs import lab_of
 
-SUMS = {"collectives": [{"id": "all", "bytes": 50_000_000}]}
+SUMS = {"collectives": [{"id": "all", "bytes": 5_292_072}]}
 TRAIN = {"train": {"model": "mlp"}}
 REQUESTS = {"requests": {"count": 100, "keys": 10_000, "bytes": 256, "lookup_ms": 1.0}}
 
@@ -102,13 +102,41 @@ def test_a_training_may_have_a_switch_add_and_goes_round_rings_else(packet: Lab)
     one = named(found, "electrical over ideal", function="aggregate of ideal")
     assert one.content["job"]["args"]["exchange"] == "aggregate"
     assert one.content["segments"][0]["functions"] == ["aggregate"]
-    # 50 MB and headers once through a port of 40 Mb/s
-    assert one.seconds == pytest.approx(50e6 * (1 + 74 / 8192) * 8 / 40e6)
+    # 5.3 MB and headers once through the half of a port of 40 Mb/s that the first lane has
+    assert one.seconds == pytest.approx(5_292_072 * (1 + 74 / 8192) * 8 / 20e6)
     rings = named(found, "topoopt").content["job"]["rings"]
     assert rings and all(len(order) == 4 for order in rings)
     assert "no prediction" in named(found, "periodic").refused
     with pytest.raises(Infeasible, match="this workload has other traffic"):
         matched(packet, TRAIN, transfers=[{"among": "all", "bytes": 5}])
+
+
+def test_over_packet_switches_a_lane_has_the_share_of_its_partition(packet: Lab) -> None:
+    """Also where a plan uses hosts whole: their agents hold partitions that are idle to it, too."""
+    quarter = {
+        name: replace(
+            host,
+            partitions={
+                key: replace(part, share=0.25 if 1 in part.lanes else 0.5)
+                for key, part in host.partitions.items()
+            },
+        )
+        for name, host in packet.hosts.items()
+    }
+    sums = 2 * 3 / 4 * 5_292_072 * 8  # bits that each rank sends, half of them on either lane
+    for lab, mbps in ((packet, 40e6), (replace(packet, hosts=quarter), 20e6)):
+        found = named(matched(lab), "electrical over ideal")
+        assert found.seconds == pytest.approx(sums / mbps, rel=0.01)  # and headers
+
+
+def test_a_training_whose_layers_describe_another_model_is_refused(packet: Lab) -> None:
+    """It would be predicted, and the best chosen, by sums that its job does not make."""
+    with pytest.raises(Infeasible, match="mlp has 1323018 parameters, 5292072 bytes to sum; this"):
+        matched(packet, TRAIN, collectives=[{"id": "all", "bytes": 10_000_000}])
+    layers = [{"kind": "dense", "parameters": 21_258}]
+    assert matched(packet, {"train": {"model": "mlp", "hidden": 64}}, layers=layers).able
+    with pytest.raises(Infeasible, match=r"needs\.train\.model: gpt: no such model"):
+        matched(packet, {"train": {"model": "gpt"}})
 
 
 def test_a_switch_that_keeps_values_relieves_the_busiest_owner(packet: Lab) -> None:

@@ -8,6 +8,7 @@ import itertools
 from typing import Any
 
 MODELS = ("mlp", "cnn", "transformer")
+WIDTH = {"mlp": 1024, "cnn": 256, "transformer": 256}
 # samples per rank and iteration, learning rate
 USUAL = {"mlp": (8, 0.01), "cnn": (8, 0.03), "transformer": (2, 0.1)}
 NOISE = {"mlp": 4.0, "cnn": 1.0}  # of the data, against centres of unit variance
@@ -17,18 +18,13 @@ CONTEXT = 32
 
 
 def model(name: str, torch: Any, seed: int, hidden: int) -> Any:
-    """Return a model with weights drawn from `seed`; `hidden` is its width (0: the usual one).
-
-    Parameters at the usual width: mlp 1.32 M, cnn 0.53 M, transformer 3.2 M.
-    """
-    nn = torch.nn
+    """Return a model with weights drawn from `seed`; `hidden` is its width (0: the usual one)."""
+    nn, width = torch.nn, hidden or WIDTH[name]
     torch.manual_seed(seed)
     if name == "mlp":
-        width = hidden or 1024
         first, second = nn.Linear(256, width), nn.Linear(width, width)
         return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, CLASSES))
     if name == "cnn":
-        width = hidden or 256
         channels = (1, width // 8, width // 4, width // 2, width)
         layers: list[Any] = []
         for wide, (before, after) in zip((1, 1, 2, 2), itertools.pairwise(channels), strict=True):
@@ -45,7 +41,23 @@ def model(name: str, torch: Any, seed: int, hidden: int) -> Any:
             nn.Linear(2 * width, CLASSES),
         ]
         return nn.Sequential(*layers, *head)
-    return _transformer(torch, hidden or 256)
+    return _transformer(torch, width)
+
+
+def parameters(name: str, hidden: int) -> int:
+    """How many numbers `model` has; each is summed over all ranks in an iteration.
+
+    >>> [parameters(name, 0) for name in MODELS]
+    [1323018, 525514, 3200576]
+    """
+    w = hidden or WIDTH[name]
+    if name == "mlp":
+        return 257 * w + (w + 1) * w + (w + 1) * CLASSES
+    if name == "cnn":
+        channels = (1, w // 8, w // 4, w // 2, w)
+        layers = sum((9 * before + 3) * after for before, after in itertools.pairwise(channels))
+        return layers + (w + 1) * 2 * w + (2 * w + 1) * CLASSES
+    return 4 * (12 * w + 13) * w + (2 * VOCABULARY + CONTEXT + 2) * w + VOCABULARY
 
 
 def _transformer(torch: Any, width: int) -> Any:

@@ -162,9 +162,9 @@ def _text(segment: Segment, hosts: Sequence[HostName]) -> str:
     return f"{text}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
 
 
-def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float) -> FlowPath:
-    """What limits traffic on a path: an optical hop is one link; over a switch both ports, and the
-    uplinks between racks.
+def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float, lane: int) -> FlowPath:
+    """What limits a lane's traffic on a path: an optical hop is one link; over a switch both ports,
+    what the sender's partition may use of its port, and the uplinks between racks.
 
     link_mbps: the rate of a link, which the speeds are relative to.
     """
@@ -175,6 +175,9 @@ def path_limits(path: Sequence[Hop], lab: Lab, link_mbps: float) -> FlowPath:
             found.append(hop)
             continue
         found.append(Shared(hop, segment.link_mbps / link_mbps))
-        limits = segment.limits(hop.out.host, hop.into.host)
+        limits = [*segment.limits(hop.out.host, hop.into.host)]
+        part, share = lab.hosts[hop.out.host].share_of(lane)
+        if share < 1:
+            limits.append((f"{hop.out} of {part}", share * segment.link_mbps))
         found += [Shared(name, mbps / link_mbps, counted=False) for name, mbps in limits]
     return tuple(found)

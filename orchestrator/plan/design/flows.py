@@ -45,7 +45,7 @@ def path(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) ->
             f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks"
         )
     return (
-        electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts]))
+        electrical.path_limits(path, lab, rate_mbps(lab, [*lab.hosts]), lane)
         if lab.segments
         else cast(FlowPath, path)
     )

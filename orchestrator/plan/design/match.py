@@ -28,6 +28,7 @@ from planner.predict.cost import Prices
 from planner.predict.services import added_s, lookups, tcp_mbps
 from planner.registry import TOPOLOGIES, plugins
 from planner.topology.methods import METHODS, Wanted
+from workloads.training.models import MODELS, parameters
 
 MATCH = "match"
 """In place of a method: the best of all."""
@@ -37,6 +38,8 @@ BASE = "topoopt"
 MOST_TURNING = 32
 """Hosts up to which a schedule is predicted: the routes of every slot are a table of all pairs."""
 REFUSALS = (Infeasible, BadFile, BadPlugin)
+ROUNDED = 0.1
+"""By how much (share) the size of a model may be off where layers describe it."""
 
 
 @dataclass(frozen=True)
@@ -176,12 +179,23 @@ class _Work:
 
     def _check(self) -> None:
         """Raises: Infeasible - the traffic is not that of the program that is to run."""
-        given = self.read.demand
-        whole = [len(group.members) for group in given.groups] == [given.n]
-        if self.needs.train is not None and (given.mp.any() or not whole):
+        given, asked = self.read.demand, self.needs.train
+        if asked is None:
+            return
+        if given.mp.any() or [len(group.members) for group in given.groups] != [given.n]:
             raise Infeasible(
                 "needs.train: a training sums over all its hosts and sends nothing else, but this workload has other traffic",
                 hint="leave needs.train out: its job then replays the traffic",
+            )
+        if asked.model not in MODELS:
+            raise Infeasible(
+                f"needs.train.model: {asked.model}: no such model", hint=" or ".join(MODELS)
+            )
+        own, [summed] = parameters(asked.model, asked.hidden), given.groups
+        if not 1 - ROUNDED <= summed.bytes / (4 * own) <= 1 + ROUNDED:
+            raise Infeasible(
+                f"needs.train: the model {asked.model} has {own} parameters, {4 * own} bytes to sum; this workload sums {summed.bytes}",
+                hint=f"describe that model (one layer: `{{kind: dense, parameters: {own}}}`), or set needs.train.hidden",
             )
 
     def static(self, method: str, segments: tuple[str, ...]) -> Iterator[Candidate]:
@@ -267,7 +281,9 @@ class _Work:
         if by and self.needs.train is not None:
             much = by.functions["aggregate"]
             [group] = self.read.demand.groups
-            rate = mbps / slower * 1e6 / 8
+            # a rank sends from its first lane
+            share = min(self.lab.hosts[host].share_of(0)[1] for host in self.hosts)
+            rate = share * mbps / slower * 1e6 / 8
             slots = much["slots"] // much["jobs"]
             if not slots:
                 return replace(one, refused=f"{by.name} has less than a slot for each job")

@@ -27,7 +27,7 @@ from tests.kit.labs import lab_of
 
 LAB, PRICES = lab_of("emulated-packet"), read_prices()
 REPLAY = {"transfers": [{"among": "all", "bytes": 5_000_000}], "compute_s": 0.01}
-TRAIN = {"collectives": [{"id": "all", "bytes": 50_000_000}], "needs": {"train": {"model": "mlp"}}}
+TRAIN = {"collectives": [{"id": "all", "bytes": 5_292_072}], "needs": {"train": {"model": "mlp"}}}
 OWN = {
     "interchangeable": "all",
     "acceptance": {"max_loss_db": 5.0},
