@@ -195,7 +195,7 @@ class _Work:
         if not 1 - ROUNDED <= summed.bytes / (4 * own) <= 1 + ROUNDED:
             raise Infeasible(
                 f"needs.train: the model {asked.model} has {own} parameters, {4 * own} bytes to sum; this workload sums {summed.bytes}",
-                hint=f"describe that model (one layer: `{{kind: dense, parameters: {own}}}`), or set needs.train.hidden",
+                hint=f"describe that model (a layer `{{kind: dense, parameters: {own}}}`, 4 bytes_per_number), or set needs.train.hidden",
             )
 
     def static(self, method: str, segments: tuple[str, ...]) -> Iterator[Candidate]:
